@@ -1,0 +1,169 @@
+package driver
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Reason says how a run ended. It is established from what was recorded: the
+// kernel's own counters and who sent the kill, never guessed from SIGKILL.
+type Reason string
+
+// Why a run ended.
+const (
+	ReasonExit     Reason = "exit"     // the command exited
+	ReasonSignal   Reason = "signal"   // a signal ended it that sbxrun did not send
+	ReasonTimeout  Reason = "timeout"  // the wall time limit ended it
+	ReasonOOM      Reason = "oom"      // the memory limit ended it
+	ReasonPids     Reason = "pids"     // it failed after the process limit refused it forks
+	ReasonOutput   Reason = "output"   // the output limit ended it, where one is set to
+	ReasonSetup    Reason = "setup"    // it never started
+	ReasonCanceled Reason = "canceled" // the caller ended it
+)
+
+// Exit codes that sbxrun gives of its own; see timeout(1) and env(1).
+const (
+	ExitTimeout       = 124
+	ExitSetup         = 125
+	ExitNotExecutable = 126
+	ExitNotFound      = 127
+	ExitSignalBase    = 128
+)
+
+// A Result is what happened and what was enforced while it did.
+type Result struct {
+	ExitCode        int           `json:"exit_code"`
+	Signal          string        `json:"signal,omitempty"`
+	Reason          Reason        `json:"reason"`
+	Stdout          string        `json:"stdout"`
+	Stderr          string        `json:"stderr"`
+	StdoutTruncated bool          `json:"stdout_truncated"`
+	StderrTruncated bool          `json:"stderr_truncated"`
+	DurationMS      float64       `json:"duration_ms"`
+	SetupMS         float64       `json:"setup_ms"`
+	Sandboxed       bool          `json:"sandboxed"`
+	Driver          string        `json:"driver"`
+	Profile         string        `json:"profile"`
+	Layers          policy.Layers `json:"layers"`
+	Degraded        policy.Layers `json:"degraded"`
+	Usage           Usage         `json:"usage"`
+	Denials         []Denial      `json:"denials"`
+
+	// Error and Hint are set when sbxrun itself failed (reason "setup").
+	Error string `json:"error,omitempty"`
+	Code  Code   `json:"error_code,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// Usage is what the sandbox used. A value that the host could not tell is 0.
+type Usage struct {
+	MemoryPeakBytes uint64  `json:"memory_peak_bytes"` // memory.peak of the cgroup, else the largest process's resident set
+	CPUUserMS       float64 `json:"cpu_user_ms"`
+	CPUSystemMS     float64 `json:"cpu_system_ms"`
+	PidsPeak        uint64  `json:"pids_peak,omitempty"`
+	ThrottledMS     float64 `json:"cpu_throttled_ms,omitempty"` // time that cpu.max held it back
+	OOMKills        uint64  `json:"oom_kills,omitempty"`
+	PidsDenied      uint64  `json:"pids_denied,omitempty"` // forks refused at the limit
+}
+
+// A Denial is something that the command tried and the policy refused.
+type Denial struct {
+	Operation string `json:"operation"`       // "open", "connect", …
+	Target    string `json:"target"`          // path or host
+	Rule      string `json:"rule"`            // the rule that refused it
+	Grant     string `json:"grant,omitempty"` // what to add to allow it
+}
+
+// SignalName returns the signal's name as kill -l prints it: "SIGTERM".
+func SignalName(s syscall.Signal) string {
+	if n, ok := signalNames[s]; ok {
+		return n
+	}
+	return fmt.Sprintf("SIG%d", int(s))
+}
+
+var signalNames = map[syscall.Signal]string{
+	syscall.SIGABRT: "SIGABRT", syscall.SIGALRM: "SIGALRM", syscall.SIGBUS: "SIGBUS",
+	syscall.SIGCHLD: "SIGCHLD", syscall.SIGCONT: "SIGCONT", syscall.SIGFPE: "SIGFPE",
+	syscall.SIGHUP: "SIGHUP", syscall.SIGILL: "SIGILL", syscall.SIGINT: "SIGINT",
+	syscall.SIGIO: "SIGIO", syscall.SIGKILL: "SIGKILL", syscall.SIGPIPE: "SIGPIPE",
+	syscall.SIGPROF: "SIGPROF", syscall.SIGQUIT: "SIGQUIT", syscall.SIGSEGV: "SIGSEGV",
+	syscall.SIGSTOP: "SIGSTOP", syscall.SIGSYS: "SIGSYS", syscall.SIGTERM: "SIGTERM",
+	syscall.SIGTRAP: "SIGTRAP", syscall.SIGTSTP: "SIGTSTP", syscall.SIGTTIN: "SIGTTIN",
+	syscall.SIGTTOU: "SIGTTOU", syscall.SIGURG: "SIGURG", syscall.SIGUSR1: "SIGUSR1",
+	syscall.SIGUSR2: "SIGUSR2", syscall.SIGVTALRM: "SIGVTALRM", syscall.SIGWINCH: "SIGWINCH",
+	syscall.SIGXCPU: "SIGXCPU", syscall.SIGXFSZ: "SIGXFSZ",
+}
+
+// Code is a stable, machine-readable kind of failure.
+type Code string
+
+// The codes of errors that sbxrun itself reports.
+const (
+	CodeUnavailable    Code = "ENVIRONMENT_UNAVAILABLE"
+	CodeCreationFailed Code = "ENVIRONMENT_CREATION_FAILED"
+	CodeTimeout        Code = "EXECUTION_TIMEOUT"
+	CodeImagePull      Code = "IMAGE_PULL_FAILED"
+	CodeUnsupported    Code = "POLICY_UNSUPPORTED"
+	CodeInvalid        Code = "POLICY_INVALID"
+	CodeLimitExceeded  Code = "LIMIT_EXCEEDED"
+)
+
+// UnavailableError says that a driver, or a layer that the policy requires,
+// cannot be had on this host.
+type UnavailableError struct {
+	What  string // "native driver", "layer cgroup.memory"
+	Cause string // why, in words
+	Fix   string // the exact thing to do, completing "hint: …"
+	Err   error  // what the system said, or nil
+}
+
+func (e *UnavailableError) Error() string {
+	s := e.What + " is not available: " + e.Cause
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns what the system said.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// UnsupportedError names the parts of a policy that a driver cannot enforce.
+type UnsupportedError struct {
+	Driver string
+	Rules  []string // dotted names of policy fields, with their values
+	Fix    string
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("driver %s cannot enforce %s", e.Driver, strings.Join(e.Rules, ", "))
+}
+
+// SetupError says that a driver could not build the sandbox.
+type SetupError struct {
+	Driver string
+	Err    error
+	Fix    string
+}
+
+func (e *SetupError) Error() string { return "set-up: " + e.Err.Error() }
+
+// Unwrap returns what failed.
+func (e *SetupError) Unwrap() error { return e.Err }
+
+// CommandError says that the command itself could not be started: it does not
+// exist in the sandbox, or cannot be executed there. The boundary held.
+type CommandError struct {
+	Command string
+	Err     error // ENOENT, EACCES, ENOEXEC, …
+	Fix     string
+}
+
+func (e *CommandError) Error() string { return e.Command + ": " + e.Err.Error() }
+
+// Unwrap returns what execve(2) said.
+func (e *CommandError) Unwrap() error { return e.Err }

@@ -1,0 +1,200 @@
+// Package policy is the one intermediate representation of what a command may
+// do. Profiles and flags resolve to a [Policy]; drivers lower it to namespaces
+// and mounts, to the arguments of another sandbox, or to a Seatbelt profile.
+//
+// The OCI runtime specification carries what it has words for (process, mounts,
+// namespaces, resources, seccomp); the fields beside it carry what it has no
+// words for: access by host path, network egress by name, limits on time and
+// output, and the layers without which a run must not happen. Nothing is said
+// twice: a value lives in the OCI part or beside it, never in both.
+//
+// The package decides nothing and reads nothing: no environment, no file
+// system, no GOOS. A Policy is complete once it is resolved; a driver adds
+// nothing to it but the means.
+package policy
+
+import (
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// A Policy says what a command may do. The zero value has no command and
+// therefore does not validate; every field's zero value is its safe one.
+type Policy struct {
+	// Profile is the name of the profile that the policy came from, for
+	// results and messages only.
+	Profile string `json:"profile,omitempty"`
+
+	// OCI is the part that the OCI runtime specification has words for: the
+	// process (arguments, environment, working directory, terminal, user,
+	// rlimits, LSM labels), mounts that are not host paths shown in place,
+	// namespaces, resources, masked paths, devices and the seccomp profile.
+	OCI *specs.Spec `json:"oci"`
+
+	// Files are the host paths that the command sees, each at its own path.
+	// The zero value shows nothing of the host. See [Sort] for how rules that
+	// overlap combine.
+	Files []FileRule `json:"files,omitempty"`
+
+	// Scratch is the private, empty storage behind every tmpfs mount of OCI
+	// that names no size of its own: they share one budget, so that filling
+	// /tmp is the same as filling HOME.
+	Scratch Scratch `json:"scratch"`
+
+	// Egress is the network policy. The zero value denies all traffic.
+	Egress Egress `json:"egress"`
+
+	// Limits are the limits that the OCI specification has no words for.
+	Limits Limits `json:"limits"`
+
+	// Seccomp names a built-in system call filter; "" is none. A custom one is
+	// in OCI.Linux.Seccomp, and then this is empty.
+	Seccomp string `json:"seccomp,omitempty"`
+
+	// Require are the layers without which the run must not happen. A layer
+	// that is neither required nor in Degrade is used where the policy's other
+	// fields call for it, and its absence is an error as well.
+	Require Layers `json:"require"`
+
+	// Degrade are the layers that the caller agreed to go without when the
+	// host cannot give them; the result lists those that were missing. A layer
+	// in both sets is required.
+	Degrade Layers `json:"degrade"`
+}
+
+// Scratch bounds private storage. Zero means the driver's own default, never
+// unlimited.
+type Scratch struct {
+	Bytes  uint64 `json:"bytes,omitempty"`  // tmpfs size=, bytes; see tmpfs(5)
+	Inodes uint64 `json:"inodes,omitempty"` // tmpfs nr_inodes=; see tmpfs(5)
+}
+
+// Access is what a rule allows at a path and below it.
+type Access uint8
+
+// The zero Access hides the path: it cannot be read, written or executed, and
+// what it holds cannot be listed.
+const (
+	Read    Access = 1 << iota // read files, list directories
+	Write                      // create, change, rename, remove
+	Execute                    // execve(2), and mmap(2) with PROT_EXEC
+
+	Hide      Access = 0
+	ReadExec         = Read | Execute
+	ReadWrite        = Read | Write
+	All              = Read | Write | Execute
+)
+
+// A FileRule gives access to one host path and all below it.
+type FileRule struct {
+	// Path is absolute and clean, and holds no pattern: globs are expanded
+	// when the policy is resolved.
+	Path string `json:"path"`
+
+	Access Access `json:"access"`
+
+	// Optional rules are passed over when Path does not exist. A rule that is
+	// not optional and does not exist is an error.
+	Optional bool `json:"optional,omitempty"`
+
+	// Origin says where the rule came from ("profile strict", "flag --rw"),
+	// for messages.
+	Origin string `json:"origin,omitempty"`
+}
+
+// EgressMode is how far the network reaches.
+type EgressMode uint8
+
+const (
+	EgressNone  EgressMode = iota // an empty network: loopback only
+	EgressProxy                   // only what the rules allow, by name
+	EgressHost                    // the host's own network, not isolated
+)
+
+// Egress is the network policy.
+type Egress struct {
+	Mode  EgressMode   `json:"mode"`
+	Allow []EgressRule `json:"allow,omitempty"` // meaningful in EgressProxy only
+	Deny  []EgressRule `json:"deny,omitempty"`  // beats Allow
+
+	// RequestsPerMinute bounds requests to each host; 0 means no bound.
+	RequestsPerMinute int  `json:"requests_per_minute,omitempty"`
+	LogRequests       bool `json:"log_requests,omitempty"`
+}
+
+// An EgressRule names hosts and ports. The zero value matches nothing.
+type EgressRule struct {
+	Host  string   `json:"host"`            // a name, "*.name", an IP literal or a CIDR; "*" is any public host
+	Ports []uint16 `json:"ports,omitempty"` // empty: every port
+}
+
+// Limits are limits that the OCI specification has no words for. Memory, CPU
+// and process limits are in OCI.Linux.Resources; file size, open files and
+// their like in OCI.Process.Rlimits.
+type Limits struct {
+	// WallTime ends the run: SIGTERM to every process, and SIGKILL after
+	// KillAfter. 0 means no limit.
+	WallTime  time.Duration `json:"wall_time,omitempty"`
+	KillAfter time.Duration `json:"kill_after,omitempty"`
+
+	// Output bounds each captured stream, bytes; 0 means no limit. Streams
+	// that are passed through are not bounded.
+	Output int64 `json:"output,omitempty"`
+}
+
+// Network reports the namespace's network mode in words.
+func (m EgressMode) String() string {
+	switch m {
+	case EgressNone:
+		return "none"
+	case EgressProxy:
+		return "proxy"
+	case EgressHost:
+		return "host"
+	}
+	return "invalid"
+}
+
+// MarshalText prints the mode as the command line names it.
+func (m EgressMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+// UnmarshalText reads what MarshalText prints.
+func (m *EgressMode) UnmarshalText(b []byte) error {
+	for i := EgressNone; i <= EgressHost; i++ {
+		if i.String() == string(b) {
+			*m = i
+			return nil
+		}
+	}
+	return &InvalidError{Field: "egress.mode", Value: string(b), Want: "none, proxy or host"}
+}
+
+// String prints access as ls(1) would: "r-x"; a hidden path is "---".
+func (a Access) String() string {
+	b := []byte("---")
+	if a&Read != 0 {
+		b[0] = 'r'
+	}
+	if a&Write != 0 {
+		b[1] = 'w'
+	}
+	if a&Execute != 0 {
+		b[2] = 'x'
+	}
+	return string(b)
+}
+
+// MarshalText prints access as String does.
+func (a Access) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText reads what MarshalText prints.
+func (a *Access) UnmarshalText(b []byte) error {
+	for v := Hide; v <= All; v++ {
+		if v.String() == string(b) {
+			*a = v
+			return nil
+		}
+	}
+	return &InvalidError{Field: "access", Value: string(b), Want: `"rwx", with - for what is not allowed`}
+}

@@ -1,0 +1,126 @@
+package policy
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// An InvalidError says which value of a policy is wrong and what it may be.
+type InvalidError struct {
+	Field string // dotted name of the field
+	Value string
+	Want  string // what would be right, completing "want …"
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("%s: invalid value %q: want %s", e.Field, e.Value, e.Want)
+}
+
+// Validate reports the first value that no driver could honour. It knows
+// nothing of the host: that a path exists is found out when it is mounted.
+func (p *Policy) Validate() error {
+	if p.OCI == nil || p.OCI.Process == nil || len(p.OCI.Process.Args) == 0 {
+		return &InvalidError{Field: "command", Value: "", Want: "a command to run"}
+	}
+	proc := p.OCI.Process
+	for _, a := range proc.Args {
+		if strings.ContainsRune(a, 0) {
+			return &InvalidError{Field: "command", Value: a, Want: "arguments without NUL bytes"}
+		}
+	}
+	for _, e := range proc.Env {
+		name, _, ok := strings.Cut(e, "=")
+		if !ok || name == "" || strings.ContainsRune(e, 0) {
+			return &InvalidError{Field: "env", Value: e, Want: "KEY=VALUE without NUL bytes"}
+		}
+	}
+	if err := cleanPath("cwd", proc.Cwd); err != nil {
+		return err
+	}
+	for _, r := range p.Files {
+		if err := cleanPath("files", r.Path); err != nil {
+			return err
+		}
+		if r.Access > All {
+			return &InvalidError{Field: "files." + r.Path, Value: fmt.Sprint(uint8(r.Access)), Want: "a set of read, write and execute"}
+		}
+		if r.Access&Write != 0 && r.Path == "/" {
+			return &InvalidError{Field: "files", Value: "/", Want: "a directory below / (the whole file system is never writable)"}
+		}
+	}
+	for _, m := range p.OCI.Mounts {
+		if err := cleanPath("mounts", m.Destination); err != nil {
+			return err
+		}
+		if m.Destination == "/" {
+			return &InvalidError{Field: "mounts", Value: "/", Want: "a destination below /"}
+		}
+	}
+	if p.Seccomp != "" && p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+		return &InvalidError{Field: "seccomp", Value: p.Seccomp, Want: "either a built-in filter or one of its own, not both"}
+	}
+	if p.Egress.Mode > EgressHost {
+		return &InvalidError{Field: "egress.mode", Value: fmt.Sprint(uint8(p.Egress.Mode)), Want: "none, proxy or host"}
+	}
+	if p.Limits.WallTime < 0 || p.Limits.KillAfter < 0 {
+		return &InvalidError{Field: "limits.wall_time", Value: p.Limits.WallTime.String(), Want: "a positive duration"}
+	}
+	if p.Limits.Output < 0 {
+		return &InvalidError{Field: "limits.output", Value: fmt.Sprint(p.Limits.Output), Want: "a positive size"}
+	}
+	return nil
+}
+
+func cleanPath(field, p string) error {
+	switch {
+	case !path.IsAbs(p) || path.Clean(p) != p:
+		return &InvalidError{Field: field, Value: p, Want: "an absolute path without . or .."}
+	case strings.ContainsAny(p, "\x00\n"):
+		return &InvalidError{Field: field, Value: p, Want: "a path without NUL or newline"}
+	}
+	return nil
+}
+
+// Sort orders rules for lowering: a rule comes before every rule for a path
+// below its own, so that the more specific one is applied last and wins. Rules
+// for one path are merged into one: hiding beats every grant, else the grants
+// add up, and a rule that any source requires is required. The result does not
+// depend on the order in which the rules were given.
+func Sort(rules []FileRule) []FileRule {
+	out := slices.Clone(rules)
+	slices.SortStableFunc(out, func(a, b FileRule) int {
+		if c := comparePaths(a.Path, b.Path); c != 0 {
+			return c
+		}
+		// Equal paths in a fixed order too: the merged Origin must not
+		// depend on the input's order either.
+		if a.Access != b.Access {
+			return int(a.Access) - int(b.Access)
+		}
+		return strings.Compare(a.Origin, b.Origin)
+	})
+	merged := out[:0]
+	for _, r := range out {
+		n := len(merged)
+		if n == 0 || merged[n-1].Path != r.Path {
+			merged = append(merged, r)
+			continue
+		}
+		last := &merged[n-1]
+		last.Optional = last.Optional && r.Optional
+		if last.Access == Hide {
+			continue
+		}
+		last.Access |= r.Access
+		last.Origin = r.Origin
+	}
+	return merged
+}
+
+// comparePaths orders paths so that a directory comes right before what it
+// holds: by element, not by byte ("/a/b" before "/a-b").
+func comparePaths(a, b string) int {
+	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
+}

@@ -1,0 +1,88 @@
+package profiles
+
+import (
+	"io/fs"
+	"time"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// A Request is what a caller asks of one run: the command, the profile by name
+// or file, and what is changed on top of it. A nil pointer or slice leaves the
+// profile's value; the zero Request but for Command runs under "strict".
+type Request struct {
+	Command []string // argv
+	Profile string   // name or file; "" is "strict"
+	Dir     string   // working directory and workspace; "" is Facts.Cwd
+
+	// Files, each "PATH" with ~ and globs, in the order given.
+	ReadOnly  []string // --ro
+	ReadWrite []string // --rw
+	Hide      []string // --hide
+	Binds     []Bind   // --bind SRC:DST[:ro]
+	Tmpfs     []Tmpfs  // --tmpfs PATH[:size]
+	Devices   []string // --device PATH
+	Workspace string   // --workspace bind|ro|none; "" leaves the profile's
+
+	Env        []string // --env KEY or KEY=VALUE
+	ClearEnv   bool     // --clear-env
+	InheritEnv bool     // --inherit-env
+
+	Net *policy.EgressMode // --net
+
+	Memory     *uint64        // --memory, bytes; 0 removes the limit
+	CPUs       *float64       // --cpus; 0 removes the limit
+	Pids       *int64         // --pids; 0 removes the limit
+	FileSize   *uint64        // --fsize, bytes; 0 removes the limit
+	OpenFiles  *uint64        // --nofile
+	Disk       *uint64        // --disk, bytes of private storage
+	Timeout    *time.Duration // --timeout; 0 removes the limit
+	KillAfter  *time.Duration // --kill-after
+	MaxOutput  *int64         // --max-output, bytes; 0 removes the limit
+	Seccomp    string         // --seccomp: a built-in name or a file in the OCI JSON form
+	User       *User          // --user UID[:GID], ids inside
+	Hostname   string         // --hostname
+	Terminal   bool           // --tty
+	Degrade    policy.Layers  // --allow-degraded
+	Require    policy.Layers  // --require
+	Driver     string         // --driver
+	Fallback   []string       // --fallback
+	Verify     *bool          // --verify
+	SELinux    string         // --selinux-label
+	AppArmor   string         // --apparmor-profile
+}
+
+// A Bind shows a host path at another place.
+type Bind struct {
+	Source, Destination string
+	ReadOnly            bool
+}
+
+// A Tmpfs is private storage at a path; Size 0 shares the scratch budget.
+type Tmpfs struct {
+	Path string
+	Size uint64 // bytes
+}
+
+// User is the user and group id that the command sees itself run as.
+type User struct {
+	UID, GID uint32
+}
+
+// Facts are what resolving needs to know of the host. They come in as values,
+// so that a policy can be resolved for any host on any machine.
+type Facts struct {
+	Home     string   // the caller's home directory, "" if there is none
+	Cwd      string   // the caller's working directory, symlinks resolved
+	UID, GID uint32   // the caller's effective ids
+	Environ  []string // the caller's environment, KEY=VALUE
+	CPUs     int      // processors that the caller may use
+
+	// ConfigDirs are searched for profiles, the first that has one wins:
+	// $XDG_CONFIG_HOME/sbxrun, then /etc/sbxrun.
+	ConfigDirs []string
+
+	// FS is the host's file tree from /. Paths in it have no leading slash
+	// (io/fs). It must implement fs.ReadLinkFS, as os.DirFS("/") does.
+	FS fs.FS
+}

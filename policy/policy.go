@@ -37,6 +37,12 @@ type Policy struct {
 	// overlap combine.
 	Files []FileRule `json:"files,omitempty"`
 
+	// Synthetic are files that exist only in the sandbox, each with the
+	// content given here: /etc/passwd, /etc/resolv.conf and their like. The
+	// command can read them and not change them. One replaces what Files shows
+	// at its path.
+	Synthetic []SyntheticFile `json:"synthetic,omitempty"`
+
 	// Scratch is the private, empty storage behind every tmpfs mount of OCI
 	// that names no size of its own: they share one budget, so that filling
 	// /tmp is the same as filling HOME.
@@ -101,6 +107,13 @@ type FileRule struct {
 	// Origin says where the rule came from ("profile strict", "flag --rw"),
 	// for messages.
 	Origin string `json:"origin,omitempty"`
+}
+
+// A SyntheticFile is a regular file with content of its own.
+type SyntheticFile struct {
+	Path    string `json:"path"`           // absolute and clean
+	Mode    uint32 `json:"mode,omitempty"` // permission bits; 0 is 0444
+	Content string `json:"content"`
 }
 
 // EgressMode is how far the network reaches.

@@ -50,6 +50,14 @@ func (p *Policy) Validate() error {
 			return &InvalidError{Field: "files", Value: "/", Want: "a directory below / (the whole file system is never writable)"}
 		}
 	}
+	for _, f := range p.Synthetic {
+		if err := cleanPath("synthetic", f.Path); err != nil {
+			return err
+		}
+		if f.Path == "/" || f.Mode&^0o777 != 0 {
+			return &InvalidError{Field: "synthetic." + f.Path, Value: fmt.Sprintf("%#o", f.Mode), Want: "a file below / with permission bits only"}
+		}
+	}
 	for _, m := range p.OCI.Mounts {
 		if err := cleanPath("mounts", m.Destination); err != nil {
 			return err
@@ -122,5 +130,19 @@ func Sort(rules []FileRule) []FileRule {
 // comparePaths orders paths so that a directory comes right before what it
 // holds: by element, not by byte ("/a/b" before "/a-b").
 func comparePaths(a, b string) int {
-	return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/"))
+	for i := 0; i < len(a) && i < len(b); i++ {
+		switch {
+		case a[i] == b[i]:
+		case a[i] == '/': // the shorter element is a prefix of the longer
+			return -1
+		case b[i] == '/':
+			return 1
+		case a[i] < b[i]:
+			return -1
+		default:
+			return 1
+		}
+	}
+	// "/" is above everything, though "/a" does not begin with "//".
+	return len(a) - len(b)
 }

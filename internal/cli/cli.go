@@ -1,0 +1,61 @@
+// Package cli is sbxrun's command line: flags become a [profiles.Request], a
+// [driver.Result] becomes an exit code, and what lies between is elsewhere.
+//
+// It is a package of its own, not package main, so that the manual page is
+// generated from the same tree of commands that runs.
+//
+// The run path is what counts: "sbxrun CMD" parses the flags of a run and
+// nothing else. The other subcommands are built only when the first argument
+// names one.
+//
+// It decides nothing about isolation, makes no system call that is not about
+// its own terminal, and writes nothing to stdout but what was asked for with
+// --json, --dry-run or a subcommand: stdout belongs to the command that runs.
+package cli
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Main runs sbxrun with the arguments after the program's name and returns its
+// exit code.
+func Main(args []string) int {
+	if len(args) > 0 && isSubcommand(args[0]) {
+		return execute(Root(), args)
+	}
+	return execute(newRun("sbxrun"), args)
+}
+
+// isSubcommand reports whether the first argument names a subcommand. Only the
+// first can: after a flag or "--", a word is the command to run.
+func isSubcommand(arg string) bool {
+	switch arg {
+	case "run", "spec", "profile", "doctor", "driver", "version", "completion", "help",
+		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
+		return true
+	}
+	return false
+}
+
+// Root returns the whole tree of commands.
+func Root() *cobra.Command {
+	root := newRun("sbxrun")
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(subcommands()...)
+	return root
+}
+
+// execute runs a command and returns the exit code.
+func execute(c *cobra.Command, args []string) int {
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetArgs(args)
+	c.SetOut(os.Stdout)
+	c.SetErr(os.Stderr)
+	err := c.Execute()
+	if err == nil {
+		return 0
+	}
+	return report(c, err)
+}

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/driver"
+)
+
+// exitError ends the program with a code, after everything was said.
+type exitError int
+
+func (e exitError) Error() string { return "exit" }
+
+// usageError is a mistake on the command line.
+type usageError struct{ what, hint string }
+
+func (e *usageError) Error() string     { return e.what }
+func (e *usageError) Hint() string      { return e.hint }
+func (e *usageError) Code() driver.Code { return driver.CodeInvalid }
+
+// report prints an error that ends the program and returns the exit code.
+func report(c *cobra.Command, err error) int {
+	var exit exitError
+	if errors.As(err, &exit) {
+		return int(exit)
+	}
+	err = flagError(c, err)
+	say.error(err)
+	return driver.ExitCodeOf(err)
+}
+
+// flagError puts what the flag package says in our words.
+func flagError(c *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var missing *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		name := "--" + unknown.GetSpecifiedName()
+		if s := unknown.GetSpecifiedShortnames(); s != "" {
+			name = "-" + unknown.GetSpecifiedName()
+		}
+		hint := "see sbxrun run --help; the command's own flags go after it"
+		if near := nearestFlag(c, unknown.GetSpecifiedName()); near != "" {
+			hint = "did you mean --" + near + "?"
+		}
+		return &usageError{"unknown flag " + name, hint}
+	case errors.As(err, &missing):
+		name := missing.GetSpecifiedName()
+		if f := missing.GetFlag(); f != nil {
+			name = f.Name
+		}
+		return &usageError{"flag --" + name + " needs a value", "see sbxrun run --help"}
+	case errors.As(err, &invalid):
+		hint := "see sbxrun run --help"
+		cause := invalid.Unwrap()
+		if h := driver.HintOf(cause); h != "" {
+			hint = h
+		}
+		return &usageError{"flag --" + invalid.GetFlag().Name + ": " + cause.Error(), hint}
+	}
+	return err
+}
+
+// nearestFlag returns the flag whose name is at most two edits away.
+func nearestFlag(c *cobra.Command, name string) string {
+	best, at := "", 3
+	if len(name) < 3 {
+		return ""
+	}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := distance(name, f.Name); d < at {
+			best, at = f.Name, d
+		}
+	})
+	return best
+}
+
+// distance counts the edits between two words (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := last
+			if a[i] != b[j] {
+				cost++
+			}
+			last = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// say is how sbxrun speaks: one line each, on stderr, never on stdout.
+var say speaker
+
+type speaker struct {
+	quiet   bool
+	verbose bool
+	color   string // auto, always or never
+}
+
+func (s *speaker) error(err error) {
+	s.line("31", "error", err.Error())
+	if h := driver.HintOf(err); h != "" {
+		s.line("36", "hint", h)
+	}
+}
+
+// warn prints what must not go unnoticed; --quiet does not silence it.
+func (s *speaker) warn(text string) { s.line("33", "warning", text) }
+
+// note prints what is good to know.
+func (s *speaker) note(text, hint string) {
+	if s.quiet {
+		return
+	}
+	s.line("33", "note", text)
+	if hint != "" {
+		s.line("36", "hint", hint)
+	}
+}
+
+// detail prints what --verbose asks for.
+func (s *speaker) detail(text string) {
+	if s.verbose {
+		s.line("2", "debug", text)
+	}
+}
+
+// line prints one line, whatever the text holds: a name that someone else chose
+// cannot forge a second message or reach the terminal.
+func (s *speaker) line(color, kind, text string) {
+	text = printable(text)
+	if s.colored() {
+		kind = "\x1b[" + color + "m" + kind + ":\x1b[0m "
+	} else {
+		kind += ": "
+	}
+	os.Stderr.WriteString("sbxrun: " + kind + text + "\n")
+}
+
+func (s *speaker) colored() bool {
+	switch s.color {
+	case "always":
+		return true
+	case "never":
+		return false
+	}
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(os.Stderr)
+}
+
+// printable replaces control characters, which could move the cursor or end
+// the line, by their escapes.
+func printable(s string) string {
+	if !strings.ContainsFunc(s, isControl) {
+		return s
+	}
+	const hex = "0123456789abcdef"
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case !isControl(r):
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < 0x100:
+			b.WriteString(`\x`)
+			b.WriteByte(hex[r>>4])
+			b.WriteByte(hex[r&15])
+		default:
+			b.WriteRune('\uFFFD')
+		}
+	}
+	return b.String()
+}
+
+// isControl reports C0 and C1 control characters, DEL, and the marks that
+// reorder text on a terminal (Unicode's bidirectional controls).
+func isControl(r rune) bool {
+	return r < 0x20 || r >= 0x7f && r < 0xa0 ||
+		slices.Contains([]rune{0x200e, 0x200f, 0x2028, 0x2029, 0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066, 0x2067, 0x2068, 0x2069}, r)
+}

@@ -1,0 +1,354 @@
+package cli
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// options are the flags of a run: what is asked of it, and how to report.
+type options struct {
+	req profiles.Request
+
+	script     string
+	hasScript  bool
+	json       bool
+	resultFile string
+	resultFD   int
+	dryRun     bool
+}
+
+// value is a flag whose argument a function takes.
+type value struct {
+	kind string
+	set  func(string) error
+}
+
+func (v *value) Set(s string) error { return v.set(s) }
+func (v *value) String() string     { return "" }
+func (v *value) Type() string       { return v.kind }
+
+// policyFlags defines the flags that make the policy.
+func (o *options) policyFlags(fs *pflag.FlagSet) {
+	r := &o.req
+	arg := func(name, short, kind, usage string, set func(string) error) {
+		fs.VarPF(&value{kind, set}, name, short, usage)
+	}
+	list := func(to *[]string) func(string) error {
+		return func(s string) error { *to = append(*to, s); return nil }
+	}
+	paths := func(to *[]string) func(string) error {
+		return func(s string) error {
+			if err := checkPath(s); err != nil {
+				return err
+			}
+			*to = append(*to, s)
+			return nil
+		}
+	}
+	path := func(to *string) func(string) error {
+		return func(s string) error {
+			if err := checkPath(s); err != nil {
+				return err
+			}
+			*to = s
+			return nil
+		}
+	}
+	text := func(to *string) func(string) error {
+		return func(s string) error { *to = s; return nil }
+	}
+	layers := func(to *policy.Layers) func(string) error {
+		return func(s string) error {
+			for name := range strings.SplitSeq(s, ",") {
+				l, err := policy.ParseLayer(name)
+				if err != nil {
+					return &usageError{strconv.Quote(name) + " is not a layer", "one of " + strings.Join(policy.LayerNames(), ", ")}
+				}
+				*to |= l
+			}
+			return nil
+		}
+	}
+
+	arg("profile", "P", "NAME|FILE", "profile to run under (default strict)", path(&r.Profile))
+	arg("cd", "C", "DIR", "working directory and workspace (default: the current one)", path(&r.Dir))
+
+	arg("ro", "", "PATH", "show a host path, read-only", paths(&r.ReadOnly))
+	arg("rw", "", "PATH", "show a host path, writable", paths(&r.ReadWrite))
+	arg("hide", "", "PATH", "hide a host path; beats --ro and --rw", paths(&r.Hide))
+	arg("bind", "", "SRC:DST[:ro]", "show a host path at another place", func(s string) error {
+		b, err := parseBind(s)
+		r.Binds = append(r.Binds, b)
+		return err
+	})
+	arg("tmpfs", "", "PATH[:SIZE]", "private, empty storage at a path", func(s string) error {
+		t, err := parseTmpfs(s)
+		r.Tmpfs = append(r.Tmpfs, t)
+		return err
+	})
+	arg("device", "", "PATH", "give access to a device node", paths(&r.Devices))
+	arg("workspace", "", "bind|ro", "how the workspace is shown: writable or read-only", oneOf(&r.Workspace, "bind", "ro"))
+
+	arg("env", "e", "KEY[=VALUE]", "set a variable, or pass the caller's", func(s string) error {
+		if err := checkEnv(s); err != nil {
+			return err
+		}
+		r.Env = append(r.Env, s)
+		return nil
+	})
+	arg("env-file", "", "FILE", "read variables from a file, one KEY[=VALUE] a line", func(s string) error {
+		env, err := readEnvFile(s)
+		r.Env = append(r.Env, env...)
+		return err
+	})
+	fs.BoolVar(&r.ClearEnv, "clear-env", false, "start from an empty environment")
+	fs.BoolVar(&r.InheritEnv, "inherit-env", false, "pass the caller's whole environment, secrets included")
+
+	arg("net", "", "none|host", "network: loopback only, or the host's own", func(s string) error {
+		m, err := parseNet(s)
+		r.Net = m
+		return err
+	})
+
+	arg("memory", "", "SIZE", "memory limit, for example 2g", size(&r.Memory))
+	arg("cpus", "", "N", "cpu limit, for example 1.5", func(s string) error {
+		n, err := profiles.ParseCPUs(s)
+		r.CPUs = &n
+		return err
+	})
+	arg("pids", "", "N", "limit on processes and threads", func(s string) error {
+		n, err := profiles.ParseCount(s)
+		r.Pids = &n
+		return err
+	})
+	arg("fsize", "", "SIZE", "limit on the size of a file that is written", size(&r.FileSize))
+	arg("nofile", "", "N", "limit on open files", func(s string) error {
+		n, err := profiles.ParseCount(s)
+		u := uint64(n)
+		r.OpenFiles = &u
+		return err
+	})
+	arg("disk", "", "SIZE", "limit on private storage (/tmp, home)", size(&r.Disk))
+	arg("timeout", "", "DURATION", "end the command after this time, for example 30s", func(s string) error {
+		d, err := profiles.ParseDuration(s)
+		r.Timeout = &d
+		return err
+	})
+	arg("kill-after", "", "DURATION", "kill what is left this long after the timeout's SIGTERM", func(s string) error {
+		d, err := profiles.ParseDuration(s)
+		r.KillAfter = &d
+		return err
+	})
+	arg("max-output", "", "SIZE", "keep this much of each stream with --json (default 1m)", func(s string) error {
+		n, err := profiles.ParseSize(s)
+		i := int64(n)
+		r.MaxOutput = &i
+		return err
+	})
+
+	arg("seccomp", "", "NAME|FILE", "system call filter: a built-in one or an OCI JSON file", path(&r.Seccomp))
+	arg("user", "", "UID[:GID]", "user id that the command sees itself run as", func(s string) error {
+		u, err := parseUser(s)
+		r.User = u
+		return err
+	})
+	arg("hostname", "", "NAME", "host name in the sandbox", text(&r.Hostname))
+	arg("require", "", "LAYER", "refuse to run without this layer", layers(&r.Require))
+	arg("allow-degraded", "", "LAYER", "run without this layer where the host cannot give it", layers(&r.Degrade))
+	arg("driver", "", "NAME", "what isolates (default auto: the first that works here)", text(&r.Driver))
+	arg("fallback", "", "NAME[,NAME]", "drivers to try, in order, when the first cannot be had", func(s string) error {
+		return list(&r.Fallback)(s)
+	})
+	fs.BoolVarP(&r.Terminal, "tty", "t", false, "give the command a terminal of its own")
+}
+
+// runFlags defines the flags of a run.
+func (o *options) runFlags(fs *pflag.FlagSet) {
+	o.resultFD = -1
+	o.policyFlags(fs)
+	arg := func(name, short, kind, usage string, set func(string) error) {
+		fs.VarPF(&value{kind, set}, name, short, usage)
+	}
+	arg("script", "c", "SCRIPT", "run a shell script (bash, else sh); what follows are its $0, $1, …", func(s string) error {
+		o.script, o.hasScript = s, true
+		return nil
+	})
+	fs.BoolP("interactive", "i", false, "pass stdin on, which is always done: for the habit of -it")
+	fs.VarPF(&boolValue{&o.req.Verify}, "verify", "", "prove first that the boundary holds").NoOptDefVal = "true"
+	fs.BoolVar(&o.json, "json", false, "capture the output and print one result object")
+	arg("result-file", "", "FILE", "write the result object to a file", func(s string) error {
+		if err := checkPath(s); err != nil {
+			return err
+		}
+		o.resultFile = s
+		return nil
+	})
+	arg("result-fd", "", "N", "write the result object to an open descriptor", func(s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return &usageError{strconv.Quote(s) + " is not a descriptor", "for example: sbxrun --result-fd 3 -- CMD 3>result.json"}
+		}
+		o.resultFD = n
+		return nil
+	})
+	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would run and start nothing")
+	o.voiceFlags(fs)
+}
+
+// voiceFlags defines the flags that say how sbxrun itself speaks.
+func (o *options) voiceFlags(fs *pflag.FlagSet) {
+	fs.BoolVarP(&say.quiet, "quiet", "q", false, "print nothing but errors and warnings")
+	fs.BoolVarP(&say.verbose, "verbose", "v", false, "print what is done, on stderr")
+	fs.VarPF(&value{"auto|always|never", oneOf(&say.color, "auto", "always", "never")}, "color", "", "colour sbxrun's own messages")
+}
+
+// boolValue is a flag that knows whether it was given.
+type boolValue struct{ to **bool }
+
+func (v *boolValue) Set(s string) error {
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return &usageError{strconv.Quote(s) + " is neither true nor false", "say --verify or --verify=false"}
+	}
+	*v.to = &b
+	return nil
+}
+func (v *boolValue) String() string   { return "" }
+func (v *boolValue) Type() string     { return "bool" }
+func (v *boolValue) IsBoolFlag() bool { return true }
+
+func size(to **uint64) func(string) error {
+	return func(s string) error {
+		n, err := profiles.ParseSize(s)
+		*to = &n
+		return err
+	}
+}
+
+func oneOf(to *string, names ...string) func(string) error {
+	return func(s string) error {
+		for _, n := range names {
+			if s == n {
+				*to = s
+				return nil
+			}
+		}
+		return &usageError{strconv.Quote(s) + " is not one of its values", "one of " + strings.Join(names, ", ")}
+	}
+}
+
+func checkPath(s string) error {
+	switch {
+	case s == "":
+		return &usageError{"the path is empty", "name a file or directory"}
+	case strings.ContainsAny(s, "\x00\n"):
+		return &usageError{strconv.Quote(s) + " holds a newline or NUL byte", "rename the file: such paths are refused"}
+	}
+	return nil
+}
+
+func checkEnv(s string) error {
+	name, _, _ := strings.Cut(s, "=")
+	if name == "" || strings.ContainsAny(s, "\x00") || strings.ContainsAny(name, " \t\n") {
+		return &usageError{strconv.Quote(s) + " is not a variable", "want KEY=VALUE, or KEY to pass the caller's value"}
+	}
+	return nil
+}
+
+// parseBind reads SRC:DST[:ro]. A colon in a path cannot be said: use --ro and
+// --rw, which show a path in place.
+func parseBind(s string) (profiles.Bind, error) {
+	part := strings.Split(s, ":")
+	ro := len(part) == 3 && part[2] == "ro"
+	if len(part) < 2 || len(part) > 3 || len(part) == 3 && !ro && part[2] != "rw" {
+		return profiles.Bind{}, &usageError{strconv.Quote(s) + " is not a bind", "want SRC:DST or SRC:DST:ro"}
+	}
+	for _, p := range part[:2] {
+		if err := checkPath(p); err != nil {
+			return profiles.Bind{}, err
+		}
+	}
+	return profiles.Bind{Source: part[0], Destination: part[1], ReadOnly: ro}, nil
+}
+
+// parseTmpfs reads PATH[:SIZE].
+func parseTmpfs(s string) (profiles.Tmpfs, error) {
+	path, sz, has := strings.Cut(s, ":")
+	t := profiles.Tmpfs{Path: path}
+	if err := checkPath(path); err != nil {
+		return t, err
+	}
+	if has {
+		n, err := profiles.ParseSize(sz)
+		if err != nil {
+			return t, err
+		}
+		t.Size = n
+	}
+	return t, nil
+}
+
+// parseUser reads UID[:GID]; the group is the user's number unless given.
+func parseUser(s string) (*profiles.User, error) {
+	bad := &usageError{strconv.Quote(s) + " is not a user", "want numbers, UID or UID:GID, for example 1000:1000"}
+	uid, gid, has := strings.Cut(s, ":")
+	if !has {
+		gid = uid
+	}
+	// 4294967295 is (uid_t)-1, which means "no change"; see setresuid(2).
+	u, err := strconv.ParseUint(uid, 10, 32)
+	if err != nil || u == 1<<32-1 {
+		return nil, bad
+	}
+	g, err := strconv.ParseUint(gid, 10, 32)
+	if err != nil || g == 1<<32-1 {
+		return nil, bad
+	}
+	return &profiles.User{UID: uint32(u), GID: uint32(g)}, nil
+}
+
+func parseNet(s string) (*policy.EgressMode, error) {
+	var m policy.EgressMode
+	switch s {
+	case "none":
+		m = policy.EgressNone
+	case "host":
+		m = policy.EgressHost
+	case "proxy":
+		return nil, &usageError{"proxy needs the egress proxy, which comes in a later version of sbxrun", "use --net none, or --net host to share the host's network"}
+	default:
+		return nil, &usageError{strconv.Quote(s) + " is not a network mode", "none (loopback only) or host (not isolated)"}
+	}
+	return &m, nil
+}
+
+// readEnvFile reads lines KEY=VALUE, or KEY for the caller's value. Empty lines
+// and lines that begin with # are passed over; nothing is unquoted, as in
+// docker run --env-file.
+func readEnvFile(name string) ([]string, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var env []string
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		n++
+		line = strings.TrimRight(line, "\r\n")
+		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := checkEnv(line); err != nil {
+			return nil, &usageError{name + ":" + strconv.Itoa(n) + ": " + err.Error(), driver.HintOf(err)}
+		}
+		env = append(env, line)
+	}
+	return env, nil
+}

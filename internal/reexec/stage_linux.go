@@ -1,0 +1,372 @@
+package reexec
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// stage is all that the second stage needs, as plain numbers: it lives in the
+// supervisor's heap and is read and written by the forked copy, which has no
+// garbage collector. Addresses of its own fields are taken beforehand.
+type stage struct {
+	regs     sys.Regs
+	prologue sys.Runnable // PID 1: closes what is not its own
+	init     sys.Runnable // PID 1, up to the wait for Go
+	start    sys.Runnable // PID 1, after Go
+	command  sys.Runnable // the command's process
+
+	ctl uintptr // the socket to the supervisor
+
+	// cgroup is the register that holds the cgroup for CLONE_INTO_CGROUP, 0
+	// for none.
+	cgroup sys.Reg
+
+	// For execve: arrays of C strings ended by NULL.
+	argv, envp uintptr
+
+	// How many of dirEntries are to be removed if the supervisor is gone.
+	ndirs uintptr
+
+	// Scratch memory and the addresses of it.
+	msg       message
+	status    int32
+	rusage    unix.Rusage
+	polls     [2]unix.PollFd
+	sigset    [1]uint64
+	siginfo   [128]byte
+	now       unix.Timespec
+	cloneArgs sys.CloneArgs
+	failStage uint32
+	failStep  uint32
+	failErrno uint32
+	execPaths [maxExecPaths]uintptr // what execve is tried with, in order; C strings
+
+	msgAddr, statusAddr, rusageAddr, pollsAddr, sigsetAddr, siginfoAddr, nowAddr, cloneAddr uintptr
+
+	dirEntries [maxDirs]dirEntry
+}
+
+const (
+	maxDirs      = 8
+	maxExecPaths = 128
+)
+
+// dirEntry is a cgroup directory for unlinkat(2).
+type dirEntry struct {
+	fd   uintptr
+	name uintptr // C string
+}
+
+// bind takes the addresses of the stage's own fields.
+func (s *stage) bind() {
+	s.msgAddr = sys.Addr(&s.msg)
+	s.statusAddr = sys.Addr(&s.status)
+	s.rusageAddr = sys.Addr(&s.rusage)
+	s.pollsAddr = sys.Addr(&s.polls)
+	s.sigsetAddr = sys.Addr(&s.sigset)
+	s.siginfoAddr = sys.Addr(&s.siginfo)
+	s.nowAddr = sys.Addr(&s.now)
+	s.cloneAddr = sys.Addr(&s.cloneArgs)
+}
+
+// The functions below run in the forked child: no allocation, no stack growth,
+// no pointer writes, no calls but of functions like them.
+
+//go:nosplit
+//go:norace
+func stageMain(arg uintptr) { (*stage)(sys.Pointer(arg)).main() }
+
+// main is PID 1 of the sandbox. It does not return.
+//
+//go:nosplit
+//go:norace
+func (s *stage) main() {
+	if _, e := s.prologue.Run(&s.regs); e != 0 {
+		s.exit(1)
+	}
+	if n, e := s.init.Run(&s.regs); e != 0 {
+		s.fail(stageInit, n, e)
+	}
+	if !s.waitGo() {
+		s.abandon()
+	}
+	if n, e := s.start.Run(&s.regs); e != 0 {
+		s.fail(stageStart, n, e)
+	}
+	pid := s.spawn()
+	if s.failErrno != 0 {
+		s.reap(0)
+		s.fail(s.failStage, uintptr(s.failStep), uintptr(s.failErrno))
+	}
+	sys.Raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, s.nowAddr, 0, 0, 0, 0)
+	s.serve(pid)
+	s.killAll()
+	s.msg.Kind = msgExited
+	s.msg.ExecNS = uint64(s.now.Sec)*1e9 + uint64(s.now.Nsec)
+	s.report()
+}
+
+// waitGo waits for the supervisor's Go. It reports false if that will not come.
+//
+//go:nosplit
+//go:norace
+func (s *stage) waitGo() bool {
+	n, e := s.recv()
+	return e == 0 && n == messageSize && s.msg.Kind == msgGo
+}
+
+// spawn clones the command's process and runs its program in it.
+//
+//go:nosplit
+//go:norace
+func (s *stage) spawn() uintptr {
+	s.cloneArgs.Flags = unix.CLONE_VM | unix.CLONE_VFORK
+	s.cloneArgs.ExitSignal = uint64(unix.SIGCHLD)
+	if s.cgroup != 0 {
+		s.cloneArgs.Flags |= unix.CLONE_INTO_CGROUP
+		s.cloneArgs.Cgroup = uint64(s.regs[s.cgroup])
+	}
+	pid, e := s.vfork()
+	if e != 0 {
+		s.failStage, s.failStep, s.failErrno = stageClone, 0, uint32(e)
+	}
+	return pid
+}
+
+// vfork is a function of its own so that the child, which shares the stack,
+// overwrites nothing that the parent still needs; see [sys.Vfork].
+//
+//go:nosplit
+//go:noinline
+//go:norace
+func (s *stage) vfork() (uintptr, uintptr) {
+	pid, e := sys.Vfork(s.cloneAddr)
+	if e != 0 || pid != 0 {
+		return pid, e
+	}
+	s.exec()
+	return 0, 0
+}
+
+// exec runs the command's program and becomes the command. It does not return.
+//
+//go:nosplit
+//go:noinline
+//go:norace
+func (s *stage) exec() {
+	if n, e := s.command.Run(&s.regs); e != 0 {
+		s.failStage, s.failStep, s.failErrno = stageCommand, uint32(n), uint32(e)
+		s.exit(127)
+	}
+	// As execvp(3): go on to the next directory if there is nothing in this
+	// one, remember that something was there but may not be executed.
+	errno := uint32(syscall.ENOENT)
+	for i := 0; i < maxExecPaths && s.execPaths[i] != 0; i++ {
+		_, e := sys.Raw(unix.SYS_EXECVE, s.execPaths[i], s.argv, s.envp, 0, 0, 0)
+		if e == uintptr(syscall.ENOENT) || e == uintptr(syscall.ENOTDIR) {
+			continue
+		}
+		errno = uint32(e)
+		if e != uintptr(syscall.EACCES) {
+			break
+		}
+	}
+	s.failStage, s.failStep, s.failErrno = stageExec, 0, errno
+	s.exit(127)
+}
+
+// serve forwards what the supervisor asks for until the command has ended.
+//
+//go:nosplit
+//go:norace
+func (s *stage) serve(pid uintptr) {
+	// SIGCHLD is blocked like every signal here; a descriptor tells of it.
+	s.sigset[0] = 1 << (uint(unix.SIGCHLD) - 1)
+	sfd, e := sys.Raw(unix.SYS_SIGNALFD4, ^uintptr(0), s.sigsetAddr, 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK, 0, 0)
+	if e != 0 {
+		s.fail(stageStart, 0, e)
+	}
+	for {
+		// Reaped before the first wait too: a command may have ended before
+		// the descriptor was there.
+		if s.reap(pid) {
+			return
+		}
+		s.polls[0] = unix.PollFd{Fd: int32(s.ctl), Events: unix.POLLIN}
+		s.polls[1] = unix.PollFd{Fd: int32(sfd), Events: unix.POLLIN}
+		if _, e := sys.Raw(unix.SYS_PPOLL, s.pollsAddr, 2, 0, 0, 0, 0); e != 0 && e != uintptr(syscall.EINTR) {
+			s.abandon()
+		}
+		if s.polls[0].Revents != 0 {
+			n, e := s.recv()
+			if e != 0 || n != messageSize {
+				s.abandon()
+			}
+			switch s.msg.Kind {
+			case msgSignal:
+				// pid is not reaped yet, so that it cannot be another's.
+				sys.Raw(unix.SYS_KILL, pid, uintptr(s.msg.A), 0, 0, 0, 0)
+			case msgTerminate:
+				sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGTERM), 0, 0, 0, 0)
+				sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGCONT), 0, 0, 0, 0)
+			}
+		}
+		if s.polls[1].Revents != 0 {
+			sys.Raw(unix.SYS_READ, sfd, s.siginfoAddr, 128, 0, 0, 0)
+		}
+	}
+}
+
+// reap waits for every child that has ended and reports whether pid was among
+// them.
+//
+//go:nosplit
+//go:norace
+func (s *stage) reap(pid uintptr) (ended bool) {
+	for {
+		p, e := sys.Raw(unix.SYS_WAIT4, ^uintptr(0), s.statusAddr, unix.WNOHANG|unix.WALL, s.rusageAddr, 0, 0)
+		if e != 0 || p == 0 {
+			return ended
+		}
+		s.account()
+		if p == pid {
+			s.msg.A = uint32(s.status)
+			ended = true
+		}
+	}
+}
+
+// account adds the usage of a child that was waited for, which includes that of
+// the children it waited for itself.
+//
+//go:nosplit
+//go:norace
+func (s *stage) account() {
+	s.msg.Utime += uint64(s.rusage.Utime.Sec)*1e6 + uint64(s.rusage.Utime.Usec)
+	s.msg.Stime += uint64(s.rusage.Stime.Sec)*1e6 + uint64(s.rusage.Stime.Usec)
+	if m := uint64(s.rusage.Maxrss); m > s.msg.MaxRSS {
+		s.msg.MaxRSS = m
+	}
+}
+
+// killAll ends every process but this one and waits until they are gone.
+//
+//go:nosplit
+//go:norace
+func (s *stage) killAll() {
+	for {
+		// A fork may race the signal, so again until there is nobody left to
+		// signal: kill(2) of -1 fails with ESRCH then.
+		_, e := sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGKILL), 0, 0, 0, 0)
+		if e == uintptr(syscall.ESRCH) {
+			break
+		}
+		if _, e := sys.Raw(unix.SYS_WAIT4, ^uintptr(0), s.statusAddr, unix.WALL, s.rusageAddr, 0, 0); e == uintptr(syscall.ECHILD) {
+			break
+		}
+		s.account()
+	}
+	for {
+		_, e := sys.Raw(unix.SYS_WAIT4, ^uintptr(0), s.statusAddr, unix.WALL, s.rusageAddr, 0, 0)
+		if e == uintptr(syscall.ECHILD) {
+			return
+		}
+		if e == 0 {
+			s.account()
+		}
+	}
+}
+
+// abandon ends the sandbox when there is nobody left to report to: nothing
+// survives, nothing stays behind.
+//
+//go:nosplit
+//go:norace
+func (s *stage) abandon() {
+	s.killAll()
+	s.removeDirs()
+	s.exit(1)
+}
+
+// removeDirs removes the cgroups that the supervisor did not.
+//
+//go:nosplit
+//go:norace
+func (s *stage) removeDirs() {
+	for i := uintptr(0); i < s.ndirs; i++ {
+		// A cgroup stays busy until the last exit in it is done with; at most
+		// one second of waiting, as the supervisor does itself.
+		for try := 0; try < 1000; try++ {
+			_, e := sys.Raw(unix.SYS_UNLINKAT, s.dirEntries[i].fd, s.dirEntries[i].name, unix.AT_REMOVEDIR, 0, 0, 0)
+			if e != uintptr(syscall.EBUSY) {
+				break
+			}
+			s.now = unix.Timespec{Nsec: 1e6}
+			sys.Raw(unix.SYS_NANOSLEEP, s.nowAddr, 0, 0, 0, 0, 0)
+		}
+	}
+}
+
+// fail reports a failed step and ends the sandbox.
+//
+//go:nosplit
+//go:norace
+func (s *stage) fail(stage uint32, step, errno uintptr) {
+	s.msg = message{Kind: msgFailed, A: stage, B: uint32(step), C: uint32(errno)}
+	s.report()
+}
+
+// report sends the final message and waits until the supervisor has done its
+// part of the cleaning up. If it dies before it says so, that is done here.
+//
+//go:nosplit
+//go:norace
+func (s *stage) report() {
+	s.send()
+	for {
+		n, e := s.recv()
+		if e == 0 && n == messageSize {
+			if s.msg.Kind == msgDone {
+				s.exit(0)
+			}
+			continue // a signal for a command that has ended already
+		}
+		s.removeDirs()
+		s.exit(1)
+	}
+}
+
+// recv reads one packet into msg, leaving its accounts untouched.
+//
+//go:nosplit
+//go:norace
+func (s *stage) recv() (n, errno uintptr) {
+	for {
+		// Only the head is read from the packet: the rest of msg is where
+		// usage adds up. MSG_TRUNC makes the kernel tell the packet's real
+		// size all the same.
+		n, errno = sys.Raw(unix.SYS_RECVFROM, s.ctl, s.msgAddr, 16, unix.MSG_TRUNC, 0, 0)
+		if errno != uintptr(syscall.EINTR) {
+			return n, errno
+		}
+	}
+}
+
+//go:nosplit
+//go:norace
+func (s *stage) send() {
+	// MSG_NOSIGNAL: a supervisor that is gone is no reason to die of SIGPIPE
+	// before the rest is cleaned up.
+	sys.Raw(unix.SYS_SENDTO, s.ctl, s.msgAddr, messageSize, unix.MSG_NOSIGNAL, 0, 0)
+}
+
+//go:nosplit
+//go:norace
+func (s *stage) exit(code uintptr) {
+	for {
+		sys.Raw(unix.SYS_EXIT_GROUP, code, 0, 0, 0, 0, 0)
+	}
+}

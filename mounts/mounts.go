@@ -1,0 +1,272 @@
+// Package mounts builds the file system that a sandboxed command sees.
+//
+// A [Tree] says what is where: binds of host paths, private storage, proc, a
+// minimal /dev, masks. [Tree.Ops] turns it into an ordered list of operations,
+// a pure function of values, which [Append] (Linux) lowers to system calls for
+// the second stage. The file system is built on a new tmpfs that becomes the
+// root by pivot_root(2); nothing of the host's tree remains reachable.
+//
+// How the pieces hold:
+//
+//   - Every source is opened by openat2(2) with RESOLVE_NO_SYMLINKS: it was
+//     resolved once, when the policy was, and whoever swaps a part of it for a
+//     symlink afterwards gets ELOOP.
+//   - A bind is a detached clone (open_tree(2)) that is made read-only, nosuid,
+//     nodev and private, recursively and atomically (mount_setattr(2), Linux
+//     5.12), before it is attached: there is no moment at which it is writable.
+//   - Targets are resolved below the new root's descriptor, again without
+//     symlinks, so that what a workspace contains cannot redirect a mount.
+//   - All private storage that has no size of its own is one tmpfs, the scratch,
+//     of which the root itself is a read-only part: one budget, and one
+//     superblock to create.
+//
+// The package knows nothing of policies, profiles or namespaces; it needs to run
+// in a mount namespace whose user namespace it is privileged in.
+package mounts
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Kind is what an entry of a tree is.
+type Kind uint8
+
+// The kinds of entries.
+const (
+	Bind     Kind = iota + 1 // a host path
+	Scratch                  // a directory of the scratch storage
+	Tmpfs                    // a tmpfs with a size of its own
+	Proc                     // procfs of the pid namespace
+	Devpts                   // a devpts instance of its own
+	Mqueue                   // POSIX message queues of the ipc namespace
+	Device                   // a device node of the host
+	Symlink                  // a symbolic link
+	File                     // a file with given content
+	Mask                     // nothing: whatever is there cannot be read or listed
+	Dir                      // an empty directory of the read-only root
+	Readonly                 // a path of an earlier entry becomes read-only
+)
+
+var kindNames = [...]string{"", "bind", "scratch", "tmpfs", "proc", "devpts", "mqueue", "device", "symlink", "file", "mask", "dir", "readonly"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "invalid"
+}
+
+// Attr are the properties of a mount; see mount_setattr(2). Every mount is
+// nosuid and private whatever its Attr.
+type Attr uint8
+
+// Mount properties.
+const (
+	ReadOnly Attr = 1 << iota
+	NoExec
+	NoDev
+)
+
+func (a Attr) String() string {
+	var s []string
+	if a&ReadOnly != 0 {
+		s = append(s, "ro")
+	}
+	if a&NoExec != 0 {
+		s = append(s, "noexec")
+	}
+	if a&NoDev != 0 {
+		s = append(s, "nodev")
+	}
+	if s == nil {
+		return "-"
+	}
+	return strings.Join(s, ",")
+}
+
+// An Entry puts something at a path.
+type Entry struct {
+	Kind   Kind
+	Target string // absolute and clean
+	Source string // Bind, Device: host path; Symlink: its content
+	Attr   Attr
+	IsDir  bool // Bind, Mask: what the source (or what is masked) is
+
+	// Optional entries in a mount (Mask, Readonly) are passed over if there is
+	// nothing at Target.
+	Optional bool
+
+	Mode   uint32 // Scratch, Tmpfs, Dir, File: permission bits; 0 is 0755, for File 0644
+	Size   uint64 // Tmpfs: bytes
+	Inodes uint64 // Tmpfs: 0 means in proportion to Size
+	Data   string // File: content
+}
+
+// A Tree is a whole file system. The zero value is an empty read-only root.
+type Tree struct {
+	// ScratchBytes and ScratchInodes bound the private storage; 0 means 64 MiB
+	// and 16,384 inodes.
+	ScratchBytes, ScratchInodes uint64
+
+	// Entries are applied in order: later ones may lie in earlier ones. An
+	// entry whose parent is part of the new root gets its parents made; below
+	// a bind the target must exist.
+	Entries []Entry
+}
+
+// An Op is one operation on the new root.
+type Op struct {
+	Entry
+	// InBind says that the target lies in a bind or another mount, so that it
+	// is there already and must be resolved with care.
+	InBind bool
+}
+
+func (o Op) String() string {
+	s := fmt.Sprintf("%s %s", o.Kind, o.Target)
+	if o.Source != "" {
+		s += " from " + o.Source
+	}
+	if o.Attr != 0 {
+		s += " " + o.Attr.String()
+	}
+	if o.Size != 0 {
+		s += fmt.Sprintf(" size=%d", o.Size)
+	}
+	if o.Mode != 0 {
+		s += fmt.Sprintf(" mode=%#o", o.Mode)
+	}
+	if o.InBind {
+		s += " (in place)"
+	}
+	return s
+}
+
+// TargetError says that an entry of a tree cannot be made.
+type TargetError struct {
+	Target string
+	Why    string
+}
+
+func (e *TargetError) Error() string { return "mount target " + e.Target + ": " + e.Why }
+
+// Ops returns the operations that build the tree: entries in their order with
+// the directories in between. It reports a *TargetError for an entry that would
+// replace the root, repeat a target without masking it, or lie below a file.
+func (t *Tree) Ops() ([]Op, error) {
+	b := builder{kinds: make(map[string]Kind, len(t.Entries)*2)}
+	b.ops = make([]Op, 0, len(t.Entries)*2)
+	for i := range t.Entries {
+		if err := b.add(&t.Entries[i]); err != nil {
+			return nil, err
+		}
+	}
+	return b.ops, nil
+}
+
+type builder struct {
+	ops   []Op
+	kinds map[string]Kind // what is at each path that was made
+}
+
+func (b *builder) add(e *Entry) error {
+	switch {
+	case e.Target == "" || e.Target[0] != '/' || path.Clean(e.Target) != e.Target:
+		return &TargetError{e.Target, "not an absolute, clean path"}
+	case e.Target == "/":
+		return &TargetError{e.Target, "the root is the sandbox's own"}
+	case strings.IndexByte(e.Target, 0) >= 0 || strings.IndexByte(e.Source, 0) >= 0:
+		return &TargetError{e.Target, "contains a NUL byte"}
+	}
+	mount, err := b.parents(e.Target)
+	if err != nil {
+		return err
+	}
+	op := Op{Entry: *e, InBind: mount}
+	old := b.kinds[e.Target]
+	switch e.Kind {
+	case Symlink, File, Dir:
+		if mount {
+			return &TargetError{e.Target, "lies in a mount, where nothing is created"}
+		}
+		if old == Dir && e.Kind == Dir {
+			return nil
+		}
+		if old != 0 {
+			return &TargetError{e.Target, "is there already, as " + old.String()}
+		}
+	case Mask, Readonly:
+		if !mount && old == 0 {
+			return &TargetError{e.Target, "is not there, so there is nothing to change"}
+		}
+		op.InBind = true
+	default:
+		if old == Symlink || old == File || (old != 0 && old != Dir && !e.isDir()) {
+			// Mounting over a symlink would be a mount elsewhere.
+			if old == Symlink {
+				return &TargetError{e.Target, "is a symbolic link"}
+			}
+		}
+		if old != 0 {
+			op.InBind = true
+		}
+	}
+	b.ops = append(b.ops, op)
+	if e.Kind != Readonly {
+		b.kinds[e.Target] = e.Kind
+	}
+	return nil
+}
+
+// isDir reports whether the entry is mounted on a directory.
+func (e *Entry) isDir() bool {
+	switch e.Kind {
+	case Bind, Mask:
+		return e.IsDir
+	case Device, File, Symlink:
+		return false
+	}
+	return true
+}
+
+// parents makes the directories above target that are part of the root, and
+// reports whether target lies in a mount.
+func (b *builder) parents(target string) (mount bool, err error) {
+	for i := 1; i < len(target); i++ {
+		if target[i] != '/' {
+			continue
+		}
+		dir := target[:i]
+		switch k := b.kinds[dir]; k {
+		case 0:
+			if mount {
+				continue // a directory of the mount's own
+			}
+			b.ops = append(b.ops, Op{Entry: Entry{Kind: Dir, Target: dir}})
+			b.kinds[dir] = Dir
+		case Dir:
+			// After a mount nothing is made, so a Dir is always the root's.
+		case Scratch, Tmpfs:
+			// Private and empty: directories are made in it as in the root.
+			mount = false
+		case Symlink, File, Device:
+			return false, &TargetError{target, "lies below " + dir + ", a " + k.String()}
+		case Mask:
+			return false, &TargetError{target, "lies below " + dir + ", which is hidden"}
+		default:
+			mount = true
+		}
+	}
+	return mount, nil
+}
+
+// SortEntries orders entries so that what lies deeper comes later; entries for
+// one path keep their order.
+func SortEntries(list []Entry) {
+	slices.SortStableFunc(list, func(a, b Entry) int {
+		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
+	})
+}

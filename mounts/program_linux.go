@@ -1,0 +1,318 @@
+package mounts
+
+import (
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// resolveInside is how targets in mounts are resolved: below the new root, and
+// through no symlink, whatever the mount contains.
+const resolveInside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+
+// Defaults for a Tree that names no scratch limits.
+const (
+	defaultScratchBytes  = 64 << 20
+	defaultScratchInodes = 16384
+)
+
+// Append appends the system calls that build t, enter it and leave the host's
+// tree behind. The working directory is / afterwards. The result holds the
+// descriptor of the new root.
+//
+// Preconditions of the program: it runs in a mount namespace of its own, with
+// CAP_SYS_ADMIN in the user namespace that owns it; Proc needs a pid namespace
+// owned by that user namespace and a procfs in the old tree that is fully
+// visible.
+func Append(p *sys.Program, t *Tree) (root sys.Reg, err error) {
+	ops, err := t.Ops()
+	if err != nil {
+		return 0, err
+	}
+	b := &lowering{p: p, root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg()}
+	b.prepare(t, ops)
+	for i := range ops {
+		b.op(&ops[i])
+	}
+	b.enter()
+	return b.root, nil
+}
+
+type lowering struct {
+	p                    *sys.Program
+	root, src, tree, dst sys.Reg
+	maskDir, maskFile    bool // whether the mask sources were made
+}
+
+// Names of what masks show, removed from the root once they are mounted.
+const (
+	maskDirName  = ".mask.d"
+	maskFileName = ".mask.f"
+)
+
+func (b *lowering) empty() sys.Value { return b.p.Str("") }
+
+// attr is struct mount_attr of mount_setattr(2).
+func (b *lowering) attr(a Attr) sys.Value {
+	m := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID, Propagation: unix.MS_PRIVATE}
+	if a&ReadOnly != 0 {
+		m.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if a&NoExec != 0 {
+		m.Attr_set |= unix.MOUNT_ATTR_NOEXEC
+	}
+	if a&NoDev != 0 {
+		m.Attr_set |= unix.MOUNT_ATTR_NODEV
+	}
+	return sys.Ptr(b.p, m)
+}
+
+// fsmountFlags are the same properties for fsmount(2).
+func fsmountFlags(a Attr) uint64 {
+	f := uint64(unix.MOUNT_ATTR_NOSUID)
+	if a&ReadOnly != 0 {
+		f |= unix.MOUNT_ATTR_RDONLY
+	}
+	if a&NoExec != 0 {
+		f |= unix.MOUNT_ATTR_NOEXEC
+	}
+	if a&NoDev != 0 {
+		f |= unix.MOUNT_ATTR_NODEV
+	}
+	return f
+}
+
+// filesystem creates a superblock and leaves a detached mount of it in out.
+//
+//	int fsopen(const char *fstype, unsigned int flags);
+//	int fsconfig(int fd, unsigned int cmd, const char *key, const void *value, int aux);
+//	int fsmount(int fd, unsigned int flags, unsigned int attr_flags);
+func (b *lowering) filesystem(out sys.Reg, fstype, about string, a Attr, options ...string) {
+	p := b.p
+	p.Call(b.src, sys.Step{Name: "fsopen", Path: fstype}, unix.SYS_FSOPEN, p.Str(fstype), sys.Imm(unix.FSOPEN_CLOEXEC))
+	for i := 0; i < len(options); i += 2 {
+		p.Call(0, sys.Step{Name: "fsconfig", Path: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
+			sys.Imm(unix.FSCONFIG_SET_STRING), p.Str(options[i]), p.Str(options[i+1]), sys.Imm(0))
+	}
+	p.Call(0, sys.Step{Name: "fsconfig", Path: fstype}, unix.SYS_FSCONFIG, b.src.Value(), sys.Imm(unix.FSCONFIG_CMD_CREATE), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Call(out, sys.Step{Name: "fsmount", Path: about}, unix.SYS_FSMOUNT, b.src.Value(), sys.Imm(unix.FSMOUNT_CLOEXEC), sys.Imm(fsmountFlags(a)))
+}
+
+// prepare creates the scratch tmpfs and attaches it, so that it is part of the
+// namespace: only mounts that are can be cloned (before Linux 6.15).
+func (b *lowering) prepare(t *Tree, ops []Op) {
+	p := b.p
+	bytes, inodes := t.ScratchBytes, t.ScratchInodes
+	if bytes == 0 {
+		bytes = defaultScratchBytes
+	}
+	if inodes == 0 {
+		inodes = defaultScratchInodes
+	}
+	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, sys.Imm(0))
+	b.filesystem(b.root, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")
+	// On top of the old root, where it can be seen by no path walk: that
+	// starts below it. pivot_root(2) wants its new root to be mounted.
+	p.Call(0, sys.Step{Name: "move_mount", Path: "/"}, unix.SYS_MOVE_MOUNT, b.root.Value(), b.empty(),
+		sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	for i := range ops {
+		if ops[i].Kind != Mask {
+			continue
+		}
+		if ops[i].IsDir && !b.maskDir {
+			b.maskDir = true
+			p.Call(0, sys.Step{Name: "mkdirat", Path: maskDirName}, unix.SYS_MKDIRAT, b.root.Value(), p.Str(maskDirName), sys.Imm(0))
+		}
+		if !ops[i].IsDir && !b.maskFile {
+			b.maskFile = true
+			p.Call(0, sys.Step{Name: "mknodat", Path: maskFileName}, unix.SYS_MKNODAT, b.root.Value(), p.Str(maskFileName), sys.Imm(unix.S_IFREG), sys.Imm(0))
+		}
+	}
+}
+
+// rel is target relative to the root's descriptor.
+func rel(target string) string { return target[1:] }
+
+func (b *lowering) op(o *Op) {
+	p := b.p
+	switch o.Kind {
+	case Dir:
+		b.mkdir(o)
+	case Symlink:
+		p.Call(0, sys.Step{Name: "symlinkat", Path: o.Target}, unix.SYS_SYMLINKAT, p.Str(o.Source), b.root.Value(), p.Str(rel(o.Target)))
+	case File:
+		b.file(o)
+	case Scratch:
+		if !o.InBind {
+			b.mkdir(o)
+		}
+		b.cloneFrom(b.root.Value(), rel(o.Target), o, o.Attr|NoDev)
+		b.attach(o)
+	case Bind, Device:
+		p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
+			sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
+			sys.Imm(unix.SizeofOpenHow))
+		attr := o.Attr
+		if o.Kind == Bind {
+			attr |= NoDev
+		}
+		b.clone(b.src.Value(), o, attr, true)
+		b.mountpoint(o)
+		b.attach(o)
+	case Tmpfs:
+		opts := []string{"size", strconv.FormatUint(o.Size, 10), "mode", "0" + strconv.FormatUint(uint64(mode(o)), 8)}
+		if o.Inodes != 0 {
+			opts = append(opts, "nr_inodes", strconv.FormatUint(o.Inodes, 10))
+		}
+		b.filesystem(b.tree, "tmpfs", o.Target, o.Attr|NoDev, opts...)
+		b.mountpoint(o)
+		b.attach(o)
+	case Proc:
+		b.filesystem(b.tree, "proc", o.Target, o.Attr|NoDev)
+		b.mountpoint(o)
+		b.attach(o)
+	case Mqueue:
+		b.filesystem(b.tree, "mqueue", o.Target, o.Attr|NoDev)
+		b.mountpoint(o)
+		b.attach(o)
+	case Devpts:
+		// Every mount of devpts is an instance of its own since Linux 4.7.
+		b.filesystem(b.tree, "devpts", o.Target, o.Attr, "ptmxmode", "0666", "mode", "0620")
+		b.mountpoint(o)
+		b.attach(o)
+	case Mask:
+		name := maskFileName
+		if o.IsDir {
+			name = maskDirName
+		}
+		open := b.openTarget(o)
+		n := p.Len()
+		b.cloneFrom(b.root.Value(), name, o, ReadOnly|NoExec|NoDev)
+		b.moveTo(o)
+		if o.Optional {
+			open.AllowSkip(syscall.ENOENT, p.Len()-n)
+		}
+	case Readonly:
+		open := b.openTarget(o)
+		n := p.Len()
+		b.clone(b.dst.Value(), o, o.Attr|ReadOnly, true)
+		b.moveTo(o)
+		if o.Optional {
+			open.AllowSkip(syscall.ENOENT, p.Len()-n)
+		}
+	}
+}
+
+func mode(o *Op) uint32 {
+	if o.Mode != 0 {
+		return o.Mode
+	}
+	if o.Kind == File {
+		return 0o644
+	}
+	return 0o755
+}
+
+func (b *lowering) mkdir(o *Op) {
+	b.p.Call(0, sys.Step{Name: "mkdirat", Path: o.Target}, unix.SYS_MKDIRAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(mode(o)))
+}
+
+func (b *lowering) file(o *Op) {
+	p := b.p
+	p.Call(b.src, sys.Step{Name: "openat", Path: o.Target}, unix.SYS_OPENAT, b.root.Value(), p.Str(rel(o.Target)),
+		sys.Imm(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(mode(o)))
+	if o.Data != "" {
+		p.Call(0, sys.Step{Name: "write", Path: o.Target}, unix.SYS_WRITE, b.src.Value(), p.Data(o.Data), sys.Imm(len(o.Data)))
+	}
+}
+
+// mountpoint makes what the mount in tree will be attached to, if it is not
+// there.
+func (b *lowering) mountpoint(o *Op) {
+	if o.InBind {
+		return
+	}
+	if o.isDir() {
+		b.mkdir(o)
+		return
+	}
+	b.p.Call(0, sys.Step{Name: "mknodat", Path: o.Target}, unix.SYS_MKNODAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(unix.S_IFREG|0o444), sys.Imm(0))
+}
+
+// clone leaves a detached, private copy of the mounts at fd in tree.
+//
+//	int open_tree(int dfd, const char *path, unsigned int flags);
+//	int mount_setattr(int dfd, const char *path, unsigned int flags, struct mount_attr *attr, size_t size);
+func (b *lowering) clone(fd sys.Value, o *Op, a Attr, recursive bool) {
+	flags := unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH
+	sflags := unix.AT_EMPTY_PATH
+	if recursive {
+		// A user namespace may not look below a mount that it did not make,
+		// so the mounts below come along or nothing does.
+		flags |= unix.AT_RECURSIVE
+		sflags |= unix.AT_RECURSIVE
+	}
+	b.p.Call(b.tree, sys.Step{Name: "open_tree", Path: o.Target}, unix.SYS_OPEN_TREE, fd, b.empty(), sys.Imm(flags))
+	b.setattr(o.Target, sflags, a)
+}
+
+// cloneFrom is clone of a path of the root.
+func (b *lowering) cloneFrom(dir sys.Value, name string, o *Op, a Attr) {
+	b.p.Call(b.tree, sys.Step{Name: "open_tree", Path: o.Target}, unix.SYS_OPEN_TREE, dir, b.p.Str(name),
+		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
+	b.setattr(o.Target, unix.AT_EMPTY_PATH, a)
+}
+
+func (b *lowering) setattr(target string, flags int, a Attr) {
+	b.p.Call(0, sys.Step{Name: "mount_setattr", Path: target}, unix.SYS_MOUNT_SETATTR, b.tree.Value(), b.empty(), sys.Imm(flags),
+		b.attr(a), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+}
+
+// openTarget leaves the target, which lies in a mount, in dst.
+func (b *lowering) openTarget(o *Op) *sys.CallRef {
+	return b.p.Call(b.dst, sys.Step{Name: "openat2", Path: o.Target}, unix.SYS_OPENAT2, b.root.Value(), b.p.Str(rel(o.Target)),
+		sys.Ptr(b.p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: resolveInside}), sys.Imm(unix.SizeofOpenHow))
+}
+
+// attach puts the mount in tree at the target.
+//
+//	int move_mount(int from_dfd, const char *from, int to_dfd, const char *to, unsigned int flags);
+func (b *lowering) attach(o *Op) {
+	if o.InBind {
+		b.openTarget(o)
+		b.moveTo(o)
+		return
+	}
+	b.p.Call(0, sys.Step{Name: "move_mount", Path: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
+		b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+}
+
+// moveTo puts the mount in tree at dst.
+func (b *lowering) moveTo(o *Op) {
+	b.p.Call(0, sys.Step{Name: "move_mount", Path: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
+		b.dst.Value(), b.empty(), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
+}
+
+// enter makes the new root the root and detaches the old one.
+//
+//	int pivot_root(const char *new_root, const char *put_old);
+func (b *lowering) enter() {
+	p := b.p
+	if b.maskDir {
+		p.Call(0, sys.Step{Name: "unlinkat", Path: maskDirName}, unix.SYS_UNLINKAT, b.root.Value(), p.Str(maskDirName), sys.Imm(unix.AT_REMOVEDIR))
+	}
+	if b.maskFile {
+		p.Call(0, sys.Step{Name: "unlinkat", Path: maskFileName}, unix.SYS_UNLINKAT, b.root.Value(), p.Str(maskFileName), sys.Imm(0))
+	}
+	p.Call(0, sys.Step{Name: "mount_setattr", Path: "/"}, unix.SYS_MOUNT_SETATTR, b.root.Value(), b.empty(), sys.Imm(unix.AT_EMPTY_PATH),
+		b.attr(ReadOnly|NoDev), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+	p.Call(0, sys.Step{Name: "fchdir", Path: "/"}, unix.SYS_FCHDIR, b.root.Value())
+	dot := p.Str(".")
+	p.Call(0, sys.Step{Name: "pivot_root", Path: "/"}, unix.SYS_PIVOT_ROOT, dot, dot)
+	// The old root now lies on top of the new one, and "." is still below it.
+	p.Call(0, sys.Step{Name: "umount2", Path: "old root"}, unix.SYS_UMOUNT2, dot, sys.Imm(unix.MNT_DETACH))
+	p.Call(0, sys.Step{Name: "chdir", Path: "/"}, unix.SYS_CHDIR, p.Str("/"))
+}

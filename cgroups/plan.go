@@ -1,0 +1,275 @@
+package cgroups
+
+import (
+	"strconv"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// A Setup is what a group needs: what is done once on a host, and then one
+// directory for each hierarchy.
+type Setup struct {
+	Parents []ParentSetup
+	Missing []Missing // asked for, and not to be had here
+}
+
+// A ParentSetup is the directory above a group in one hierarchy, and the group's
+// own directory below it.
+type ParentSetup struct {
+	Path        string // of the parent
+	V2          bool
+	Controllers Controllers
+	Steps       []Step // make the parent; empty where it is there already
+
+	Name   string
+	Writes []Write // into the group's own files
+}
+
+// StepKind is a kind of Step.
+type StepKind uint8
+
+// A Step makes a directory that may exist already, or writes a file.
+const (
+	Mkdir StepKind = iota
+	WriteFile
+)
+
+// A Step is one change that is made once on a host, before the first run.
+type Step struct {
+	Kind  StepKind
+	Path  string
+	Value string
+}
+
+// A Write sets one file of a group.
+type Write struct {
+	File  string
+	Value string
+
+	// Refused says what to do if the kernel does not take it.
+	Refused Refusal
+}
+
+// Refusal is what to do about a write that a kernel does not take. The zero
+// Refusal ends the set-up.
+type Refusal uint8
+
+const (
+	Fail Refusal = iota
+
+	// SkipAbsent goes on if the kernel has no such file.
+	SkipAbsent
+
+	// SwappinessInstead writes 0 to memory.swappiness if the kernel has no such
+	// file: it then does not count swap (swapaccount=0), but can leave the
+	// group's memory out of it.
+	SwappinessInstead
+
+	// TighterAbove goes on after EINVAL, which then means that a group above
+	// has less cpu than that and holds this one to it; see
+	// tg_cfs_schedulable_down in kernel/sched/core.c. All other causes of
+	// EINVAL are outside the ranges that LimitsOf lets through.
+	TighterAbove
+)
+
+// Plan decides where a group of the given name can be made and what its files
+// must hold. It is a function of its arguments alone. What the resources ask
+// for and the layout cannot give is in Missing; an error means that the
+// resources are invalid, and is a *LimitError.
+func Plan(l Layout, r *specs.LinuxResources, name string) (Setup, error) {
+	limits, err := LimitsOf(r)
+	if err != nil {
+		return Setup{}, err
+	}
+	return plan(l, limits, name), nil
+}
+
+func plan(l Layout, limits Limits, name string) Setup {
+	var s Setup
+	want := limits.Controllers()
+	for i := range l.Hierarchies {
+		h := &l.Hierarchies[i]
+		if h.V2 {
+			continue
+		}
+		// A controller is in one hierarchy only, and none of v2's if in v1's.
+		c := want & h.Controllers
+		if c == 0 {
+			continue
+		}
+		want &^= c
+		dir, missing := placeV1(h, c)
+		if missing != nil {
+			s.Missing = append(s.Missing, missing...)
+			continue
+		}
+		p := ParentSetup{Path: dir.Path + "/" + Parent, Controllers: c, Name: name, Writes: writesV1(limits, c)}
+		if !dir.ParentUsable {
+			p.Steps = []Step{{Mkdir, p.Path, ""}}
+		}
+		s.Parents = append(s.Parents, p)
+	}
+	for i := range l.Hierarchies {
+		h := &l.Hierarchies[i]
+		if !h.V2 || want == 0 {
+			continue
+		}
+		dir, have, steps, missing := placeV2(h, want)
+		s.Missing = append(s.Missing, missing...)
+		want = 0
+		if have != 0 {
+			s.Parents = append(s.Parents, ParentSetup{Path: dir.Path + "/" + Parent, V2: true, Controllers: have,
+				Steps: steps, Name: name, Writes: writesV2(limits, have)})
+		}
+	}
+	if want != 0 {
+		s.Missing = append(s.Missing, each(want, "no mounted cgroup hierarchy has it",
+			"mount -t cgroup2 none /sys/fs/cgroup, or check that the kernel's command line has no cgroup_disable")...)
+	}
+	return s
+}
+
+func each(c Controllers, cause, fix string) []Missing {
+	var out []Missing
+	for x := Memory; x <= Pids; x <<= 1 {
+		if c&x != 0 {
+			out = append(out, Missing{x, cause, fix})
+		}
+	}
+	return out
+}
+
+// placeV1 takes the topmost directory that can be used.
+func placeV1(h *Hierarchy, c Controllers) (*Dir, []Missing) {
+	for i := range h.Dirs {
+		if d := &h.Dirs[i]; d.ParentUsable || d.Denied == Granted {
+			return d, nil
+		}
+	}
+	// The message speaks of the top, since that is where the fix goes.
+	top := &h.Dirs[0]
+	if top.Denied == DeniedReadOnly {
+		return nil, each(c, top.Path+" is mounted read-only", fixReadOnly)
+	}
+	dir := top.Path + "/" + Parent
+	return nil, each(c, "no group of this cgroup v1 hierarchy at "+top.Path+" can be written by this user",
+		"as root: mkdir -p "+dir+" && chown $USER "+dir)
+}
+
+const fixReadOnly = "start the container with its cgroups writable (docker run --privileged, or podman run --security-opt unmask=/sys/fs/cgroup)"
+
+// placeV2 takes the topmost directory that the caller may manage: it is an
+// ancestor of the caller's own group, and only someone who may write the common
+// ancestor of two groups may move a process from one to the other. It returns
+// the controllers that groups below it can have and what must be done for that.
+func placeV2(h *Hierarchy, want Controllers) (d *Dir, have Controllers, steps []Step, missing []Missing) {
+	for i := range h.Dirs {
+		if h.Dirs[i].Denied == Granted {
+			d = &h.Dirs[i]
+			break
+		}
+	}
+	if d == nil {
+		own := &h.Dirs[len(h.Dirs)-1]
+		if own.Denied == DeniedReadOnly {
+			return nil, 0, nil, each(want, own.Path+" is mounted read-only", fixReadOnly)
+		}
+		return nil, 0, nil, each(want, "no group from "+h.Dirs[0].Path+" down to "+own.Path+" is delegated to this user",
+			"run it as: systemd-run --user --scope -p Delegate=yes sbxrun …")
+	}
+	parent := d.Path + "/" + Parent
+	if d.ParentUsable && d.ParentEnabled.Has(want) {
+		return d, want, nil, nil
+	}
+	have = want & (d.Available | d.ParentEnabled)
+	if lost := want &^ have; lost != 0 {
+		missing = each(lost, "it is not delegated to "+d.Path+" (see cgroup.controllers there)",
+			"as root: systemctl edit user@.service, add [Service] and Delegate=cpu memory pids, then log in again; or: systemd-run --user --scope -p Delegate=yes sbxrun …")
+		if have == 0 {
+			return d, 0, nil, missing
+		}
+	}
+	if enable := have &^ d.Enabled &^ d.ParentEnabled; enable != 0 {
+		if !d.Top {
+			switch d.Occupants {
+			case Nobody:
+			case OnlyCaller:
+				// The no internal process rule; see cgroup-v2.rst.
+				steps = append(steps,
+					Step{Mkdir, d.Path + "/" + Supervisor, ""},
+					Step{WriteFile, d.Path + "/" + Supervisor + "/cgroup.procs", "0"})
+			default:
+				// What is handed down already can be had.
+				missing = append(missing, each(enable,
+					"the group "+d.Path+" holds other processes than sbxrun and therefore cannot hand it to groups below (cgroup v2 allows no internal processes)",
+					"give those processes a group of their own: in a container, move them before (mkdir "+d.Path+"/init, and write each of cgroup.procs to init/cgroup.procs); in a systemd unit, set DelegateSubgroup=main")...)
+				if have &^= enable; have == 0 {
+					return d, 0, nil, missing
+				}
+				enable = 0
+			}
+		}
+		if enable != 0 {
+			steps = append(steps, Step{WriteFile, d.Path + "/cgroup.subtree_control", enable.join("+")})
+		}
+	}
+	if !d.ParentUsable {
+		steps = append(steps, Step{Mkdir, parent, ""})
+	}
+	if enable := have &^ d.ParentEnabled; enable != 0 {
+		steps = append(steps, Step{WriteFile, parent + "/cgroup.subtree_control", enable.join("+")})
+	}
+	return d, have, steps, missing
+}
+
+// writesV2 are the files of cgroup-v2.rst. Only what differs from a new group's
+// defaults is written: each file costs an open, a write and a close.
+func writesV2(l Limits, c Controllers) []Write {
+	w := make([]Write, 0, 5)
+	if c.Has(Memory) {
+		w = append(w, Write{"memory.max", decimal(l.Memory), Fail})
+		if l.Swap >= 0 {
+			// Absent where the kernel has no swap, or does not account it.
+			w = append(w, Write{"memory.swap.max", decimal(l.Swap), SkipAbsent})
+		}
+		// Linux 4.19: the group dies as a whole, not one process of it.
+		w = append(w, Write{"memory.oom.group", "1", SkipAbsent})
+	}
+	if c.Has(CPU) {
+		w = append(w, Write{"cpu.max", decimal(l.CPUQuota) + " " + decimal(int64(l.CPUPeriod)), Fail})
+	}
+	if c.Has(Pids) {
+		w = append(w, Write{"pids.max", decimal(l.Pids), Fail})
+	}
+	return w
+}
+
+// writesV1 are the files of cgroup-v1/memory.rst, scheduler/sched-bwc.rst and
+// cgroup-v1/pids.rst.
+//
+// Not written: memory.kmem.limit_in_bytes, because kernel memory counts towards
+// memory.limit_in_bytes by itself and its own limit is gone since Linux 5.16;
+// memory.use_hierarchy, because the groups have no children; and nothing for
+// memory.oom.group, which v1 has not: its killer takes one process.
+func writesV1(l Limits, c Controllers) []Write {
+	w := make([]Write, 0, 3)
+	if c.Has(Memory) {
+		w = append(w, Write{"memory.limit_in_bytes", decimal(l.Memory), Fail})
+		if l.Swap >= 0 {
+			// Memory and swap together; never below limit_in_bytes, so after it.
+			w = append(w, Write{"memory.memsw.limit_in_bytes", decimal(l.Memory + l.Swap), SwappinessInstead})
+		}
+	}
+	if c.Has(CPU) {
+		if l.CPUPeriod != defaultPeriod {
+			w = append(w, Write{"cpu.cfs_period_us", decimal(int64(l.CPUPeriod)), Fail})
+		}
+		w = append(w, Write{"cpu.cfs_quota_us", decimal(l.CPUQuota), TighterAbove})
+	}
+	if c.Has(Pids) {
+		w = append(w, Write{"pids.max", decimal(l.Pids), Fail})
+	}
+	return w
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }

@@ -1,0 +1,391 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// drainGrace is how long captured streams may stay open after nothing that the
+// command started is left. Only a driver that cannot end a stray process (the
+// bare host) or a descriptor that the command passed to an unrelated process
+// makes Run wait this long.
+const drainGrace = 100 * time.Millisecond
+
+// RunOptions is what [Run] needs beside the policy.
+type RunOptions struct {
+	// Stdio is handed to the command as it is. With Capture set, Stdout and
+	// Stderr must be nil.
+	Stdio Stdio
+
+	// Capture collects stdout and stderr in the Result, each up to
+	// policy.Limits.Output bytes. What comes after is read and thrown away, so
+	// that the command never blocks on a full pipe.
+	Capture bool
+
+	// Signals are forwarded to the command until it ends. A second SIGINT or
+	// SIGTERM of a kind that was forwarded before, less than Limits.KillAfter
+	// ago, ends everything at once. Nil forwards nothing.
+	Signals <-chan os.Signal
+
+	// Started is called once the command runs, before Run waits for it. The
+	// function that it returns, which may be nil, is called once the command
+	// has ended, before Run returns.
+	Started func(Process) func()
+}
+
+// Run runs a policy's command by a driver and waits until nothing of it is
+// left. It applies what is the same for every driver: the wall time limit, the
+// limit on captured output, cancellation, and the verdict.
+//
+// The result is never nil. The error is nil if the command ran, however it
+// ended; it is what kept the command from running otherwise, and the result
+// then has the reason "setup" and the exit code for it.
+func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result, error) {
+	begin := time.Now()
+	res := &Result{Driver: d.Name(), Sandboxed: d.Sandboxed(), Profile: p.Profile}
+
+	var out, errs *capture
+	stdio := o.Stdio
+	if o.Capture {
+		var err error
+		if out, err = newCapture(p.Limits.Output); err != nil {
+			return Fail(res, &SetupError{Driver: d.Name(), Err: err})
+		}
+		defer out.r.Close()
+		if errs, err = newCapture(p.Limits.Output); err != nil {
+			out.w.Close()
+			return Fail(res, &SetupError{Driver: d.Name(), Err: err})
+		}
+		defer errs.r.Close()
+		stdio.Stdout, stdio.Stderr = out.w, errs.w
+	}
+
+	proc, err := d.Start(ctx, p, stdio)
+	if o.Capture {
+		// Only the command's copies may keep the pipes open.
+		out.w.Close()
+		errs.w.Close()
+	}
+	if err != nil {
+		res.DurationMS = milliseconds(time.Since(begin))
+		return Fail(res, err)
+	}
+
+	r := run{proc: proc, killAfter: p.Limits.KillAfter}
+	if o.Capture {
+		out.start()
+		errs.start()
+	}
+	if p.Limits.WallTime > 0 {
+		r.timer = time.AfterFunc(p.Limits.WallTime-time.Since(begin), r.timeout)
+	}
+	var stopCancel func() bool
+	if ctx.Done() != nil {
+		stopCancel = context.AfterFunc(ctx, r.cancel)
+	}
+	var stopSignals chan struct{}
+	if o.Signals != nil {
+		stopSignals = make(chan struct{})
+		go r.forward(o.Signals, stopSignals)
+	}
+	var ended func()
+	if o.Started != nil {
+		ended = o.Started(proc)
+	}
+
+	st, err := proc.Wait()
+
+	r.finish()
+	if stopCancel != nil {
+		stopCancel()
+	}
+	if stopSignals != nil {
+		close(stopSignals)
+	}
+	if ended != nil {
+		ended()
+	}
+	if o.Capture {
+		// Everything is dead, so the pipes are at their end as soon as they are
+		// empty, unless someone outside the sandbox holds them.
+		deadline := time.Now().Add(drainGrace)
+		out.finish(deadline)
+		errs.finish(deadline)
+		res.Stdout, res.StdoutTruncated = string(out.data), out.truncated
+		res.Stderr, res.StderrTruncated = string(errs.data), errs.truncated
+	}
+	res.DurationMS = milliseconds(time.Since(begin))
+	if err != nil {
+		return Fail(res, err)
+	}
+	r.verdict(res, st)
+	return res, nil
+}
+
+// run is the part of a run that timers and signals share with its end.
+type run struct {
+	proc      Process
+	killAfter time.Duration
+	timer     *time.Timer // of the wall time limit, or nil
+
+	mu        sync.Mutex
+	over      bool        // Wait has returned: nothing may be signalled any more
+	kill      *time.Timer // fires KillAfter after ended became set
+	ended     Reason      // why we began to end the run, "" if we did not
+	forwarded uint64      // signals that were forwarded, by number
+	last      [65]time.Time
+}
+
+// end begins to end the run: SIGTERM to everything now, SIGKILL after the
+// grace. The first reason stays.
+func (r *run) end(why Reason) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over || r.ended != "" {
+		return
+	}
+	if r.killAfter <= 0 {
+		if r.proc.Kill() == nil {
+			r.ended = why
+		}
+		return
+	}
+	// A run counts as ended by us only if there was something left to end: a
+	// command that was gone when the timer fired was not timed out.
+	if r.proc.Terminate() != nil {
+		return
+	}
+	r.ended = why
+	r.kill = time.AfterFunc(r.killAfter, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.over {
+			r.proc.Kill() // best effort: Wait reports what is left
+		}
+	})
+}
+
+func (r *run) timeout() { r.end(ReasonTimeout) }
+func (r *run) cancel()  { r.end(ReasonCanceled) }
+
+// forward passes signals on until stop is closed.
+func (r *run) forward(signals <-chan os.Signal, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case s := <-signals:
+			if sig, ok := s.(syscall.Signal); ok && sig > 0 && int(sig) < len(r.last) {
+				r.signal(sig)
+			}
+		}
+	}
+}
+
+func (r *run) signal(sig syscall.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return
+	}
+	now := time.Now()
+	again := (sig == syscall.SIGINT || sig == syscall.SIGTERM) &&
+		!r.last[sig].IsZero() && now.Sub(r.last[sig]) < max(r.killAfter, time.Second)
+	r.last[sig] = now
+	if again {
+		if r.proc.Kill() == nil && r.ended == "" {
+			r.ended = ReasonCanceled
+		}
+		return
+	}
+	if r.proc.Signal(sig) == nil && sig < 64 {
+		r.forwarded |= 1 << uint(sig)
+	}
+}
+
+// finish stops every timer. Nothing is sent to the process after it returns.
+func (r *run) finish() {
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.mu.Lock()
+	r.over = true
+	if r.kill != nil {
+		r.kill.Stop()
+	}
+	r.mu.Unlock()
+}
+
+// verdict says how the run ended, from what was recorded.
+func (r *run) verdict(res *Result, st *Status) {
+	res.ExitCode = st.ExitCode
+	if st.Signal != 0 {
+		res.ExitCode = ExitSignalBase + int(st.Signal)
+		res.Signal = SignalName(st.Signal)
+	}
+	failed := st.Signal != 0 || st.ExitCode != 0
+	switch {
+	case r.ended == ReasonTimeout:
+		res.Reason = ReasonTimeout
+		res.ExitCode = ExitTimeout
+	case r.ended != "":
+		res.Reason = r.ended
+	case st.OOMKilled && failed:
+		// A command that lost a child to the limit and still succeeded was not
+		// ended by it; Usage counts the kill.
+		res.Reason = ReasonOOM
+	case st.Signal != 0 && st.Signal < 64 && r.forwarded&(1<<uint(st.Signal)) != 0:
+		res.Reason = ReasonCanceled
+	case st.PidsDenied > 0 && failed:
+		res.Reason = ReasonPids
+	case st.Signal != 0:
+		res.Reason = ReasonSignal
+	default:
+		res.Reason = ReasonExit
+	}
+	res.Layers, res.Degraded = st.Layers, st.Degraded
+	res.Usage, res.Denials = st.Usage, st.Denials
+	if st.PidsDenied > res.Usage.PidsDenied {
+		res.Usage.PidsDenied = st.PidsDenied
+	}
+	res.SetupMS = float64(st.SetupNanos) / float64(time.Millisecond)
+}
+
+// capture reads one stream of the command.
+type capture struct {
+	r, w      *os.File
+	limit     int64 // 0: none
+	data      []byte
+	truncated bool
+	done      chan struct{}
+}
+
+func newCapture(limit int64) (*capture, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	return &capture{r: r, w: w, limit: limit}, nil
+}
+
+func (c *capture) start() {
+	c.done = make(chan struct{})
+	go c.read()
+}
+
+// read collects the stream up to the limit and throws the rest away.
+func (c *capture) read() {
+	defer close(c.done)
+	buf := make([]byte, 64<<10) // a pipe's default capacity; see pipe(7)
+	for {
+		n, err := c.r.Read(buf)
+		keep := n
+		if c.limit > 0 && int64(len(c.data)+n) > c.limit {
+			keep = int(c.limit) - len(c.data)
+			c.truncated = true
+		}
+		c.data = append(c.data, buf[:keep]...)
+		if err != nil {
+			return
+		}
+	}
+}
+
+// finish waits for the stream's end, until the deadline.
+func (c *capture) finish(deadline time.Time) {
+	if c.r.SetReadDeadline(deadline) != nil {
+		// Not pollable: closing is the only way to end the read.
+		t := time.AfterFunc(time.Until(deadline), func() { c.r.Close() })
+		defer t.Stop()
+	}
+	<-c.done
+}
+
+// Fail fills in a result for a run that did not come about.
+func Fail(res *Result, err error) (*Result, error) {
+	res.Reason = ReasonSetup
+	res.ExitCode = ExitCodeOf(err)
+	res.Error = err.Error()
+	res.Code = CodeOf(err)
+	res.Hint = HintOf(err)
+	return res, err
+}
+
+// ExitCodeOf returns the exit code that says that err kept a command from
+// running: 127 if the command was not found, 126 if it could not be executed,
+// else 125; see env(1).
+func ExitCodeOf(err error) int {
+	var c *CommandError
+	switch {
+	case !errors.As(err, &c):
+		return ExitSetup
+	case errors.Is(c.Err, syscall.ENOENT), errors.Is(c.Err, syscall.ENOTDIR):
+		return ExitNotFound
+	}
+	return ExitNotExecutable
+}
+
+// CodeOf returns the stable code of an error, "" for one that has none: a
+// command that does not exist is no failure of sbxrun.
+func CodeOf(err error) Code {
+	var coded interface{ Code() Code }
+	var unavailable *UnavailableError
+	var unsupported *UnsupportedError
+	var invalid *policy.InvalidError
+	var command *CommandError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &coded):
+		return coded.Code()
+	case errors.As(err, &command):
+		return ""
+	case errors.As(err, &unavailable):
+		return CodeUnavailable
+	case errors.As(err, &unsupported):
+		return CodeUnsupported
+	case errors.As(err, &invalid):
+		return CodeInvalid
+	case errors.Is(err, context.DeadlineExceeded):
+		return CodeTimeout
+	}
+	return CodeCreationFailed
+}
+
+// HintOf returns what to do about an error, "" if that is not known. The
+// outermost error that has a hint is asked.
+func HintOf(err error) string {
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) {
+		if h := hinted.Hint(); h != "" {
+			return h
+		}
+	}
+	var unavailable *UnavailableError
+	if errors.As(err, &unavailable) {
+		return unavailable.Fix
+	}
+	var unsupported *UnsupportedError
+	if errors.As(err, &unsupported) {
+		return unsupported.Fix
+	}
+	var setup *SetupError
+	if errors.As(err, &setup) {
+		return setup.Fix
+	}
+	var command *CommandError
+	if errors.As(err, &command) {
+		return command.Fix
+	}
+	return ""
+}
+
+func milliseconds(d time.Duration) float64 {
+	return float64(d.Round(time.Microsecond)) / float64(time.Millisecond)
+}

@@ -1,0 +1,93 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Auto is the name that stands for every driver that isolates, in the order in
+// which the program knows them.
+const Auto = "auto"
+
+// A Step is one driver that selection looked at.
+type Step struct {
+	Driver string
+	Err    error // why it was passed over, nil for the one that was chosen
+}
+
+// Select returns the first driver of names that runs on this host and can
+// enforce the policy. A driver that isolates nothing is taken only where its
+// own name is in names; [Auto] never stands for it. Each step is reported to
+// log, if it is not nil.
+//
+// If no driver will do, the error is the first one's: it is what the caller
+// asked for first, and every other name was a way out.
+func Select(ctx context.Context, known []Driver, names []string, p *policy.Policy, log func(Step)) (Driver, error) {
+	var first error
+	tried := 0
+	try := func(d Driver) bool {
+		err := d.Available(ctx)
+		if err == nil {
+			err = d.Check(p)
+		}
+		tried++
+		if log != nil {
+			log(Step{Driver: d.Name(), Err: err})
+		}
+		if err != nil && first == nil {
+			first = err
+		}
+		return err == nil
+	}
+	// An unknown name is a mistake in the request, whether or not an earlier
+	// name would have done.
+	for _, name := range names {
+		if name != Auto && find(known, name) == nil {
+			return nil, &policy.InvalidError{Field: "driver", Value: name, Want: "one of " + strings.Join(driverNames(known), ", ")}
+		}
+	}
+	for _, name := range names {
+		if name != Auto {
+			if d := find(known, name); try(d) {
+				return d, nil
+			}
+			continue
+		}
+		for _, d := range known {
+			if d.Sandboxed() && try(d) {
+				return d, nil
+			}
+		}
+	}
+	if tried == 0 {
+		return nil, &UnavailableError{
+			What:  "sandbox",
+			Cause: "this build has no driver that isolates on this system",
+			Fix:   "name a driver with --driver; host runs without any isolation",
+		}
+	}
+	if tried == 1 {
+		return nil, first
+	}
+	return nil, fmt.Errorf("none of %d drivers can run this; first %w", tried, first)
+}
+
+func find(known []Driver, name string) Driver {
+	for _, d := range known {
+		if d.Name() == name {
+			return d
+		}
+	}
+	return nil
+}
+
+func driverNames(known []Driver) []string {
+	names := []string{Auto}
+	for _, d := range known {
+		names = append(names, d.Name())
+	}
+	return names
+}

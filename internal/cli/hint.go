@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// commandHint says what to do about a command that could not be started, "" if
+// it is not known: the usual reason is that the sandbox does not show the
+// place where the host has it.
+func commandHint(err error, p *policy.Policy, d driver.Driver) string {
+	var c *driver.CommandError
+	if !errors.As(err, &c) {
+		return ""
+	}
+	switch {
+	case errors.Is(c.Err, syscall.E2BIG):
+		return "one argument may have 128 KiB, all together about 2 MiB; pass the rest on stdin or in a file"
+	case errors.Is(c.Err, syscall.ENOEXEC):
+		return "it is no program for this machine; a script needs a first line such as #!/bin/sh"
+	case c.Fix != "":
+		return c.Fix
+	}
+	at := onHost(c.Command, p)
+	if at == "" {
+		if errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
+			return "no directory of PATH has it; check the spelling, or name it by its path"
+		}
+		return ""
+	}
+	if !d.Sandboxed() {
+		if errors.Is(c.Err, syscall.EACCES) {
+			return at + " is not executable; see chmod(1)"
+		}
+		return ""
+	}
+	real, _ := filepath.EvalSymlinks(at)
+	switch {
+	case !visible(p, at):
+		return at + " exists on the host but is not visible inside; add --ro " + quoted(toolRoot(at, os.Getenv("HOME")))
+	case real != "" && !visible(p, real):
+		return at + " leads to " + real + ", which is not visible inside; add --ro " + quoted(toolRoot(real, os.Getenv("HOME")))
+	}
+	if in := interpreter(real); in != "" && !visible(p, in) {
+		return at + " is run by " + in + ", which is not visible inside; add --ro " + quoted(toolRoot(in, os.Getenv("HOME")))
+	}
+	return ""
+}
+
+// onHost returns where the host has the command, "" if it has none.
+func onHost(name string, p *policy.Policy) string {
+	runs := func(file string) bool {
+		fi, err := os.Stat(file)
+		return err == nil && fi.Mode().IsRegular()
+	}
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(p.OCI.Process.Cwd, name)
+		}
+		if runs(name) {
+			return name
+		}
+		return ""
+	}
+	// The caller's PATH: the one inside may be shorter.
+	for dir := range strings.SplitSeq(os.Getenv("PATH"), ":") {
+		if filepath.IsAbs(dir) && runs(filepath.Join(dir, name)) {
+			return filepath.Join(dir, name)
+		}
+	}
+	return ""
+}
+
+// visible reports whether the policy shows a host path and lets it be executed.
+func visible(p *policy.Policy, path string) bool {
+	var best *policy.FileRule
+	for i := range p.Files {
+		r := &p.Files[i]
+		if r.Path != path && r.Path != "/" && !strings.HasPrefix(path, r.Path+"/") {
+			continue
+		}
+		if best == nil || len(r.Path) > len(best.Path) {
+			best = r
+		}
+	}
+	return best != nil && best.Access&policy.Execute != 0
+}
+
+// toolRoot guesses the directory that a tool was installed in as a whole, so
+// that its libraries are shown with it: below the home, the first directory
+// (~/.pyenv), elsewhere what holds its bin.
+func toolRoot(file, home string) string {
+	if rest, ok := strings.CutPrefix(file, home+"/"); ok && home != "" && strings.HasPrefix(home, "/") {
+		if first, _, deeper := strings.Cut(rest, "/"); deeper && first != ".local" {
+			return home + "/" + first
+		}
+		return filepath.Dir(file)
+	}
+	dir := filepath.Dir(file)
+	switch filepath.Base(dir) {
+	case "bin", "sbin", "shims":
+		if up := filepath.Dir(dir); up != "/" {
+			return up
+		}
+	}
+	return dir
+}
+
+// interpreter returns what the first line of a script names.
+func interpreter(file string) string {
+	f, err := os.Open(file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var b [256]byte // BINPRM_BUF_SIZE, Linux 5.1
+	n, _ := f.Read(b[:])
+	line, ok := strings.CutPrefix(string(b[:n]), "#!")
+	if !ok {
+		return ""
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	name, _, _ := strings.Cut(strings.TrimLeft(line, " \t"), " ")
+	return name
+}
+
+// quoted prints a path so that it can be pasted into a shell.
+func quoted(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+@:,", r)
+	}
+	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func count(n uint64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.FormatUint(n, 10) + " " + many
+}
+
+func milliseconds(ms float64) string { return strconv.FormatFloat(ms, 'f', 2, 64) + " ms" }
+
+func fcntl(fd, cmd int) (int, error) { return unix.FcntlInt(uintptr(fd), cmd, 0) }

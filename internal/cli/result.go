@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/sbxrun/sbxrun/driver"
+)
+
+// resultJSON is the result object: a Result whose streams may hold any bytes.
+// JSON strings hold text, so bytes that are not UTF-8 are replaced by U+FFFD in
+// stdout and stderr, and then stdout_base64 and stderr_base64 hold the exact
+// bytes.
+type resultJSON struct {
+	*driver.Result
+	Stdout       string          `json:"stdout"`
+	Stderr       string          `json:"stderr"`
+	StdoutBase64 string          `json:"stdout_base64,omitempty"`
+	StderrBase64 string          `json:"stderr_base64,omitempty"`
+	Denials      []driver.Denial `json:"denials"`
+}
+
+// encodeResult returns the result as one line of JSON.
+func encodeResult(res *driver.Result) ([]byte, error) {
+	r := resultJSON{Result: res, Denials: res.Denials}
+	if r.Denials == nil {
+		r.Denials = []driver.Denial{} // an array for every reader, never null
+	}
+	r.Stdout, r.StdoutBase64 = text(res.Stdout, res.StdoutTruncated)
+	r.Stderr, r.StderrBase64 = text(res.Stderr, res.StderrTruncated)
+	return encode(r, false)
+}
+
+// text returns a stream as text and, if that loses something, its bytes. A
+// character that the output limit cut in two is dropped: it is part of what is
+// missing.
+func text(s string, truncated bool) (string, string) {
+	if truncated {
+		for i := 1; i < utf8.UTFMax && i <= len(s); i++ {
+			if b := s[len(s)-i]; utf8.RuneStart(b) {
+				if b >= utf8.RuneSelf && !utf8.FullRuneInString(s[len(s)-i:]) {
+					s = s[:len(s)-i]
+				}
+				break
+			}
+		}
+	}
+	if utf8.ValidString(s) {
+		return s, ""
+	}
+	return s, base64.StdEncoding.EncodeToString([]byte(s))
+}
+
+// encode prints v as JSON with a newline, < > & as they are: the readers are
+// programs and people, not browsers.
+func encode(v any, indent bool) ([]byte, error) {
+	var b buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if indent {
+		e.SetIndent("", "  ")
+	}
+	err := e.Encode(v)
+	return b, err
+}
+
+type buffer []byte
+
+func (b *buffer) Write(p []byte) (int, error) { *b = append(*b, p...); return len(p), nil }
+
+// results are the places that the result object goes to.
+type results struct {
+	json bool
+	fd   *os.File
+	file *os.File // a pipe or device that is written in place
+	dir  *os.Root // the directory that holds name
+	name string
+}
+
+// openResult checks, before anything runs, that the result can be written.
+func (o *options) openResult() (*results, error) {
+	r := &results{json: o.json}
+	if o.resultFD >= 0 {
+		if _, err := fcntl(o.resultFD, syscall.F_GETFD); err != nil {
+			return nil, &usageError{"descriptor " + strconv.Itoa(o.resultFD) + " is not open", "for example: sbxrun --result-fd 3 -- CMD 3>result.json"}
+		}
+		syscall.CloseOnExec(o.resultFD) // it is ours, not the command's
+		r.fd = os.NewFile(uintptr(o.resultFD), "result")
+	}
+	if o.resultFile == "" {
+		return r, nil
+	}
+	fi, err := os.Stat(o.resultFile)
+	switch {
+	case err == nil && fi.IsDir():
+		return nil, &usageError{"--result-file " + o.resultFile + " is a directory", "name a file"}
+	case err == nil && !fi.Mode().IsRegular():
+		r.file, err = os.OpenFile(o.resultFile, os.O_WRONLY, 0)
+		return r, err
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	dir, name := filepath.Split(filepath.Clean(o.resultFile))
+	if dir == "" {
+		dir = "."
+	}
+	if r.dir, err = os.OpenRoot(dir); err != nil {
+		return nil, err
+	}
+	r.name = name
+	// Prove that a file can be made there, and leave none if the run is killed.
+	tmp := r.temporary()
+	f, err := r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	return r, r.dir.Remove(tmp)
+}
+
+func (r *results) temporary() string { return "." + r.name + "." + strconv.Itoa(os.Getpid()) + ".tmp" }
+
+// write writes the result object to every place that was asked for.
+func (r *results) write(res *driver.Result) error {
+	if !r.json && r.fd == nil && r.file == nil && r.dir == nil {
+		return nil
+	}
+	b, err := encodeResult(res)
+	if err != nil {
+		return err
+	}
+	if r.json {
+		if _, err := os.Stdout.Write(b); err != nil {
+			return err
+		}
+	}
+	for _, f := range []*os.File{r.fd, r.file} {
+		if f == nil {
+			continue
+		}
+		if _, err := f.Write(b); err != nil {
+			return err
+		}
+	}
+	if r.dir == nil {
+		return nil
+	}
+	// A new file takes the name: whatever the command may have put there, a
+	// forged result or a symlink to a file of the caller's, is replaced, not
+	// written through.
+	tmp := r.temporary()
+	f, err := r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = r.dir.Rename(tmp, r.name)
+	}
+	if err != nil {
+		r.dir.Remove(tmp)
+	}
+	return err
+}

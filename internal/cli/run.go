@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// newRun returns the command that runs: "sbxrun run", and sbxrun itself.
+func newRun(name string) *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{
+		Use:   name + " [flags] [--] CMD [ARG...]",
+		Short: "Run a command that nobody trusts in a sandbox",
+		Long:  runLong,
+		Args:  cobra.ArbitraryArgs,
+		// Everything after the first word that is no flag is the command's.
+		DisableFlagsInUseLine: true,
+		Example:               runExample,
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.run(args)
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().SortFlags = false
+	o.runFlags(c.Flags())
+	return c
+}
+
+const runLong = `Run a command inside an isolation boundary that the operating system enforces.
+
+Under the default profile, strict, the command sees a read-only system, a
+private home and /tmp, the current directory as a writable workspace, no
+network, no other process and no privilege, within limits on memory, cpu,
+processes and time. Its standard streams pass through byte for byte.
+
+The exit code is the command's own; 128+N if signal N ended it; 124 if the time
+limit did; 125 if sbxrun could not run it; 126 if it cannot be executed; 127 if
+it was not found. --json and --result-file tell a command's own 125 from ours.`
+
+const runExample = `  sbxrun make test
+  sbxrun -c 'npm ci && npm test' --
+  sbxrun --ro ~/go --timeout 10m -- go test ./...
+  sbxrun --memory 512m --pids 64 --json -- ./untrusted
+  sbxrun -t bash`
+
+// run runs a command and returns an exitError with its exit code, or what kept
+// it from running.
+func (o *options) run(args []string) error {
+	result, err := o.openResult()
+	if err != nil {
+		return err
+	}
+	res, err := o.do(args)
+	if res == nil && err == nil {
+		return nil // --dry-run
+	}
+	if res == nil {
+		res = &driver.Result{Profile: o.req.Profile}
+		driver.Fail(res, err)
+	}
+	if err != nil {
+		say.error(&reported{err, res.Hint})
+	}
+	if err := result.write(res); err != nil {
+		say.error(err)
+		return exitError(driver.ExitSetup)
+	}
+	if !o.json && err == nil {
+		o.explain(res)
+	}
+	if res.ExitCode == 0 {
+		return nil
+	}
+	return exitError(res.ExitCode)
+}
+
+// reported is an error with the hint that the result carries.
+type reported struct {
+	error
+	hint string
+}
+
+func (e *reported) Unwrap() error { return e.error }
+func (e *reported) Hint() string  { return e.hint }
+
+// do resolves, selects and runs. The result is nil if it did not come to a run.
+func (o *options) do(args []string) (*driver.Result, error) {
+	if err := o.command(args); err != nil {
+		return nil, err
+	}
+	if o.json && o.req.Terminal {
+		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
+	}
+	facts, err := gatherFacts()
+	if err != nil {
+		return nil, err
+	}
+	p, names, err := o.resolve(facts)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	if o.dryRun {
+		return nil, o.printDryRun(p, names, facts)
+	}
+	ctx := context.Background()
+	d, err := selectDriver(ctx, facts, names, p, o.req.Require)
+	if err != nil {
+		return nil, err
+	}
+	if !d.Sandboxed() {
+		say.warn("driver " + d.Name() + ": nothing is isolated, the command can do whatever you can")
+	}
+
+	ro := driver.RunOptions{Capture: o.json}
+	ro.Stdio.Stdin = os.Stdin
+	if !o.json {
+		ro.Stdio.Stdout, ro.Stdio.Stderr = os.Stdout, os.Stderr
+	}
+	var term terminal
+	defer term.restore()
+	if p.OCI.Process.Terminal {
+		ro.Started = term.attach
+	}
+	stop := forwarded(&ro, p.OCI.Process.Terminal)
+	defer stop()
+
+	res, err := driver.Run(ctx, d, p, ro)
+	if o.hasScript && isNotFound(err) && p.OCI.Process.Args[0] == "bash" {
+		// Nothing has run: bash, or else sh.
+		p.OCI.Process.Args[0] = "sh"
+		res, err = driver.Run(ctx, d, p, ro)
+	}
+	if err != nil {
+		if h := commandHint(err, p, d); h != "" {
+			res.Hint = h
+		}
+	}
+	return res, err
+}
+
+// command sets the request's command from the arguments.
+func (o *options) command(args []string) error {
+	if o.hasScript {
+		o.req.Command = append([]string{"bash", "-c", o.script}, args...)
+		return nil
+	}
+	if len(args) == 0 {
+		return &usageError{"no command to run", "for example: sbxrun -- make test; see sbxrun --help"}
+	}
+	o.req.Command = args
+	return nil
+}
+
+// explain says on stderr what an exit code alone does not tell.
+func (o *options) explain(res *driver.Result) {
+	switch res.Reason {
+	case driver.ReasonTimeout:
+		say.note("the time limit ended the command", "--timeout sets it; --timeout none removes it")
+	case driver.ReasonOOM:
+		say.note("the memory limit ended the command", "--memory sets it")
+	case driver.ReasonPids:
+		say.note("the command failed after the process limit refused it "+count(res.Usage.PidsDenied, "process", "processes"), "--pids sets it")
+	}
+	if res.Degraded != 0 && res.Sandboxed {
+		say.note("ran without "+res.Degraded.String()+", as allowed", "")
+	}
+	if say.verbose {
+		say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
+		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
+	}
+}
+
+// selectDriver chooses what runs the policy.
+func selectDriver(ctx context.Context, f *facts, names []string, p *policy.Policy, require policy.Layers) (driver.Driver, error) {
+	failed := false
+	d, err := driver.Select(ctx, drivers(f), names, p, func(s driver.Step) {
+		switch {
+		case s.Err != nil:
+			failed = true
+			if len(names) > 1 {
+				say.note("driver "+s.Driver+" passed over: "+s.Err.Error(), driver.HintOf(s.Err))
+			}
+		case failed:
+			say.note("driver "+s.Driver+" chosen instead", "")
+		default:
+			say.detail("driver " + s.Driver + " chosen")
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !d.Sandboxed() && require != 0 {
+		return nil, &driver.UnavailableError{
+			What:  "layer " + require.String(),
+			Cause: "driver " + d.Name() + " enforces none",
+			Fix:   "leave out --require, or use a driver that isolates",
+		}
+	}
+	return d, nil
+}
+
+// hostDriver returns the driver for the bare host.
+func hostDriver(f *facts) driver.Driver {
+	return &host.Driver{Home: f.Home, Sweep: true}
+}
+
+// invalid gives an error about the request its code.
+func invalid(err error) error {
+	if driver.CodeOf(err) != driver.CodeCreationFailed {
+		return err
+	}
+	return &invalidError{err}
+}
+
+type invalidError struct{ error }
+
+func (e *invalidError) Unwrap() error     { return e.error }
+func (e *invalidError) Code() driver.Code { return driver.CodeInvalid }
+
+func isNotFound(err error) bool {
+	var c *driver.CommandError
+	return errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT)
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/sbxrun/sbxrun/driver"
+)
+
+// lastOutput bounds how long the terminal's last output is waited for once the
+// command has ended.
+const lastOutput = 200 * time.Millisecond
+
+func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// forwarded sets up the signals that reach the command, and returns what undoes
+// it.
+func forwarded(o *driver.RunOptions, tty bool) func() {
+	signals := make(chan os.Signal, 16)
+	want := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+	if !tty {
+		// With a terminal of its own the command learns of a new size from the
+		// kernel, when that terminal is resized.
+		want = append(want, syscall.SIGWINCH)
+	}
+	for _, s := range want {
+		// nohup(1) and shells without job control start programs with signals
+		// ignored, and mean it.
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	o.Signals = signals
+	return func() { signal.Stop(signals) }
+}
+
+// terminal joins the caller's terminal to the command's. The zero value is
+// ready to use.
+type terminal struct {
+	once  sync.Once
+	state *term.State // what to restore, or nil
+}
+
+// attach copies both ways between the caller's standard streams and the
+// command's terminal. The function that it returns waits for the last output
+// and restores the terminal.
+func (t *terminal) attach(p driver.Process) func() {
+	// A descriptor of our own: Wait closes the Process's, perhaps before the
+	// last output was read.
+	fd, err := dup(p.Pty())
+	if err != nil {
+		p.Kill()
+		return nil
+	}
+	unix.SetNonblock(fd, true) // the file description is shared, and so is this
+	master := os.NewFile(uintptr(fd), "pty")
+
+	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
+	tty := term.IsTerminal(in)
+	if tty {
+		t.state, _ = term.MakeRaw(in)
+	}
+	resize := func() {
+		for _, from := range []int{out, in} {
+			if ws, err := unix.IoctlGetWinsize(from, unix.TIOCGWINSZ); err == nil {
+				unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, ws)
+				return
+			}
+		}
+	}
+	resize()
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	go func() {
+		for range changed {
+			resize()
+		}
+	}()
+	go func() {
+		defer t.recover()
+		io.Copy(master, os.Stdin)
+		if !tty {
+			master.Write([]byte{4}) // Ctrl-D: a pipe's end is the terminal's end of file
+		}
+	}()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer t.recover()
+		// EIO once no process has the terminal open any more; see pty(7).
+		io.Copy(os.Stdout, master)
+	}()
+	return func() {
+		select {
+		case <-done:
+		case <-time.After(lastOutput):
+		}
+		signal.Stop(changed)
+		close(changed)
+		master.Close()
+		t.restore()
+	}
+}
+
+// restore gives the caller's terminal its modes back. It may be called often.
+func (t *terminal) restore() {
+	if t.state != nil {
+		t.once.Do(func() { term.Restore(int(os.Stdin.Fd()), t.state) })
+	}
+}
+
+// recover restores the terminal when a goroutine crashes, and crashes.
+func (t *terminal) recover() {
+	if e := recover(); e != nil {
+		t.restore()
+		panic(e)
+	}
+}
+
+// dup duplicates a descriptor. os.File.Fd would make the file blocking.
+func dup(f *os.File) (fd int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(from uintptr) {
+		fd, err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if cerr != nil {
+		return 0, cerr
+	}
+	return fd, err
+}

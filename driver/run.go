@@ -135,11 +135,11 @@ type run struct {
 	timer     *time.Timer // of the wall time limit, or nil
 
 	mu        sync.Mutex
-	over      bool        // Wait has returned: nothing may be signalled any more
-	kill      *time.Timer // fires KillAfter after ended became set
-	ended     Reason      // why we began to end the run, "" if we did not
-	forwarded uint64      // signals that were forwarded, by number
-	last      [65]time.Time
+	over      bool         // Wait has returned: nothing may be signalled any more
+	kill      *time.Timer  // fires KillAfter after ended became set
+	ended     Reason       // why we began to end the run, "" if we did not
+	forwarded uint64       // signals that were forwarded, by number
+	last      [2]time.Time // when SIGINT and SIGTERM were forwarded
 }
 
 // end begins to end the run: SIGTERM to everything now, SIGKILL after the
@@ -181,7 +181,7 @@ func (r *run) forward(signals <-chan os.Signal, stop <-chan struct{}) {
 		case <-stop:
 			return
 		case s := <-signals:
-			if sig, ok := s.(syscall.Signal); ok && sig > 0 && int(sig) < len(r.last) {
+			if sig, ok := s.(syscall.Signal); ok {
 				r.signal(sig)
 			}
 		}
@@ -194,15 +194,23 @@ func (r *run) signal(sig syscall.Signal) {
 	if r.over {
 		return
 	}
-	now := time.Now()
-	again := (sig == syscall.SIGINT || sig == syscall.SIGTERM) &&
-		!r.last[sig].IsZero() && now.Sub(r.last[sig]) < max(r.killAfter, time.Second)
-	r.last[sig] = now
-	if again {
-		if r.proc.Kill() == nil && r.ended == "" {
-			r.ended = ReasonCanceled
+	var last *time.Time
+	switch sig {
+	case syscall.SIGINT:
+		last = &r.last[0]
+	case syscall.SIGTERM:
+		last = &r.last[1]
+	}
+	if last != nil {
+		now := time.Now()
+		again := !last.IsZero() && now.Sub(*last) < max(r.killAfter, time.Second)
+		*last = now
+		if again {
+			if r.proc.Kill() == nil && r.ended == "" {
+				r.ended = ReasonCanceled
+			}
+			return
 		}
-		return
 	}
 	if r.proc.Signal(sig) == nil && sig < 64 {
 		r.forwarded |= 1 << uint(sig)

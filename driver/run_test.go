@@ -27,6 +27,7 @@ type fake struct {
 	start     error
 	command   func(*fakeProcess)
 	status    Status
+	gone      bool
 
 	last *fakeProcess
 }
@@ -40,7 +41,7 @@ func (f *fake) Start(_ context.Context, _ *policy.Policy, stdio Stdio) (Process,
 	if f.start != nil {
 		return nil, f.start
 	}
-	p := &fakeProcess{status: f.status, killed: make(chan struct{}), terminated: make(chan struct{}), done: make(chan struct{}), signals: make(chan syscall.Signal, 10)}
+	p := &fakeProcess{status: f.status, gone: f.gone, killed: make(chan struct{}), terminated: make(chan struct{}), done: make(chan struct{}), signals: make(chan syscall.Signal, 10)}
 	for _, to := range []struct {
 		from *os.File
 		to   **os.File
@@ -201,7 +202,7 @@ func TestTimeout(t *testing.T) {
 		}
 	})
 	t.Run("gone when the timer fires", func(t *testing.T) {
-		d := &fake{command: func(p *fakeProcess) { p.gone = true; time.Sleep(2 * limit) }}
+		d := &fake{gone: true, command: func(p *fakeProcess) { time.Sleep(2 * limit) }}
 		res, _ := Run(context.Background(), d, testPolicy(limits), RunOptions{})
 		if res.Reason != ReasonExit || res.ExitCode != 0 {
 			t.Errorf("got %+v: nothing was sent, so nothing timed out", res)
@@ -294,9 +295,9 @@ func TestCapture(t *testing.T) {
 // R05: much output is thrown away without being kept.
 func TestCaptureMemory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("writes 2 GiB")
+		t.Skip("writes 512 MiB")
 	}
-	d := &fake{command: func(p *fakeProcess) { io.Copy(p.stdout, io.LimitReader(letters{}, 2<<30)) }}
+	d := &fake{command: func(p *fakeProcess) { io.Copy(p.stdout, io.LimitReader(letters{}, 512<<20)) }}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	res, err := Run(context.Background(), d, testPolicy(policy.Limits{Output: 1 << 20}), RunOptions{Capture: true})

@@ -30,26 +30,26 @@ type Request struct {
 
 	Net *policy.EgressMode // --net
 
-	Memory     *uint64        // --memory, bytes; 0 removes the limit
-	CPUs       *float64       // --cpus; 0 removes the limit
-	Pids       *int64         // --pids; 0 removes the limit
-	FileSize   *uint64        // --fsize, bytes; 0 removes the limit
-	OpenFiles  *uint64        // --nofile
-	Disk       *uint64        // --disk, bytes of private storage
-	Timeout    *time.Duration // --timeout; 0 removes the limit
-	KillAfter  *time.Duration // --kill-after
-	MaxOutput  *int64         // --max-output, bytes; 0 removes the limit
-	Seccomp    string         // --seccomp: a built-in name or a file in the OCI JSON form
-	User       *User          // --user UID[:GID], ids inside
-	Hostname   string         // --hostname
-	Terminal   bool           // --tty
-	Degrade    policy.Layers  // --allow-degraded
-	Require    policy.Layers  // --require
-	Driver     string         // --driver
-	Fallback   []string       // --fallback
-	Verify     *bool          // --verify
-	SELinux    string         // --selinux-label
-	AppArmor   string         // --apparmor-profile
+	Memory    *uint64        // --memory, bytes; 0 removes the limit
+	CPUs      *float64       // --cpus; 0 removes the limit
+	Pids      *int64         // --pids; 0 removes the limit
+	FileSize  *uint64        // --fsize, bytes; 0 removes the limit
+	OpenFiles *uint64        // --nofile
+	Disk      *uint64        // --disk, bytes of private storage
+	Timeout   *time.Duration // --timeout; 0 removes the limit
+	KillAfter *time.Duration // --kill-after
+	MaxOutput *int64         // --max-output, bytes; 0 removes the limit
+	Seccomp   string         // --seccomp: a built-in name or a file in the OCI JSON form
+	User      *User          // --user UID[:GID], ids inside
+	Hostname  string         // --hostname
+	Terminal  bool           // --tty
+	Degrade   policy.Layers  // --allow-degraded
+	Require   policy.Layers  // --require
+	Driver    string         // --driver
+	Fallback  []string       // --fallback
+	Verify    *bool          // --verify
+	SELinux   string         // --selinux-label
+	AppArmor  string         // --apparmor-profile
 }
 
 // A Bind shows a host path at another place.

@@ -1,0 +1,410 @@
+package profiles
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// key is one setting of a profile. The order is the one in which they are shown.
+type key uint8
+
+const (
+	keyDescription key = iota
+	keyProfile
+	keyExtends
+	keyIsolation
+	keyDriver
+	keyFallback
+	keyImage
+	keyVerify
+	keyWorkspace
+	keyHome
+	keyUser
+	keyHostname
+	keyNetMode
+	keyNetAllow
+	keyNetDeny
+	keyNetRate
+	keyNetLog
+	keyRead
+	keyReadTry
+	keyWrite
+	keyWriteTry
+	keyHide
+	keySecrets
+	keyDenyWrite
+	keyDenyExec
+	keyTmpfs
+	keyDevices
+	keyEnvPass
+	keyEnvSet
+	keyEnvInherit
+	keyMemory
+	keyCPUs
+	keyPids
+	keyFileSize
+	keyOpenFiles
+	keyDisk
+	keyWallTime
+	keyKillAfter
+	keyOutput
+	keySeccomp
+	keyRequire
+	keyDegrade
+	keySELinux
+	keyAppArmor
+	numKeys
+)
+
+// kind is the form of a key's value.
+type kind uint8
+
+const (
+	kindText     kind = iota
+	kindEnum          // one of keyInfo.enum
+	kindBool          // value.n is 0 or 1
+	kindSize          // value.n in bytes
+	kindCPUs          // value.n in thousandths of a processor
+	kindCount         // value.n
+	kindDuration      // value.n in nanoseconds
+	kindList          // value.parts; a file's list is added to the one it extends
+)
+
+// order says which change of a value makes a sandbox tighter; see tightens.
+type order uint8
+
+const (
+	orderFixed order = iota // none: any change counts as loosening
+	orderFree               // every change is harmless
+	orderLess               // a smaller number, but 0 is no limit
+	orderTrue               // true is tighter than false
+	orderFalse              // false is tighter than true
+	orderEnum               // the later in keyInfo.enum the tighter
+	orderMore               // a longer list is tighter
+	orderFewer              // a shorter list is tighter
+)
+
+// keyInfo describes a key. It is all that the parser, the schema, the
+// environment, the project rule and "profile show" know of it.
+type keyInfo struct {
+	name  string // dotted
+	kind  kind
+	order order
+	env   string // variable that sets it, without "SBXRUN_"; "" if none does
+	doc   string
+	enum  []string
+}
+
+// keys is plain data: no package initialisation builds it.
+var keys = [numKeys]keyInfo{
+	keyDescription: {name: "description", order: orderFree, doc: "What the profile gives and to whom."},
+	keyProfile:     {name: "profile", env: "PROFILE", doc: "The profile to use when no flag names one. Configuration files only."},
+	keyExtends:     {name: "extends", doc: "The profile that this one changes, by name or file; strict if not said. Profile files only."},
+	keyIsolation:   {name: "isolation", kind: kindEnum, order: orderEnum, enum: []string{"none", "full"}, doc: "none is a bare process of the host: nothing is isolated."},
+	keyDriver:      {name: "driver", env: "DRIVER", doc: "What enforces the policy: native, landlock, bwrap, gvisor, docker, container-use, seatbelt or host."},
+	keyFallback:    {name: "fallback", kind: kindList, order: orderFewer, env: "FALLBACK", doc: "Drivers to try, in order, when the first cannot run here."},
+	keyImage:       {name: "image", doc: "Container image, for drivers that use one."},
+	keyVerify:      {name: "verify", kind: kindBool, order: orderTrue, env: "VERIFY", doc: "Prove with canaries, once per host, that what is denied is denied."},
+	keyWorkspace:   {name: "workspace", kind: kindEnum, order: orderEnum, env: "WORKSPACE", enum: []string{"bind", "ro", "none"}, doc: "How the working directory is shown: writable, read-only or not at all."},
+	keyHome:        {name: "home", kind: kindEnum, order: orderEnum, enum: []string{"host", "private"}, doc: "private is an empty home that is thrown away; host is the caller's, as far as files shows it."},
+	keyUser:        {name: "user", doc: "User and group id inside, UID[:GID]; 1000:1000 if not said."},
+	keyHostname:    {name: "hostname", order: orderFree, doc: "Host name inside."},
+
+	keyNetMode:  {name: "network.mode", kind: kindEnum, order: orderEnum, env: "NET", enum: []string{"host", "proxy", "none"}, doc: "none has loopback only; proxy reaches what allow names; host is not isolated."},
+	keyNetAllow: {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: NAME, *.NAME, address or network, each with :PORT[,PORT…] if wanted; * is any public host."},
+	keyNetDeny:  {name: "network.deny", kind: kindList, order: orderMore, doc: "Hosts that the proxy refuses, whatever allow says."},
+	keyNetRate:  {name: "network.requests_per_minute", kind: kindCount, order: orderLess, doc: "Requests to each host in a minute."},
+	keyNetLog:   {name: "network.log", kind: kindBool, order: orderTrue, doc: "Log every request."},
+
+	keyRead:      {name: "files.read", kind: kindList, order: orderFewer, doc: "Host paths to read and execute."},
+	keyReadTry:   {name: "files.read_try", kind: kindList, order: orderFewer, doc: "As read, but passed over where the host has no such path."},
+	keyWrite:     {name: "files.write", kind: kindList, order: orderFewer, doc: "Host paths to read, write and execute."},
+	keyWriteTry:  {name: "files.write_try", kind: kindList, order: orderFewer, doc: "As write, but passed over where the host has no such path."},
+	keyHide:      {name: "files.hide", kind: kindList, order: orderMore, doc: "Host paths that are not there, whatever else is said of them."},
+	keySecrets:   {name: "files.secrets", kind: kindList, order: orderMore, doc: "As hide, but a grant that names the path itself, without a pattern, shows it."},
+	keyDenyWrite: {name: "files.deny_write", kind: kindList, order: orderMore, doc: "Host paths that cannot be written, whatever write says."},
+	keyDenyExec:  {name: "files.deny_exec", kind: kindList, order: orderMore, doc: "Host paths that cannot be executed."},
+	keyTmpfs:     {name: "tmpfs", kind: kindList, order: orderMore, doc: "Places of private, empty storage, PATH or PATH:SIZE; without a size they share limits.disk."},
+	keyDevices:   {name: "devices", kind: kindList, order: orderFewer, doc: "Device nodes of the host, such as /dev/kvm."},
+
+	keyEnvPass:    {name: "env.pass", kind: kindList, order: orderFewer, doc: "Variables of the caller that the command gets; a trailing * matches any rest."},
+	keyEnvSet:     {name: "env.set", kind: kindList, order: orderFewer, doc: "Variables to set, KEY=VALUE."},
+	keyEnvInherit: {name: "env.inherit", kind: kindBool, order: orderFalse, doc: "Pass every variable but those that make programs load code."},
+
+	keyMemory:    {name: "limits.memory", kind: kindSize, order: orderLess, env: "MEMORY", doc: "Memory of all processes together, without swap; at least 1m."},
+	keyCPUs:      {name: "limits.cpus", kind: kindCPUs, order: orderLess, env: "CPUS", doc: "Processors' worth of time."},
+	keyPids:      {name: "limits.pids", kind: kindCount, order: orderLess, env: "PIDS", doc: "Processes and threads."},
+	keyFileSize:  {name: "limits.file_size", kind: kindSize, order: orderLess, env: "FSIZE", doc: "Largest file that can be written."},
+	keyOpenFiles: {name: "limits.open_files", kind: kindCount, order: orderLess, env: "NOFILE", doc: "Open files of each process."},
+	keyDisk:      {name: "limits.disk", kind: kindSize, order: orderLess, env: "DISK", doc: "Private storage: /tmp, the private home and their like together."},
+	keyWallTime:  {name: "limits.wall_time", kind: kindDuration, order: orderLess, env: "TIMEOUT", doc: "Time after which the run is ended."},
+	keyKillAfter: {name: "limits.kill_after", kind: kindDuration, order: orderLess, env: "KILL_AFTER", doc: "Time from SIGTERM to SIGKILL."},
+	keyOutput:    {name: "limits.output", kind: kindSize, order: orderLess, env: "MAX_OUTPUT", doc: "Bytes kept of each captured stream."},
+
+	keySeccomp:  {name: "seccomp", doc: "System call filter: a built-in name, a file in the OCI JSON form, or none."},
+	keyRequire:  {name: "require", kind: kindList, order: orderMore, env: "REQUIRE", doc: "Layers without which the run must not happen."},
+	keyDegrade:  {name: "allow_degraded", kind: kindList, order: orderFewer, env: "ALLOW_DEGRADED", doc: "Layers to go without where the host cannot give them."},
+	keySELinux:  {name: "selinux_label", doc: "SELinux label of the process."},
+	keyAppArmor: {name: "apparmor_profile", doc: "AppArmor profile of the process."},
+}
+
+// A value is what a profile says of one key. It is unset if origin is empty,
+// or, for a list, if it has no parts.
+type value struct {
+	origin string
+	s      string
+	n      int64
+	parts  []part
+}
+
+// A part is the share of one source in a list.
+type part struct {
+	origin string
+	items  []string
+}
+
+func (v *value) isSet() bool { return v.origin != "" || len(v.parts) > 0 }
+
+// A profile is a value for every key. The zero profile says nothing.
+type profile struct {
+	name   string
+	values [numKeys]value
+}
+
+// over lays what p says over what base says: lists add up, anything else is
+// replaced.
+func (p *profile) over(base *profile) {
+	for k := range base.values {
+		v := &p.values[k]
+		switch {
+		case !v.isSet():
+			*v = base.values[k]
+		case keys[k].kind == kindList:
+			v.parts = slices.Concat(base.values[k].parts, v.parts)
+		}
+	}
+}
+
+func (p *profile) text(k key) string { return p.values[k].s }
+func (p *profile) num(k key) int64   { return p.values[k].n }
+func (p *profile) flag(k key) bool   { return p.values[k].n != 0 }
+
+// items lists what every source said of a list, in the order of the sources.
+func (p *profile) items(k key) []string {
+	var out []string
+	for _, part := range p.values[k].parts {
+		out = append(out, part.items...)
+	}
+	return out
+}
+
+// where names the source of a key's value for messages.
+func (p *profile) where(k key) string {
+	if o := p.values[k].origin; o != "" {
+		return o
+	}
+	return keys[k].name
+}
+
+func (p *profile) setText(k key, s, origin string)      { p.values[k] = value{origin: origin, s: s} }
+func (p *profile) setNum(k key, n int64, origin string) { p.values[k] = value{origin: origin, n: n} }
+func (p *profile) setBool(k key, b bool, origin string) {
+	n := int64(0)
+	if b {
+		n = 1
+	}
+	p.setNum(k, n, origin)
+}
+func (p *profile) add(k key, origin string, items ...string) {
+	if len(items) > 0 {
+		p.values[k].parts = append(p.values[k].parts, part{origin, items})
+	}
+}
+
+// parseScalar reads the text of a scalar value of key k.
+func parseScalar(k key, s, origin string) (value, error) {
+	v := value{origin: origin}
+	info := &keys[k]
+	switch info.kind {
+	case kindText:
+		v.s = s
+	case kindEnum:
+		if !slices.Contains(info.enum, s) {
+			return v, &Error{What: strconv.Quote(s) + " is not a value of " + info.name + ": want " + strings.Join(info.enum, ", "), Fix: didYouMean(s, info.enum)}
+		}
+		v.s = s
+	case kindBool:
+		switch s {
+		case "true":
+			v.n = 1
+		case "false":
+		default:
+			return v, &Error{What: strconv.Quote(s) + " is not a value of " + info.name + ": want true or false"}
+		}
+	case kindSize:
+		n, err := ParseSize(s)
+		if err != nil {
+			return v, err
+		}
+		v.n = int64(n)
+	case kindCPUs:
+		n, err := ParseCPUs(s)
+		if err != nil {
+			return v, err
+		}
+		v.n = milli(n)
+	case kindCount:
+		n, err := ParseCount(s)
+		if err != nil {
+			return v, err
+		}
+		v.n = n
+	case kindDuration:
+		n, err := ParseDuration(s)
+		if err != nil {
+			return v, err
+		}
+		v.n = int64(n)
+	}
+	return v, checkValue(k, &v)
+}
+
+// milli rounds to thousandths, and never to 0, which would be no limit.
+func milli(cpus float64) int64 {
+	n := int64(cpus*1000 + 0.5)
+	if n == 0 && cpus > 0 {
+		return 1
+	}
+	return n
+}
+
+// minMemory is what a dynamic /bin/true needs, with room for the page cache of
+// its own binary; below it no command can be started at all.
+const minMemory = 1 << 20
+
+// checkValue reports what no run could use, once the form is right.
+func checkValue(k key, v *value) error {
+	switch k {
+	case keyMemory:
+		if v.n != 0 && v.n < minMemory {
+			return &Error{What: FormatSize(uint64(v.n)) + " of memory is too little to start anything: want 1m or more", Fix: "none removes the limit"}
+		}
+	case keyUser:
+		_, err := parseUser(v.s)
+		return err
+	case keyHostname:
+		// HOST_NAME_MAX; see gethostname(2). The characters are those of RFC 1123.
+		ok := v.s != "" && len(v.s) <= 64
+		for _, c := range []byte(v.s) {
+			ok = ok && (c == '-' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
+		}
+		if !ok {
+			return &Error{What: strconv.Quote(v.s) + " is not a host name: want up to 64 letters, digits, dots and dashes"}
+		}
+	}
+	return nil
+}
+
+// format prints a scalar value as a profile file would have it.
+func (v *value) format(k key) string {
+	switch keys[k].kind {
+	case kindBool:
+		return strconv.FormatBool(v.n != 0)
+	case kindSize:
+		return FormatSize(uint64(v.n))
+	case kindCPUs:
+		if v.n == 0 {
+			return "none"
+		}
+		return strconv.FormatFloat(float64(v.n)/1000, 'f', -1, 64)
+	case kindCount:
+		if v.n == 0 {
+			return "none"
+		}
+		return strconv.FormatInt(v.n, 10)
+	case kindDuration:
+		if v.n == 0 {
+			return "none"
+		}
+		return trimDuration(time.Duration(v.n).String())
+	}
+	return v.s
+}
+
+// trimDuration drops the zeros that time.Duration prints: "5m0s" is "5m".
+func trimDuration(s string) string {
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// parseLayers reads a list of layer names.
+func parseLayers(parts []part) (policy.Layers, error) {
+	var set policy.Layers
+	for _, p := range parts {
+		for _, name := range p.items {
+			l, err := policy.ParseLayer(name)
+			if err != nil {
+				return 0, &Error{Where: p.origin, What: strconv.Quote(name) + " is not a layer: want one of " + strings.Join(policy.LayerNames(), ", "), Fix: didYouMean(name, policy.LayerNames())}
+			}
+			set |= l
+		}
+	}
+	return set, nil
+}
+
+// didYouMean is a hint that names the candidate nearest to s, or "" if none is
+// near.
+func didYouMean(s string, candidates []string) string {
+	if c := nearest(s, candidates); c != "" {
+		return "did you mean " + c + "?"
+	}
+	return ""
+}
+
+// nearest returns the candidate with the smallest edit distance to s, if that
+// is small for their length. Letter case does not count.
+func nearest(s string, candidates []string) string {
+	best, bestDistance := "", len(s)/3+2
+	for _, c := range candidates {
+		if d := distance(strings.ToLower(s), strings.ToLower(c)); d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours that make b of a (optimal string alignment).
+func distance(a, b string) int {
+	if len(a) > 64 || len(b) > 64 { // no key is that long
+		return 64
+	}
+	var before, prev, cur [65]int
+	for j := range len(b) + 1 {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], before[j-2]+1)
+			}
+		}
+		before, prev = prev, cur
+	}
+	return prev[len(b)]
+}

@@ -1,0 +1,183 @@
+package profiles
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// fsPath turns an absolute path into one of io/fs.
+func fsPath(p string) string {
+	if p == "/" {
+		return "."
+	}
+	return strings.TrimPrefix(p, "/")
+}
+
+func quote(s string) string {
+	if len(s) > 200 {
+		s = s[:200] + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// home returns the caller's home directory, or "" if there is none that could
+// be told from the rest of the system.
+func (f *Facts) home() string {
+	if f.Home == "/" || !path.IsAbs(f.Home) {
+		return ""
+	}
+	return f.Home
+}
+
+// absolute makes a path that the caller wrote absolute.
+func (f *Facts) absolute(p string) (string, error) { return f.expand(p, f.Cwd) }
+
+// expand makes a path absolute and clean: ~ is the caller's home, a relative
+// path starts at base. Variables are not expanded.
+func (f *Facts) expand(p, base string) (string, error) {
+	switch {
+	case p == "":
+		return "", &Error{What: "the path is empty"}
+	case strings.ContainsAny(p, "\x00\n"):
+		return "", &Error{What: "the path " + quote(p) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
+	case !utf8.ValidString(p):
+		return "", &Error{What: "the path " + quote(p) + " is not UTF-8"}
+	case p == "~" || strings.HasPrefix(p, "~/"):
+		if f.home() == "" {
+			return "", &Error{What: quote(p) + ": there is no home directory", Fix: "set HOME, or write the path out"}
+		}
+		return path.Join(f.home(), p[1:]), nil
+	case p[0] == '~':
+		return "", &Error{What: quote(p) + ": only the caller's own ~ is known", Fix: "write the path out, or ./" + p + " for a file of that name"}
+	case !path.IsAbs(p):
+		if base == "" {
+			return "", &Error{What: quote(p) + ": a relative path, and no directory to start at", Fix: "write the path out"}
+		}
+		return path.Join(base, p), nil
+	}
+	return path.Clean(p), nil
+}
+
+// within reports whether p is dir or below it.
+func within(p, dir string) bool {
+	return len(p) >= len(dir) && p[:len(dir)] == dir && (len(p) == len(dir) || dir == "/" || p[len(dir)] == '/')
+}
+
+// A place is a path of the host, followed to its end.
+type place struct {
+	real  string   // without symbolic links
+	links []string // symbolic links met on the way, each by its own real path
+	mode  fs.FileMode
+
+	missing bool // real does not exist
+}
+
+// maxLinks is the kernel's own bound; see path_resolution(7).
+const maxLinks = 40
+
+// follow resolves every symbolic link in an absolute path. The error names the
+// deepest directory that exists.
+func follow(fsys fs.FS, p string) (place, error) {
+	pl := place{real: "/", mode: fs.ModeDir}
+	rest := strings.TrimPrefix(p, "/")
+	for rest != "" {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			pl.real = path.Dir(pl.real)
+			continue
+		}
+		next := path.Join(pl.real, name)
+		info, err := fs.Lstat(fsys, fsPath(next))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			e := &Error{What: p + " does not exist", Fix: "create it, or correct the path"}
+			if pl.real != path.Dir(p) {
+				e.What += " (" + pl.real + " does, without " + quote(name) + ")"
+			}
+			pl.missing, pl.real = true, path.Join(next, rest)
+			return pl, e
+		case err != nil:
+			return pl, &Error{What: p + " cannot be looked up at " + next, Err: pathCause(err)}
+		}
+		pl.mode = info.Mode()
+		if info.Mode()&fs.ModeSymlink == 0 {
+			pl.real = next
+			continue
+		}
+		pl.links = append(pl.links, next)
+		if len(pl.links) > maxLinks {
+			return pl, &Error{What: p + " goes through too many symbolic links"}
+		}
+		target, err := fs.ReadLink(fsys, fsPath(next))
+		if err != nil {
+			return pl, &Error{What: p + " cannot be looked up at " + next, Err: pathCause(err)}
+		}
+		if path.IsAbs(target) {
+			pl.real = "/"
+		}
+		rest = strings.TrimPrefix(target, "/") + "/" + rest
+	}
+	return pl, nil
+}
+
+// Bounds of what one pattern may cost.
+const (
+	maxMatches = 2048
+	maxGlobDir = 20000
+)
+
+var errTooMany = errors.New("too many")
+
+func isGlob(p string) bool { return strings.ContainsAny(p, "*?[{\\") }
+
+// glob lists what an absolute pattern matches now, links not followed.
+func glob(fsys fs.FS, pattern string) ([]string, error) {
+	rel := fsPath(pattern)
+	if !doublestar.ValidatePattern(rel) {
+		return nil, &Error{What: quote(pattern) + " is not a valid pattern", Fix: `want *, **, ?, [a-z], {a,b}; a \ takes the next character as it is`}
+	}
+	var out []string
+	bounded := &boundedFS{FS: fsys}
+	err := doublestar.GlobWalk(bounded, rel, func(p string, _ fs.DirEntry) error {
+		if len(out) == maxMatches {
+			return errTooMany
+		}
+		out = append(out, path.Join("/", p))
+		return nil
+	}, doublestar.WithNoFollow())
+	if errors.Is(err, errTooMany) || bounded.dirs > maxGlobDir {
+		return nil, &Error{What: quote(pattern) + " matches too much", Fix: "name a directory nearer to what is meant"}
+	}
+	if err != nil {
+		return nil, &Error{What: quote(pattern) + " cannot be looked up", Err: pathCause(err)}
+	}
+	return out, nil
+}
+
+// boundedFS fails once too many directories have been listed.
+type boundedFS struct {
+	fs.FS
+	dirs int
+}
+
+func (b *boundedFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	b.dirs++
+	if b.dirs > maxGlobDir {
+		return nil, errTooMany
+	}
+	return fs.ReadDir(b.FS, name)
+}
+
+func (b *boundedFS) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(b.FS, name) }
+func (b *boundedFS) ReadLink(name string) (string, error)   { return fs.ReadLink(b.FS, name) }
+func (b *boundedFS) Stat(name string) (fs.FileInfo, error)  { return fs.Stat(b.FS, name) }

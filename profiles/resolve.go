@@ -1,0 +1,786 @@
+package profiles
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// A Resolved is a request turned into a policy, with what is not policy: which
+// driver is to enforce it, and where each value came from.
+type Resolved struct {
+	Policy *policy.Policy
+
+	// Drivers are the names of the drivers to try, in order. Falling back to a
+	// later one is allowed only because a profile or flag lists it.
+	Drivers []string
+
+	// Image is the container image for drivers that use one, or "".
+	Image string
+
+	Workspace Workspace
+
+	// Isolated is false for a profile that isolates nothing.
+	Isolated bool
+
+	// Verify asks for the boundary's self-test on the first run on a host.
+	Verify bool
+
+	// Notes are for the caller to see: what has no effect, or less than it
+	// seems.
+	Notes []string
+
+	merged *profile
+}
+
+// A Workspace is the directory that a run works in.
+type Workspace struct {
+	Mode string // "bind", "ro" or "none"
+	Path string // without symbolic links
+}
+
+// Resolve makes a policy of a request. The sources, the strongest first: the
+// request's own values (flags); SBXRUN_ variables; the project's .sbxrun.yaml,
+// which may only tighten unless the caller trusts its content; config.yaml in
+// the caller's and then the system's configuration directory; the profile, from
+// those directories or built in. Scalars of a stronger source replace, lists
+// add up.
+//
+// A mistake is an [*Error].
+func Resolve(req *Request, facts *Facts) (*Resolved, error) {
+	workspace, where, err := findWorkspace(req, facts)
+	if err != nil {
+		return nil, err
+	}
+	c, err := collect(req, facts, workspace)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.flags(req); err != nil {
+		return nil, err
+	}
+	r := &resolver{collected: c, req: req, facts: facts, workspace: workspace}
+	return r.resolve(where)
+}
+
+type resolver struct {
+	*collected
+	req       *Request
+	facts     *Facts
+	workspace string
+
+	user     User
+	userName string
+	home     string // HOME of the command
+}
+
+// enum returns an enumerated value; one that nobody set is the tightest.
+func (p *profile) enum(k key) string {
+	if s := p.values[k].s; s != "" {
+		return s
+	}
+	return keys[k].enum[len(keys[k].enum)-1]
+}
+
+// flags lays the request's own values over all others.
+func (c *collected) flags(req *Request) error {
+	var f profile
+	num := func(k key, n int64, flag string) error {
+		v := value{origin: "flag --" + flag, n: n}
+		f.values[k] = v
+		if n < 0 {
+			return &Error{Where: v.origin, What: "the value is negative"}
+		}
+		return at(v.origin, checkValue(k, &v))
+	}
+	text := func(k key, s, flag string) error {
+		if s == "" {
+			return nil
+		}
+		v, err := parseScalar(k, s, "flag --"+flag)
+		f.values[k] = v
+		return at("flag --"+flag, err)
+	}
+	size := func(k key, n *uint64, flag string) error {
+		if n == nil {
+			return nil
+		}
+		return num(k, int64(*n), flag)
+	}
+	errs := [...]error{
+		text(keyWorkspace, req.Workspace, "workspace"),
+		text(keySeccomp, req.Seccomp, "seccomp"),
+		text(keyHostname, req.Hostname, "hostname"),
+		text(keySELinux, req.SELinux, "selinux-label"),
+		text(keyAppArmor, req.AppArmor, "apparmor-profile"),
+		text(keyDriver, req.Driver, "driver"),
+		size(keyMemory, req.Memory, "memory"),
+		size(keyFileSize, req.FileSize, "fsize"),
+		size(keyOpenFiles, req.OpenFiles, "nofile"),
+		size(keyDisk, req.Disk, "disk"),
+	}
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	var err error
+	if req.CPUs != nil {
+		if *req.CPUs < 0 || *req.CPUs != *req.CPUs || *req.CPUs > 1<<16 {
+			return &Error{Where: "flag --cpus", What: "want a number from 0.01 up"}
+		}
+		err = num(keyCPUs, milli(*req.CPUs), "cpus")
+	}
+	if err == nil && req.Pids != nil {
+		err = num(keyPids, *req.Pids, "pids")
+	}
+	if err == nil && req.Timeout != nil {
+		err = num(keyWallTime, int64(*req.Timeout), "timeout")
+	}
+	if err == nil && req.KillAfter != nil {
+		err = num(keyKillAfter, int64(*req.KillAfter), "kill-after")
+	}
+	if err == nil && req.MaxOutput != nil {
+		err = num(keyOutput, *req.MaxOutput, "max-output")
+	}
+	if err != nil {
+		return err
+	}
+	if req.Net != nil {
+		if err := text(keyNetMode, req.Net.String(), "net"); err != nil {
+			return err
+		}
+	}
+	if req.User != nil {
+		f.setText(keyUser, fmt.Sprintf("%d:%d", req.User.UID, req.User.GID), "flag --user")
+	}
+	if req.Verify != nil {
+		f.setBool(keyVerify, *req.Verify, "flag --verify")
+	}
+	if req.InheritEnv {
+		f.setBool(keyEnvInherit, true, "flag --inherit-env")
+	}
+	f.add(keyFallback, "flag --fallback", req.Fallback...)
+	f.add(keyDevices, "flag --device", req.Devices...)
+	f.over(&c.profile)
+	c.profile = f
+	return nil
+}
+
+func (r *resolver) resolve(where string) (*Resolved, error) {
+	isolated := r.enum(keyIsolation) == "full"
+	mode := r.enum(keyWorkspace)
+	out := &Resolved{
+		Image:     r.text(keyImage),
+		Isolated:  isolated,
+		Verify:    r.flag(keyVerify),
+		Workspace: Workspace{Mode: mode, Path: r.workspace},
+		merged:    &r.profile,
+	}
+	if d := r.text(keyDriver); d != "" {
+		out.Drivers = append(out.Drivers, d)
+	} else {
+		out.Drivers = append(out.Drivers, "native")
+	}
+	for _, d := range r.items(keyFallback) {
+		if !slices.Contains(out.Drivers, d) {
+			out.Drivers = append(out.Drivers, d)
+		}
+	}
+	if err := r.identify(isolated); err != nil {
+		return nil, err
+	}
+	env, notes, err := environment(r.collected, r.req, r.facts, r.home, r.userName)
+	if err != nil {
+		return nil, err
+	}
+	r.notes = append(r.notes, notes...)
+
+	p := &policy.Policy{
+		Profile: r.name,
+		OCI: &specs.Spec{
+			Version:  specs.Version,
+			Hostname: r.text(keyHostname),
+			Process: &specs.Process{
+				Args:            r.req.Command,
+				Env:             env,
+				Cwd:             r.workspace,
+				Terminal:        r.req.Terminal,
+				User:            specs.User{UID: r.user.UID, GID: r.user.GID},
+				Capabilities:    &specs.LinuxCapabilities{},
+				NoNewPrivileges: true,
+				SelinuxLabel:    r.text(keySELinux),
+				ApparmorProfile: r.text(keyAppArmor),
+			},
+			Linux: &specs.Linux{},
+		},
+		Limits: policy.Limits{
+			WallTime:  time.Duration(r.num(keyWallTime)),
+			KillAfter: time.Duration(r.num(keyKillAfter)),
+			Output:    r.num(keyOutput),
+		},
+	}
+	out.Policy = p
+	r.limits(p)
+	if err := r.egress(p); err != nil {
+		return nil, err
+	}
+	if isolated {
+		if err := r.isolate(p, mode, where); err != nil {
+			return nil, err
+		}
+	} else {
+		p.OCI.Hostname = ""
+		p.OCI.Process.Capabilities = nil
+		p.OCI.Process.NoNewPrivileges = false
+		r.notes = append(r.notes, "profile "+r.name+" isolates nothing: the command runs as the caller, on the host")
+		for _, unmet := range [...]struct {
+			set  bool
+			flag string
+		}{
+			{len(r.req.ReadOnly) > 0, "--ro"}, {len(r.req.Hide) > 0, "--hide"}, {len(r.req.Binds) > 0, "--bind"}, {len(r.req.Tmpfs) > 0, "--tmpfs"},
+			{r.req.Workspace == "ro" || r.req.Workspace == "none", "--workspace"}, {r.req.User != nil, "--user"}, {r.req.Hostname != "", "--hostname"},
+			{p.Egress.Mode != policy.EgressHost, "--net"},
+		} {
+			if unmet.set {
+				return nil, &Error{Where: "flag " + unmet.flag, What: "profile " + r.name + " isolates nothing, and cannot keep to it", Fix: "use another profile"}
+			}
+		}
+	}
+	if err := r.layers(p, isolated); err != nil {
+		return nil, err
+	}
+	if len(r.req.Command) > 0 {
+		if err := p.Validate(); err != nil {
+			return nil, &Error{What: err.Error()}
+		}
+	}
+	out.Notes = r.notes
+	return out, nil
+}
+
+// identify decides who the command sees itself run as.
+func (r *resolver) identify(isolated bool) error {
+	if !isolated {
+		r.user = User{r.facts.UID, r.facts.GID}
+		r.home = r.facts.Home
+		return nil
+	}
+	r.user, r.userName = User{1000, 1000}, "sandbox"
+	if s := r.text(keyUser); s != "" {
+		u, err := parseUser(s)
+		if err != nil {
+			return at(r.where(keyUser), err)
+		}
+		r.user = u
+	}
+	switch r.user.UID {
+	case 0:
+		r.userName = "root"
+	case 65534:
+		r.userName = "nobody"
+	}
+	r.home = "/home/sandbox"
+	if r.enum(keyHome) == "host" {
+		if h := r.facts.home(); h != "" {
+			r.home = path.Clean(h)
+		} else {
+			r.notes = append(r.notes, "there is no home directory to show: the command gets an empty one")
+		}
+	}
+	return nil
+}
+
+// cpuPeriod is the kernel's default cpu.cfs_period_us, in microseconds.
+const cpuPeriod = 100_000
+
+// limits sets what the OCI specification has words for.
+func (r *resolver) limits(p *policy.Policy) {
+	res := &specs.LinuxResources{}
+	if n := r.num(keyMemory); n != 0 {
+		swap := n // memory and swap together: none of it swap
+		res.Memory = &specs.LinuxMemory{Limit: &n, Swap: &swap}
+	}
+	if n := r.num(keyCPUs); n != 0 {
+		quota, period := max(n*(cpuPeriod/1000), 1000), uint64(cpuPeriod)
+		res.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+	}
+	if n := r.num(keyPids); n != 0 {
+		res.Pids = &specs.LinuxPids{Limit: &n}
+	}
+	if res.Memory != nil || res.CPU != nil || res.Pids != nil {
+		p.OCI.Linux.Resources = res
+	}
+	rlimit := func(name string, n uint64) {
+		p.OCI.Process.Rlimits = append(p.OCI.Process.Rlimits, specs.POSIXRlimit{Type: name, Soft: n, Hard: n})
+	}
+	if r.enum(keyIsolation) == "full" {
+		rlimit("RLIMIT_CORE", 0)
+	}
+	if n := r.num(keyOpenFiles); n != 0 {
+		rlimit("RLIMIT_NOFILE", uint64(n))
+	}
+	if n := r.num(keyFileSize); n != 0 {
+		rlimit("RLIMIT_FSIZE", uint64(n))
+	}
+}
+
+// egress sets the network policy.
+func (r *resolver) egress(p *policy.Policy) error {
+	switch r.enum(keyNetMode) {
+	case "proxy":
+		p.Egress.Mode = policy.EgressProxy
+	case "host":
+		p.Egress.Mode = policy.EgressHost
+	}
+	if p.Egress.Mode != policy.EgressProxy {
+		return nil
+	}
+	for _, l := range [...]struct {
+		key key
+		to  *[]policy.EgressRule
+	}{{keyNetAllow, &p.Egress.Allow}, {keyNetDeny, &p.Egress.Deny}} {
+		for _, part := range r.values[l.key].parts {
+			for _, item := range part.items {
+				rule, err := parseEgress(item)
+				if err != nil {
+					return at(part.origin, err)
+				}
+				*l.to = append(*l.to, rule)
+			}
+		}
+	}
+	p.Egress.RequestsPerMinute = int(r.num(keyNetRate))
+	p.Egress.LogRequests = r.flag(keyNetLog)
+	return nil
+}
+
+// parseEgress reads HOST[:PORT[,PORT…]]. An IPv6 address with ports is in
+// brackets.
+func parseEgress(s string) (policy.EgressRule, error) {
+	bad := func(why string) (policy.EgressRule, error) {
+		return policy.EgressRule{}, &Error{What: quote(s) + " is not a host: " + why, Fix: "for example example.com, *.example.com:443 or 10.0.0.0/8:80,443"}
+	}
+	host, ports := s, ""
+	if rest, ok := strings.CutPrefix(s, "["); ok {
+		h, after, ok := strings.Cut(rest, "]")
+		if !ok || after != "" && after[0] != ':' {
+			return bad("want [ADDRESS]:PORT")
+		}
+		host, ports = h, strings.TrimPrefix(after, ":")
+	} else if strings.Count(s, ":") == 1 {
+		host, ports, _ = strings.Cut(s, ":")
+		if ports == "" {
+			return bad("the port is missing")
+		}
+	}
+	if host == "" {
+		return bad("the name is missing")
+	}
+	for i := range len(host) {
+		c := host[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == ':', c == '/':
+		case c == '*' && i == 0 && (host == "*" || strings.HasPrefix(host, "*.") && len(host) > 2):
+		default:
+			return bad(strconv.QuoteRune(rune(c)) + " cannot be in a name")
+		}
+	}
+	rule := policy.EgressRule{Host: strings.ToLower(host)}
+	if ports == "" {
+		return rule, nil
+	}
+	for p := range strings.SplitSeq(ports, ",") {
+		n, err := strconv.ParseUint(p, 10, 16)
+		if err != nil || n == 0 {
+			return bad(quote(p) + " is not a port")
+		}
+		rule.Ports = append(rule.Ports, uint16(n))
+	}
+	return rule, nil
+}
+
+// layers decides what must hold: what the profile requires, less what the
+// caller agreed to go without, less what the policy itself turned off.
+func (r *resolver) layers(p *policy.Policy, isolated bool) error {
+	require, err := parseLayers(r.values[keyRequire].parts)
+	if err != nil {
+		return err
+	}
+	degrade, err := parseLayers(r.values[keyDegrade].parts)
+	if err != nil {
+		return err
+	}
+	degrade |= r.req.Degrade
+	res := p.OCI.Linux.Resources
+	for _, off := range [...]struct {
+		off   bool
+		layer policy.Layers
+	}{
+		{!isolated, ^policy.Layers(0)},
+		{p.Egress.Mode == policy.EgressHost, policy.LayerNet},
+		{p.Seccomp == "" && p.OCI.Linux.Seccomp == nil, policy.LayerSeccomp},
+		{res == nil || res.Memory == nil, policy.LayerCgroupMemory},
+		{res == nil || res.CPU == nil, policy.LayerCgroupCPU},
+		{res == nil || res.Pids == nil, policy.LayerCgroupPids},
+	} {
+		if off.off {
+			require &^= off.layer
+		}
+	}
+	if p.OCI.Process.SelinuxLabel != "" {
+		require |= policy.LayerSELinux
+	}
+	if p.OCI.Process.ApparmorProfile != "" {
+		require |= policy.LayerAppArmor
+	}
+	p.Require = require&^degrade | r.req.Require
+	p.Degrade = degrade &^ r.req.Require
+	return nil
+}
+
+// isolate sets namespaces, mounts and file rules.
+func (r *resolver) isolate(p *policy.Policy, mode, where string) error {
+	l := p.OCI.Linux
+	l.Namespaces = []specs.LinuxNamespace{
+		{Type: specs.UserNamespace}, {Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
+		{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace},
+	}
+	if p.Egress.Mode != policy.EgressHost {
+		l.Namespaces = append(l.Namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace})
+	}
+	l.UIDMappings = []specs.LinuxIDMapping{{ContainerID: r.user.UID, HostID: r.facts.UID, Size: 1}}
+	l.GIDMappings = []specs.LinuxIDMapping{{ContainerID: r.user.GID, HostID: r.facts.GID, Size: 1}}
+
+	if err := r.seccomp(p); err != nil {
+		return err
+	}
+	if err := r.mounts(p); err != nil {
+		return err
+	}
+	if err := r.files(p, mode, where); err != nil {
+		return err
+	}
+	bytes := uint64(r.num(keyDisk))
+	p.Scratch = policy.Scratch{Bytes: bytes, Inodes: bytes / bytesPerInode}
+	if p.OCI.Process.Cwd == "" {
+		p.OCI.Process.Cwd = r.home
+	}
+	if r.text(keyImage) == "" {
+		r.synthetic(p)
+	}
+	return nil
+}
+
+// bytesPerInode bounds the files of scratch storage: as many as would fill it
+// with one page each.
+const bytesPerInode = 4096
+
+// seccomp names the filter, or reads a custom one.
+func (r *resolver) seccomp(p *policy.Policy) error {
+	name := r.text(keySeccomp)
+	switch {
+	case name == "" || name == "none":
+		return nil
+	case !strings.Contains(name, "/") && !strings.HasSuffix(name, ".json"):
+		p.Seccomp = name
+		return nil
+	}
+	file, err := r.facts.absolute(name)
+	if err != nil {
+		return at(r.where(keySeccomp), err)
+	}
+	info, err := fs.Stat(r.facts.FS, fsPath(file))
+	if err == nil && !info.Mode().IsRegular() {
+		return &Error{Where: r.where(keySeccomp), What: file + " is not a regular file"}
+	}
+	if err == nil && info.Size() > 1<<20 {
+		return &Error{Where: r.where(keySeccomp), What: file + " is larger than 1 MiB"}
+	}
+	b, err := fs.ReadFile(r.facts.FS, fsPath(file))
+	if err != nil {
+		return &Error{Where: r.where(keySeccomp), What: "seccomp profile " + file, Err: pathCause(err)}
+	}
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	var s specs.LinuxSeccomp
+	if err := d.Decode(&s); err != nil {
+		return &Error{Where: r.where(keySeccomp), What: file + " is not a seccomp profile in the OCI runtime specification's form", Err: err}
+	}
+	if s.DefaultAction == "" {
+		return &Error{Where: r.where(keySeccomp), What: file + " has no defaultAction", Fix: `for example "defaultAction": "SCMP_ACT_ERRNO"`}
+	}
+	p.OCI.Linux.Seccomp = &s
+	return nil
+}
+
+// mounts sets what is not a host path shown in place.
+func (r *resolver) mounts(p *policy.Policy) error {
+	m := make([]specs.Mount, 0, 12)
+	if r.text(keyImage) == "" {
+		m = append(m,
+			specs.Mount{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec", "ro"}},
+			// It holds device nodes and nothing else, and so is not scratch.
+			specs.Mount{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=0755", "size=64k"}},
+			specs.Mount{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
+		)
+		l := p.OCI.Linux
+		// What container runtimes hide of procfs and sysfs: kernel memory, keys,
+		// and side channels. See the defaults of the containers that use the
+		// OCI runtime specification.
+		l.MaskedPaths = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+			"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"}
+		l.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+	}
+	tmpfs := func(dest string, size uint64, origin string) error {
+		dest, err := r.facts.expand(dest, r.workspace)
+		if err != nil {
+			return at(origin, err)
+		}
+		if dest == "/" || dest == "/proc" || dest == "/dev" || within(dest, "/proc") {
+			return &Error{Where: origin, What: dest + " cannot be private storage"}
+		}
+		mode := "mode=0755"
+		switch dest {
+		case "/tmp", "/var/tmp", "/dev/shm":
+			mode = "mode=1777"
+		case r.home:
+			mode = "mode=0700"
+		}
+		mt := specs.Mount{Destination: dest, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", mode}}
+		if size != 0 {
+			mt.Options = append(mt.Options, "size="+strconv.FormatUint(size, 10))
+		}
+		if i := slices.IndexFunc(m, func(o specs.Mount) bool { return o.Destination == dest }); i >= 0 {
+			m[i] = mt
+			return nil
+		}
+		m = append(m, mt)
+		return nil
+	}
+	for _, part := range r.values[keyTmpfs].parts {
+		for _, item := range part.items {
+			dest, size, err := splitTmpfs(item)
+			if err != nil {
+				return at(part.origin, err)
+			}
+			if err := tmpfs(dest, size, part.origin); err != nil {
+				return err
+			}
+		}
+	}
+	if r.home == "/home/sandbox" {
+		if err := tmpfs(r.home, 0, ""); err != nil {
+			return err
+		}
+	}
+	for _, t := range r.req.Tmpfs {
+		if err := tmpfs(t.Path, t.Size, "flag --tmpfs"); err != nil {
+			return err
+		}
+	}
+	for _, part := range r.values[keyDevices].parts {
+		for _, item := range part.items {
+			mt, err := r.device(item)
+			if err != nil {
+				return at(part.origin, err)
+			}
+			m = append(m, mt)
+		}
+	}
+	for _, b := range r.req.Binds {
+		mt, err := r.bind(b)
+		if err != nil {
+			return at("flag --bind", err)
+		}
+		m = append(m, mt)
+	}
+	p.OCI.Mounts = m
+	return nil
+}
+
+// splitTmpfs reads PATH or PATH:SIZE.
+func splitTmpfs(s string) (dest string, size uint64, err error) {
+	dest = s
+	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		dest = s[:i]
+		if size, err = ParseSize(s[i+1:]); err != nil {
+			return "", 0, err
+		}
+	}
+	if dest == "" || strings.ContainsAny(dest, "\x00\n") {
+		return "", 0, &Error{What: quote(s) + " is not a place for private storage: want PATH or PATH:SIZE"}
+	}
+	return dest, size, nil
+}
+
+// device shows a device node of the host in its place.
+func (r *resolver) device(item string) (specs.Mount, error) {
+	name, err := r.facts.absolute(item)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	pl, err := follow(r.facts.FS, name)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	if pl.mode&fs.ModeDevice == 0 && !(pl.mode.IsDir() && strings.HasPrefix(pl.real, "/dev/")) {
+		return specs.Mount{}, &Error{What: name + " is not a device", Fix: "files are shown with --ro and --rw"}
+	}
+	return specs.Mount{Destination: name, Type: "bind", Source: pl.real, Options: []string{"rbind", "nosuid", "noexec", "rw"}}, nil
+}
+
+// bind shows a host path at another place.
+func (r *resolver) bind(b Bind) (specs.Mount, error) {
+	src, err := r.facts.absolute(b.Source)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	pl, err := follow(r.facts.FS, src)
+	if err != nil {
+		return specs.Mount{}, err
+	}
+	if strings.ContainsAny(b.Destination, "\x00\n") || !path.IsAbs(b.Destination) || path.Clean(b.Destination) == "/" {
+		return specs.Mount{}, &Error{What: quote(b.Destination) + " is not a place in the sandbox: want an absolute path below /"}
+	}
+	dest := path.Clean(b.Destination)
+	if d := ownDirectory(dest); d != "" || ownDirectory(pl.real) != "" {
+		return specs.Mount{}, &Error{What: src + ":" + dest + ": /proc and /dev are the sandbox's own", Fix: "a device is given with --device"}
+	}
+	// Hidden paths are hidden in their place, not in another: so nothing that
+	// holds secrets is shown elsewhere.
+	for _, part := range r.values[keySecrets].parts {
+		for _, item := range part.items {
+			s, err := r.facts.expand(item, r.workspace)
+			if err != nil || !within(s, pl.real) || s == pl.real || isGlob(s) {
+				continue
+			}
+			if _, err := fs.Lstat(r.facts.FS, fsPath(s)); err == nil {
+				return specs.Mount{}, &Error{What: src + " holds " + s + ", a secret that is hidden in its own place only", Fix: "bind the parts that are needed, or show it in place with --ro"}
+			}
+		}
+	}
+	opts := []string{"rbind", "nosuid", "nodev", "rw"}
+	if b.ReadOnly {
+		opts[3] = "ro"
+	} else if pl.real == "/" {
+		return specs.Mount{}, &Error{What: "the whole file system is never writable", Fix: "add :ro"}
+	}
+	return specs.Mount{Destination: dest, Type: "bind", Source: pl.real, Options: opts}, nil
+}
+
+// files sets the host paths that are shown in place.
+func (r *resolver) files(p *policy.Policy, mode, where string) error {
+	st, err := r.listedStatements(r.facts, r.workspace)
+	if err != nil {
+		return err
+	}
+	switch mode {
+	case "none":
+		p.OCI.Process.Cwd = ""
+		if r.req.Dir != "" {
+			p.OCI.Process.Cwd = r.workspace
+		}
+	default:
+		var holding []string
+		for _, part := range r.values[keySecrets].parts {
+			for _, item := range part.items {
+				if item[0] == '~' && r.facts.home() != "" && !isGlob(item) && within(r.workspace, r.facts.home()) {
+					holding = append(holding, path.Join(r.facts.home(), item[1:]))
+				}
+			}
+		}
+		if err := checkWorkspace(r.workspace, where, r.facts, holding); err != nil {
+			return err
+		}
+		access := policy.All
+		if mode == "ro" {
+			access = policy.ReadExec
+		}
+		st = append(st, statement{path: r.workspace, access: access, named: true, origin: "workspace"})
+	}
+	for _, f := range [...]struct {
+		flag  string
+		paths []string
+		statement
+	}{
+		{"flag --ro", r.req.ReadOnly, statement{access: policy.ReadExec}},
+		{"flag --rw", r.req.ReadWrite, statement{access: policy.All}},
+		{"flag --hide", r.req.Hide, statement{hide: true}},
+	} {
+		for _, item := range f.paths {
+			f.statement.origin = f.flag
+			if st, err = appendStatements(st, f.statement, item, r.facts.Cwd, r.facts); err != nil {
+				return at(f.flag, err)
+			}
+		}
+	}
+	if p.Egress.Mode == policy.EgressHost {
+		for _, name := range [...]string{"/etc/resolv.conf", "/etc/hosts"} {
+			s := statement{access: policy.ReadExec, optional: true, origin: "network host"}
+			if st, err = appendStatements(st, s, name, "/", r.facts); err != nil {
+				return err
+			}
+		}
+	}
+	if st, err = r.secretStatements(st, r.facts, r.workspace); err != nil {
+		return err
+	}
+	// A grant of the very place of private storage shows the host's instead.
+	p.OCI.Mounts = slices.DeleteFunc(p.OCI.Mounts, func(m specs.Mount) bool {
+		return m.Type == "tmpfs" && slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && !s.link && s.path == m.Destination })
+	})
+	mounts := make([]string, len(p.OCI.Mounts))
+	for i, m := range p.OCI.Mounts {
+		mounts[i] = m.Destination
+	}
+	p.Files = combine(st, mounts)
+	return nil
+}
+
+// synthetic sets the files of /etc that tell about the sandbox and not about
+// the host.
+func (r *resolver) synthetic(p *policy.Policy) {
+	user := fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", r.userName, r.user.UID, r.user.GID, r.home)
+	passwd, group := user, fmt.Sprintf("%s:x:%d:\n", r.userName, r.user.GID)
+	if r.user.UID != 0 {
+		passwd = "root:x:0:0::/root:/bin/sh\n" + passwd
+	}
+	if r.user.GID != 0 {
+		group = "root:x:0:\n" + group
+	}
+	if r.user.UID != 65534 {
+		passwd += "nobody:x:65534:65534::/nonexistent:/bin/false\n"
+	}
+	if r.user.GID != 65534 {
+		group += "nogroup:x:65534:\n"
+	}
+	host := p.OCI.Hostname
+	p.Synthetic = append(p.Synthetic,
+		policy.SyntheticFile{Path: "/etc/passwd", Content: passwd},
+		policy.SyntheticFile{Path: "/etc/group", Content: group},
+		policy.SyntheticFile{Path: "/etc/nsswitch.conf", Content: "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"},
+	)
+	if host != "" {
+		p.Synthetic = append(p.Synthetic, policy.SyntheticFile{Path: "/etc/hostname", Content: host + "\n"})
+	}
+	if p.Egress.Mode != policy.EgressHost {
+		hosts := "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+		if host != "" {
+			hosts += "127.0.1.1 " + host + "\n"
+		}
+		p.Synthetic = append(p.Synthetic,
+			policy.SyntheticFile{Path: "/etc/hosts", Content: hosts},
+			policy.SyntheticFile{Path: "/etc/resolv.conf"},
+		)
+	}
+}

@@ -1,0 +1,337 @@
+package profiles
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// A statement is what one source says of one path and all below it. The zero
+// statement says nothing.
+type statement struct {
+	path   string
+	origin string
+
+	access   policy.Access // granted; 0 grants nothing
+	optional bool          // the path may be missing
+	named    bool          // the grant names this path itself, not a pattern
+	link     bool          // the path is a symbolic link, granted so that it can be followed
+
+	hide   bool          // hidden, whatever else is said
+	secret bool          // hidden, unless a grant names the path or one below it
+	deny   policy.Access // taken away, whatever grants say
+}
+
+// combine makes the rules of a policy from statements. The statements are a
+// set: their order does not matter.
+//
+//   - Grants for one path add up; the deepest grant for a path decides.
+//   - A hidden path is hidden with all below it: no grant shows any of it.
+//   - A secret path is hidden too, but a grant that names it lifts that, and one
+//     that names a path below it shows that path alone. A grant of a directory
+//     above does not, and neither does a pattern that happens to match.
+//   - A denied access is taken from every grant at the path and below.
+//
+// Rules that change nothing are left out, for each costs a mount: a hidden path
+// that nothing shows, and a grant of what the directory above grants already.
+// Private mounts (destinations in mounts) cover what grants above them show.
+func combine(statements []statement, mounts []string) []policy.FileRule {
+	nodes := mergeStatements(statements)
+	rules := make([]policy.FileRule, 0, len(nodes))
+	type state struct {
+		path    string
+		visible bool // something of the host is shown here
+		access  policy.Access
+		deny    policy.Access
+		hidden  bool
+		secret  bool
+	}
+	stack := []state{{path: "/"}}
+	for i := range nodes {
+		n := &nodes[i]
+		for !within(n.path, stack[len(stack)-1].path) {
+			stack = stack[:len(stack)-1]
+		}
+		above := stack[len(stack)-1]
+		if above.visible && covered(above.path, n.path, mounts) {
+			above.visible, above.access = false, 0
+		}
+		at := above
+		at.path = n.path
+		at.deny |= n.deny
+		emit := func(a policy.Access, optional bool) {
+			rules = append(rules, policy.FileRule{Path: n.path, Access: a, Optional: optional, Origin: n.origin})
+		}
+		switch {
+		case above.hidden:
+		case n.hide, n.secret && !n.named:
+			at.hidden, at.secret = n.hide, true
+			if at.visible {
+				emit(policy.Hide, true)
+			}
+			at.visible, at.access = false, 0
+		case n.access != 0 && (!above.secret || n.named) && !(n.link && above.visible):
+			at.secret = false
+			at.access = n.access &^ at.deny
+			at.visible = true
+			if !above.visible || above.access != at.access {
+				emit(at.access, n.optional)
+			}
+		case at.visible && at.access&at.deny != 0:
+			at.access &^= at.deny
+			emit(at.access, true)
+		}
+		stack = append(stack, at)
+	}
+	return rules
+}
+
+// covered reports whether a private mount lies between a directory and a path
+// below it.
+func covered(dir, p string, mounts []string) bool {
+	for _, m := range mounts {
+		if m != p && m != dir && within(p, m) && within(m, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+// mergeStatements sorts statements so that a directory comes before what it
+// holds, one for each path.
+func mergeStatements(statements []statement) []statement {
+	out := slices.Clone(statements)
+	slices.SortFunc(out, func(a, b statement) int {
+		return cmp.Or(comparePaths(a.path, b.path),
+			// Equal paths in a fixed order, for the origin.
+			cmp.Compare(a.access, b.access), strings.Compare(a.origin, b.origin))
+	})
+	merged := out[:0]
+	for _, s := range out {
+		if len(merged) == 0 || merged[len(merged)-1].path != s.path {
+			merged = append(merged, s)
+			continue
+		}
+		m := &merged[len(merged)-1]
+		m.hide = m.hide || s.hide
+		m.secret = m.secret || s.secret
+		m.deny |= s.deny
+		if s.access != 0 {
+			m.optional = s.optional && (m.optional || m.access == 0)
+			m.link = s.link && (m.link || m.access == 0)
+			m.access |= s.access
+			m.named = m.named || s.named
+			m.origin = s.origin
+		}
+	}
+	return merged
+}
+
+// comparePaths orders by element: "/a/b" comes before "/a-b".
+func comparePaths(a, b string) int {
+	for i := 0; i < len(a) && i < len(b); i++ {
+		if a[i] == b[i] {
+			continue
+		}
+		if a[i] == '/' {
+			return -1
+		}
+		if b[i] == '/' {
+			return 1
+		}
+		return int(a[i]) - int(b[i])
+	}
+	return len(a) - len(b)
+}
+
+// listedStatements reads the lists of the profile. Presets are written for
+// every host: what they name and the host lacks is left to the driver, and only
+// what can be a link of the caller's making is looked up.
+func (c *collected) listedStatements(facts *Facts, workspace string) ([]statement, error) {
+	out := make([]statement, 0, 64)
+	for _, l := range [...]struct {
+		key key
+		statement
+	}{
+		{keyRead, statement{access: policy.ReadExec}},
+		{keyReadTry, statement{access: policy.ReadExec, optional: true}},
+		{keyWrite, statement{access: policy.All}},
+		{keyWriteTry, statement{access: policy.All, optional: true}},
+		{keyHide, statement{hide: true, optional: true}},
+		{keyDenyWrite, statement{deny: policy.Write, optional: true}},
+		{keyDenyExec, statement{deny: policy.Execute, optional: true}},
+	} {
+		for _, p := range c.values[l.key].parts {
+			builtin := strings.HasPrefix(p.origin, "preset ")
+			for _, item := range p.items {
+				s := l.statement
+				s.origin = p.origin
+				if builtin && item[0] == '/' {
+					s.path, s.named = item, true
+					out = append(out, s)
+					continue
+				}
+				if item[0] == '~' && facts.home() == "" && (builtin || s.optional) {
+					continue
+				}
+				var err error
+				if out, err = appendStatements(out, s, item, workspace, facts); err != nil {
+					return nil, at(p.origin, err)
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// appendStatements looks up what the caller wrote as a path and adds s for it,
+// or for all that it matches.
+func appendStatements(out []statement, s statement, item, base string, facts *Facts) ([]statement, error) {
+	p, err := facts.expand(item, base)
+	if err != nil {
+		return nil, err
+	}
+	pl, err := follow(facts.FS, p)
+	if err != nil && pl.missing && isGlob(p) {
+		matches, err := glob(facts.FS, p)
+		if err != nil {
+			return nil, err
+		}
+		if len(matches) == 0 && !s.optional {
+			return nil, &Error{What: quote(item) + " matches nothing", Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
+		}
+		for _, m := range matches {
+			pl, err := follow(facts.FS, m)
+			if pl.missing {
+				continue // a dangling link, or gone since
+			}
+			if err != nil {
+				return nil, err
+			}
+			if out, err = appendPlace(out, s, pl); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	if pl.missing && s.optional {
+		if s.access == 0 {
+			// It cannot be shown, but it could come to be.
+			s.path = pl.real
+			out = append(out, s)
+		}
+		return out, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.named = s.access != 0
+	return appendPlace(out, s, pl)
+}
+
+func appendPlace(out []statement, s statement, pl place) ([]statement, error) {
+	if s.access != 0 || s.hide {
+		if d := ownDirectory(pl.real); d != "" {
+			return nil, &Error{What: pl.real + ": " + d + " is the sandbox's own", Fix: "a device is given with --device"}
+		}
+	}
+	if s.access&policy.Write != 0 && pl.real == "/" {
+		return nil, &Error{What: "the whole file system is never writable", Fix: "name the directories to write"}
+	}
+	s.path = pl.real
+	out = append(out, s)
+	if s.access != 0 {
+		for _, l := range pl.links {
+			out = append(out, statement{path: l, origin: s.origin, access: policy.ReadExec, optional: true, named: true, link: true})
+		}
+	}
+	return out, nil
+}
+
+// ownDirectory returns the directory that every sandbox has of its own and that
+// holds p, or "".
+func ownDirectory(p string) string {
+	for _, d := range [...]string{"/proc", "/dev"} {
+		if within(p, d) && !strings.HasPrefix(p, "/dev/shm/") {
+			return d
+		}
+	}
+	return ""
+}
+
+// secretStatements adds the secrets that some grant would show; the others need
+// no look-up.
+func (c *collected) secretStatements(out []statement, facts *Facts, workspace string) ([]statement, error) {
+	grants := out
+	home := facts.home()
+	for _, p := range c.values[keySecrets].parts {
+		for _, item := range p.items {
+			if item[0] == '~' && home == "" {
+				continue
+			}
+			full, err := facts.expand(item, workspace)
+			if err != nil {
+				return nil, at(p.origin, err)
+			}
+			if home != "" && within(home, full) {
+				continue // /root, where that is the caller's own home
+			}
+			if !shows(grants, full) {
+				continue
+			}
+			s := statement{origin: p.origin, secret: true, optional: true}
+			if out, err = appendStatements(out, s, item, workspace, facts); err != nil {
+				return nil, at(p.origin, err)
+			}
+		}
+	}
+	return out, nil
+}
+
+// shows reports whether a grant covers a path, or part of what a pattern
+// matches.
+func shows(grants []statement, p string) bool {
+	fixed, pattern := p, false
+	if i := strings.IndexAny(p, `*?[{\`); i >= 0 {
+		fixed, pattern = p[:strings.LastIndexByte(p[:i], '/')], true
+		if fixed == "" {
+			fixed = "/"
+		}
+	}
+	for i := range grants {
+		g := &grants[i]
+		if g.access == 0 {
+			continue
+		}
+		if within(fixed, g.path) || pattern && within(g.path, fixed) && leadsTo(g.path, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// leadsTo reports whether what a pattern matches can be in dir.
+func leadsTo(dir, pattern string) bool {
+	for {
+		d, drest, _ := strings.Cut(dir, "/")
+		e, erest, more := strings.Cut(pattern, "/")
+		if strings.ContainsAny(e, `[{\`) || strings.Contains(e, "**") {
+			return true // too clever to tell
+		}
+		if e != d && e != "*" {
+			if !strings.ContainsAny(e, "*?") {
+				return false
+			}
+			return true
+		}
+		if drest == "" {
+			return true
+		}
+		if !more {
+			return false
+		}
+		dir, pattern = drest, erest
+	}
+}

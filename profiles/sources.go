@@ -1,0 +1,362 @@
+package profiles
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// presetNames lists the built-in profiles in the order in which they are shown.
+var presetNames = [...]string{"strict", "aicode", "development", "testing", "production", "webscraping", "docker", "unrestricted"}
+
+// projectFile may lie in a workspace. It can make the sandbox tighter; anything
+// else is refused unless the caller trusts that very content.
+const projectFile = ".sbxrun.yaml"
+
+// envPrefix begins the variables that set keys.
+const envPrefix = "SBXRUN_"
+
+// markerEnv tells programs in a sandbox that they are in one, and which.
+const markerEnv = "SBXRUN_SANDBOX"
+
+// source reads configuration through facts.FS.
+type source struct {
+	facts *Facts
+}
+
+// readFile returns the text of a regular file, or "" and false where there is
+// none. Anything but a regular file is an error: a fifo would block, and a
+// project's symbolic link could name any file of the caller.
+func (s source) readFile(name string, follow bool) (string, bool, error) {
+	stat := fs.Lstat
+	if follow {
+		stat = fs.Stat
+	}
+	rel := fsPath(name)
+	info, err := stat(s.facts.FS, rel)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	if err != nil {
+		return "", false, &Error{Where: name, What: "cannot be read", Err: pathCause(err)}
+	}
+	if !info.Mode().IsRegular() {
+		return "", false, &Error{Where: name, What: "is not a regular file"}
+	}
+	f, err := s.facts.FS.Open(rel)
+	if err != nil {
+		return "", false, &Error{Where: name, What: "cannot be read", Err: pathCause(err)}
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1)) // parse refuses more
+	if err != nil {
+		return "", false, &Error{Where: name, What: "cannot be read", Err: pathCause(err)}
+	}
+	return string(b), true, nil
+}
+
+// pathCause drops what an fs.PathError repeats of the message around it.
+func pathCause(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+// overlay reads a configuration file, nil if there is none.
+func (s source) overlay(name string) (*profile, error) {
+	src, ok, err := s.readFile(name, true)
+	if !ok || err != nil {
+		return nil, err
+	}
+	return parseOverlay(name, src)
+}
+
+func parseOverlay(name, src string) (*profile, error) {
+	p, err := parse(name, src, "")
+	if err != nil {
+		return nil, err
+	}
+	if v := &p.values[keyExtends]; v.isSet() {
+		return nil, &Error{Where: v.origin, What: "extends belongs in a profile file", Fix: "profile: " + v.s + " chooses the profile that this file changes"}
+	}
+	return p, nil
+}
+
+// load returns the profile of that name, or in that file, over what it extends.
+func (s source) load(name, where string) (*profile, error) {
+	return s.loadChain(name, where, nil)
+}
+
+func (s source) loadChain(name, where string, chain []string) (*profile, error) {
+	file, src, ok, err := s.find(name, where, chain)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		if p := preset(name); p != nil {
+			return p, nil
+		}
+		all := s.names()
+		fix := didYouMean(name, all)
+		if fix == "" {
+			fix = "there are " + strings.Join(all, ", ")
+		}
+		return nil, &Error{Where: where, What: "unknown profile " + name, Fix: fix}
+	}
+	if slices.Contains(chain, file) || len(chain) > 16 {
+		return nil, &Error{Where: where, What: "extends goes in a circle: " + strings.Join(append(chain, file), " -> ")}
+	}
+	p, err := parse(file, src, "")
+	if err != nil {
+		return nil, err
+	}
+	if v := &p.values[keyProfile]; v.isSet() {
+		return nil, &Error{Where: v.origin, What: "profile belongs in a configuration file", Fix: "extends: " + v.s + " builds on that profile"}
+	}
+	ext := p.values[keyExtends]
+	p.values[keyExtends] = value{}
+	p.name = strings.TrimSuffix(strings.TrimSuffix(path.Base(file), ".yaml"), ".yml")
+	if !ext.isSet() {
+		ext = value{origin: file, s: "strict"}
+	}
+	if ext.s != "none" {
+		if isFileName(ext.s) && !path.IsAbs(ext.s) && !strings.HasPrefix(ext.s, "~") {
+			ext.s = path.Join(path.Dir(file), ext.s)
+		}
+		base, err := s.loadChain(ext.s, ext.origin, append(chain, file))
+		if err != nil {
+			return nil, err
+		}
+		p.over(base)
+	}
+	return p, nil
+}
+
+// isFileName tells a profile file from a profile name.
+func isFileName(s string) bool {
+	return strings.Contains(s, "/") || strings.HasSuffix(s, ".yaml") || strings.HasSuffix(s, ".yml")
+}
+
+// find returns the file that defines a profile; none if only a preset can. A
+// profile file that extends its own name means the next of that name.
+func (s source) find(name, where string, chain []string) (file, src string, ok bool, err error) {
+	if isFileName(name) {
+		file, err := s.facts.absolute(name)
+		if err != nil {
+			return "", "", false, &Error{Where: where, What: err.Error()}
+		}
+		src, ok, err := s.readFile(file, true)
+		if err == nil && !ok {
+			err = &Error{Where: where, What: "profile file " + file + " does not exist"}
+		}
+		return file, src, ok, err
+	}
+	if name == "" || strings.ContainsAny(name, "\x00\n") || !fs.ValidPath(name) || name == "." {
+		return "", "", false, &Error{Where: where, What: "not a profile name: " + quote(name)}
+	}
+	for _, dir := range s.facts.ConfigDirs {
+		file := path.Join(dir, "profiles", name+".yaml")
+		if slices.Contains(chain, file) {
+			continue
+		}
+		if src, ok, err := s.readFile(file, true); ok || err != nil {
+			return file, src, ok, err
+		}
+	}
+	return "", "", false, nil
+}
+
+// names lists every profile: the presets, then those of the files.
+func (s source) names() []string {
+	names := slices.Clone(presetNames[:])
+	for _, dir := range s.facts.ConfigDirs {
+		entries, _ := fs.ReadDir(s.facts.FS, fsPath(path.Join(dir, "profiles")))
+		for _, e := range entries {
+			if n, ok := strings.CutSuffix(e.Name(), ".yaml"); ok && !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	return names
+}
+
+// fromEnviron reads the SBXRUN_ variables of the caller.
+func fromEnviron(environ []string) (p *profile, notes []string, err error) {
+	p = new(profile)
+	for _, kv := range environ {
+		rest, ok := strings.CutPrefix(kv, envPrefix)
+		if !ok {
+			continue
+		}
+		name, text, _ := strings.Cut(rest, "=")
+		k, ok := keyOfEnv(name)
+		where := "environment " + envPrefix + name
+		if !ok {
+			var all []string
+			for i := range keys {
+				if keys[i].env != "" {
+					all = append(all, keys[i].env)
+				}
+			}
+			if near := nearest(name, all); near != "" {
+				notes = append(notes, envPrefix+name+" is not known; did you mean "+envPrefix+near+"?")
+			}
+			continue
+		}
+		if text == "" {
+			continue // as if unset
+		}
+		if keys[k].kind == kindList {
+			items := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+			for _, item := range items {
+				if err := checkItem(k, item); err != nil {
+					return nil, nil, at(where, err)
+				}
+			}
+			p.add(k, where, items...)
+			continue
+		}
+		if keys[k].kind == kindBool {
+			switch text {
+			case "1":
+				text = "true"
+			case "0":
+				text = "false"
+			}
+		}
+		v, err := parseScalar(k, text, where)
+		if err != nil {
+			return nil, nil, at(where, err)
+		}
+		p.values[k] = v
+	}
+	return p, notes, nil
+}
+
+func keyOfEnv(name string) (key, bool) {
+	for i := range keys {
+		if keys[i].env == name && name != "" {
+			return key(i), true
+		}
+	}
+	return 0, false
+}
+
+// at gives err a place, if it has none.
+func at(where string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) && e.Where == "" {
+		moved := *e
+		moved.Where = where
+		return &moved
+	}
+	if e != nil {
+		return err
+	}
+	return &Error{Where: where, What: err.Error()}
+}
+
+// collected is every source below the flags, merged.
+type collected struct {
+	profile
+	name  string // of the profile
+	notes []string
+}
+
+// collect merges the profile, the configuration files, the project's file and
+// the environment; see [Resolve] for the order.
+func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
+	s := source{facts}
+	c := new(collected)
+	env, notes, err := fromEnviron(facts.Environ)
+	if err != nil {
+		return nil, err
+	}
+	c.notes = notes
+
+	// Overlays, the strongest first.
+	var overlays []*profile
+	for _, dir := range facts.ConfigDirs {
+		p, err := s.overlay(path.Join(dir, "config.yaml"))
+		if err != nil {
+			return nil, err
+		}
+		if p != nil {
+			overlays = append(overlays, p)
+		}
+	}
+	project, trusted, err := s.project(workspace)
+	if err != nil {
+		return nil, err
+	}
+
+	name, where := req.Profile, "flag --profile"
+	if name == "" {
+		from := append([]*profile{env}, overlays...)
+		if trusted {
+			from = slices.Insert(from, 1, project)
+		}
+		name, where = "strict", ""
+		for _, p := range from {
+			if v := &p.values[keyProfile]; v.isSet() {
+				name, where = v.s, v.origin
+				break
+			}
+		}
+	}
+	base, err := s.load(name, where)
+	if err != nil {
+		return nil, err
+	}
+	c.profile = *base
+	c.name = base.name
+
+	lay := func(p *profile) {
+		q := *p
+		q.over(&c.profile)
+		c.profile = q
+	}
+	for _, p := range slices.Backward(overlays) {
+		lay(p)
+	}
+	if project != nil {
+		before := c.profile
+		lay(project)
+		if !trusted {
+			if err := tightens(&before, project, path.Join(workspace, projectFile)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	lay(env)
+	c.profile.name = c.name
+	c.values[keyProfile] = value{}
+	return c, nil
+}
+
+// project reads the workspace's own file and tells whether the caller trusts
+// its content.
+func (s source) project(workspace string) (*profile, bool, error) {
+	if workspace == "" {
+		return nil, false, nil
+	}
+	name := path.Join(workspace, projectFile)
+	src, ok, err := s.readFile(name, false)
+	if !ok || err != nil {
+		return nil, false, err
+	}
+	p, err := parseOverlay(name, src)
+	if err != nil {
+		return nil, false, err
+	}
+	trusted, err := s.trusts(name, src)
+	return p, trusted, err
+}

@@ -1,0 +1,85 @@
+package profiles
+
+import (
+	"io/fs"
+	"path"
+	"strings"
+)
+
+// findWorkspace returns the directory that a run works in, without symbolic
+// links, and how the caller named it.
+func findWorkspace(req *Request, facts *Facts) (dir, where string, err error) {
+	if req.Dir == "" {
+		if !path.IsAbs(facts.Cwd) {
+			return "", "", &Error{Where: "workspace", What: "there is no working directory", Fix: "name one with --cd"}
+		}
+		// The system gave it, without symbolic links; it may be gone by now.
+		info, err := fs.Lstat(facts.FS, fsPath(facts.Cwd))
+		if err != nil {
+			return "", "", &Error{Where: "workspace", What: facts.Cwd, Err: pathCause(err), Fix: "change to a directory that exists, or name one with --cd"}
+		}
+		if info.IsDir() {
+			return facts.Cwd, "workspace", nil
+		}
+	}
+	where = "flag --cd"
+	p, err := facts.absolute(req.Dir)
+	if err != nil {
+		return "", "", at(where, err)
+	}
+	pl, err := follow(facts.FS, p)
+	if err != nil {
+		return "", "", at(where, err)
+	}
+	if !pl.mode.IsDir() {
+		return "", "", &Error{Where: where, What: p + " is not a directory", Fix: "name the directory to work in"}
+	}
+	return pl.real, where, nil
+}
+
+// checkWorkspace refuses directories that hold the system or the caller's whole
+// home: writable, they would undo the rest of the policy.
+func checkWorkspace(dir, where string, facts *Facts, secrets []string) error {
+	fix := "change to a project's directory, name one with --cd, or show none with --workspace none"
+	bad := func(why string) error {
+		return &Error{Where: where, What: dir + " cannot be the workspace: " + why, Fix: fix}
+	}
+	if dir == "/" {
+		return bad("it is the whole file system")
+	}
+	if strings.ContainsAny(dir, "\x00\n") {
+		return bad("its name holds a newline")
+	}
+	if home := facts.home(); home != "" && within(home, dir) {
+		if home == dir {
+			return bad("it is the home directory, with keys and start-up files in it")
+		}
+		return bad("it holds the home directory")
+	}
+	if systemDirectory(dir) {
+		return bad("it is a system directory")
+	}
+	for _, s := range secrets {
+		if within(dir, s) {
+			return bad("it is in " + s + ", which holds secrets")
+		}
+	}
+	return nil
+}
+
+// systemDirectory reports whether dir belongs to the system (hier(7)). Places
+// below /usr where people keep sources are not the system's.
+func systemDirectory(dir string) bool {
+	for _, d := range [...]string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr"} {
+		if within(dir, d) {
+			return !strings.HasPrefix(dir, "/usr/src/") && !strings.HasPrefix(dir, "/usr/local/src/")
+		}
+	}
+	for _, d := range [...]string{"/home", "/root", "/run", "/var", "/tmp", "/var/tmp", "/opt", "/srv", "/mnt", "/media", "/nix", "/snap",
+		"/var/lib", "/var/log", "/var/run", "/var/spool", "/var/cache", "/usr/src", "/usr/local/src"} {
+		if dir == d {
+			return true
+		}
+	}
+	return false
+}

@@ -20,8 +20,9 @@ const patience = 2 * time.Second
 // A Group is one directory in each hierarchy that a run needs. Its methods are
 // not for concurrent use, but for Kill, which may be called while others run.
 type Group struct {
-	name  string
-	slots []slot
+	name   string
+	memory int64 // limit, bytes
+	slots  []slot
 }
 
 type slot struct {
@@ -42,11 +43,12 @@ func Prepare(l Layout, r *specs.LinuxResources) (*Group, error) {
 		return nil, fmt.Errorf("cgroups: getrandom: %w", err)
 	}
 	name := groupName(time.Now(), os.Getpid(), binary.NativeEndian.Uint64(random[:]))
-	setup, err := Plan(l, r, name)
+	limits, err := LimitsOf(r)
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{name: name, slots: make([]slot, 0, len(setup.Parents))}
+	setup := plan(l, limits, name)
+	g := &Group{name: name, memory: limits.Memory, slots: make([]slot, 0, len(setup.Parents))}
 	missing := setup.Missing
 	for _, p := range setup.Parents {
 		fd, err := openParent(&p)
@@ -195,11 +197,16 @@ func (g *Group) Stats() (Stats, error) {
 		if s.Controllers.Has(Memory) {
 			if s.V2 {
 				read("memory.peak", optional, counter{"", &st.MemoryPeak})
-				read("memory.events", required, counter{"oom", &st.MemoryDenied}, counter{"oom_kill", &st.OOMKills})
+				var reached uint64
+				read("memory.events", required, counter{"oom", &reached}, counter{"oom_kill", &st.OOMKills})
+				st.MemoryLimitReached = reached > 0
 			} else {
 				read("memory.max_usage_in_bytes", required, counter{"", &st.MemoryPeak})
-				read("memory.failcnt", required, counter{"", &st.MemoryDenied})
 				read("memory.oom_control", required, counter{"oom_kill", &st.OOMKills})
+				// v1 counts no such event, and what memsw refused is not in any
+				// failcnt (seen on Linux 6.18). A page that did not fit in
+				// means that the peak is the limit, rounded down to pages.
+				st.MemoryLimitReached = st.MemoryPeak+uint64(os.Getpagesize()) > uint64(g.memory)
 			}
 		}
 		if s.Controllers.Has(Pids) {

@@ -182,12 +182,15 @@ func placeV2(h *Hierarchy, want Controllers) (d *Dir, have Controllers, steps []
 		return d, want, nil, nil
 	}
 	have = want & (d.Available | d.ParentEnabled)
-	if lost := want &^ have; lost != 0 {
+	if lost := want &^ have; lost != 0 && d.Top {
+		missing = each(lost, "this kernel has it not, or has it off, or on a v1 hierarchy that is not mounted here",
+			"check /proc/cgroups, and the kernel's command line for cgroup_disable (or for cgroup_enable=memory, which some boards need)")
+	} else if lost != 0 {
 		missing = each(lost, "it is not delegated to "+d.Path+" (see cgroup.controllers there)",
 			"as root: systemctl edit user@.service, add [Service] and Delegate=cpu memory pids, then log in again; or: systemd-run --user --scope -p Delegate=yes sbxrun …")
-		if have == 0 {
-			return d, 0, nil, missing
-		}
+	}
+	if have == 0 {
+		return d, 0, nil, missing
 	}
 	if enable := have &^ d.Enabled &^ d.ParentEnabled; enable != 0 {
 		if !d.Top {

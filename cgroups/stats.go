@@ -10,7 +10,7 @@ import "time"
 //
 //   - OOMKills > 0: the kernel's out-of-memory killer ended processes of the
 //     group (memory.events oom_kill; v1: memory.oom_control oom_kill).
-//     MemoryDenied > 0 beside it: for the group's own limit. Without it, the
+//     MemoryLimitReached beside it: for the group's own limit. Without it, the
 //     memory of the host or of a group above ran out.
 //   - PidsDenied > 0: forks failed with EAGAIN at the group's limit
 //     (pids.events max).
@@ -20,9 +20,13 @@ import "time"
 // that was registered in cgroup.event_control, which costs each run more than
 // it gives: the count is read when the command has ended, which ends the rest.
 type Stats struct {
-	MemoryPeak   uint64 // bytes; memory.peak, since Linux 5.19. v1: memory.max_usage_in_bytes
-	MemoryDenied uint64 // times that the limit was reached and nothing could be reclaimed; memory.events oom. v1: memory.failcnt, which counts also what reclaiming then satisfied
-	OOMKills     uint64 // processes
+	MemoryPeak uint64 // bytes; memory.peak, since Linux 5.19. v1: memory.max_usage_in_bytes
+	OOMKills   uint64 // processes
+
+	// MemoryLimitReached reports that the group asked for more than its limit
+	// and nothing could be reclaimed: memory.events oom. v1: the peak is the
+	// limit, which may also have been reached by what could be reclaimed.
+	MemoryLimitReached bool
 
 	PidsPeak   uint64 // processes and threads; pids.peak, since Linux 6.1
 	PidsDenied uint64 // forks

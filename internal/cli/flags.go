@@ -94,7 +94,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 		return err
 	})
 	arg("device", "", "PATH", "give access to a device node", paths(&r.Devices))
-	arg("workspace", "", "bind|ro", "how the workspace is shown: writable or read-only", oneOf(&r.Workspace, "bind", "ro"))
+	arg("workspace", "", "bind|ro|none", "how the workspace is shown: writable, read-only, not at all", oneOf(&r.Workspace, "bind", "ro", "none"))
 
 	arg("env", "e", "KEY[=VALUE]", "set a variable, or pass the caller's", func(s string) error {
 		if err := checkEnv(s); err != nil {
@@ -160,6 +160,8 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 		return err
 	})
 	arg("hostname", "", "NAME", "host name in the sandbox", text(&r.Hostname))
+	arg("selinux-label", "", "LABEL", "SELinux label of the command", text(&r.SELinux))
+	arg("apparmor-profile", "", "NAME", "AppArmor profile of the command", text(&r.AppArmor))
 	arg("require", "", "LAYER", "refuse to run without this layer", layers(&r.Require))
 	arg("allow-degraded", "", "LAYER", "run without this layer where the host cannot give it", layers(&r.Degrade))
 	arg("driver", "", "NAME", "what isolates (default auto: the first that works here)", text(&r.Driver))

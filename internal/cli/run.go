@@ -103,15 +103,16 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, names, err := o.resolve(facts)
+	r, err := o.resolve(facts)
 	if err != nil {
-		return nil, invalid(err)
-	}
-	if o.dryRun {
-		return nil, o.printDryRun(p, names, facts)
+		return nil, err
 	}
 	ctx := context.Background()
-	d, err := selectDriver(ctx, facts, names, p, o.req.Require)
+	if o.dryRun {
+		return nil, o.printDryRun(ctx, r, facts)
+	}
+	p := r.Policy
+	d, err := selectDriver(ctx, facts, r.Drivers, p, o.req.Require)
 	if err != nil {
 		return nil, err
 	}

@@ -160,7 +160,7 @@ var presetProduction = profile{name: "production", values: [numKeys]value{
 	keyWallTime:    {origin: "preset strict", n: 300000000000},
 	keyKillAfter:   {origin: "preset strict", n: 5000000000},
 	keyOutput:      {origin: "preset strict", n: 1048576},
-	keySeccomp:     {origin: "preset strict", s: "strict"},
+	keySeccomp:     {origin: "preset production", s: "production"},
 	keyRequire:     {parts: []part{{"preset strict", listStrictRequire[:]}}},
 }}
 

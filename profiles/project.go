@@ -20,20 +20,31 @@ func TrustLine(file, content string) string {
 	return hex.EncodeToString(sum[:]) + " " + file
 }
 
+// maxTrusted bounds the list of trusted files: some ten thousand lines.
+const maxTrusted = 1 << 20
+
 func (s source) trusts(file, content string) (bool, error) {
 	if len(s.facts.ConfigDirs) == 0 {
 		return false, nil
 	}
-	list, ok, err := s.readFile(path.Join(s.facts.ConfigDirs[0], trustedFile), true)
+	list, ok, err := s.readFile(path.Join(s.facts.ConfigDirs[0], trustedFile), true, maxTrusted)
 	if !ok || err != nil {
 		return false, err
 	}
 	return slices.Contains(strings.Split(list, "\n"), TrustLine(file, content)), nil
 }
 
+// howToTrust is the hint for a file that the caller may well have written.
+func (s source) howToTrust(file, content string) string {
+	if len(s.facts.ConfigDirs) == 0 {
+		return "take the key out, or give the same by a flag"
+	}
+	return "take the key out, or trust the file as it is now by this line in " + path.Join(s.facts.ConfigDirs[0], trustedFile) + ": " + TrustLine(file, content)
+}
+
 // tightens reports the first value of over that would give the command more
 // than base does.
-func tightens(base, over *profile, file string) error {
+func tightens(base, over *profile, fix string) error {
 	for k := range over.values {
 		v := &over.values[k]
 		if !v.isSet() || tighter(key(k), &base.values[k], v) {
@@ -46,7 +57,7 @@ func tightens(base, over *profile, file string) error {
 		return &Error{
 			Where: where,
 			What:  keys[k].name + ": a project may only make the sandbox tighter, and this gives more than profile and configuration do",
-			Fix:   "to trust the file as it is now, run: sbxrun profile check --trust " + file,
+			Fix:   fix,
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package profiles
 
 import (
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"path"
@@ -13,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/seccomp"
 )
 
 // A Resolved is a request turned into a policy, with what is not policy: which
@@ -69,6 +69,14 @@ func Resolve(req *Request, facts *Facts) (*Resolved, error) {
 		return nil, err
 	}
 	r := &resolver{collected: c, req: req, facts: facts, workspace: workspace}
+	if home := facts.home(); home != "" {
+		// Everything is compared by its real path, the home too.
+		if pl, err := follow(facts.FS, path.Clean(home)); err == nil && len(pl.links) > 0 {
+			moved := *facts
+			moved.Home = pl.real
+			r.facts, r.homeLinks = &moved, pl.links
+		}
+	}
 	return r.resolve(where)
 }
 
@@ -81,6 +89,8 @@ type resolver struct {
 	user     User
 	userName string
 	home     string // HOME of the command
+
+	homeLinks []string // symbolic links on the way to the caller's home
 }
 
 // enum returns an enumerated value; one that nobody set is the tightest.
@@ -492,6 +502,14 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 	case name == "" || name == "none":
 		return nil
 	case !strings.Contains(name, "/") && !strings.HasSuffix(name, ".json"):
+		names := seccomp.Names()
+		if !slices.Contains(names, name) {
+			fix := didYouMean(name, names)
+			if fix == "" {
+				fix = "a file is named with a / or ends in .json"
+			}
+			return &Error{Where: r.where(keySeccomp), What: "unknown system call filter " + quote(name) + ": want none, " + strings.Join(names, ", ") + " or a file", Fix: fix}
+		}
 		p.Seccomp = name
 		return nil
 	}
@@ -499,27 +517,17 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 	if err != nil {
 		return at(r.where(keySeccomp), err)
 	}
-	info, err := fs.Stat(r.facts.FS, fsPath(file))
-	if err == nil && !info.Mode().IsRegular() {
-		return &Error{Where: r.where(keySeccomp), What: file + " is not a regular file"}
+	src, ok, err := source{r.facts}.readFile(file, true, seccomp.MaxProfile)
+	if err == nil && !ok {
+		err = &Error{What: "seccomp profile " + file + " does not exist"}
 	}
-	if err == nil && info.Size() > 1<<20 {
-		return &Error{Where: r.where(keySeccomp), What: file + " is larger than 1 MiB"}
-	}
-	b, err := fs.ReadFile(r.facts.FS, fsPath(file))
 	if err != nil {
-		return &Error{Where: r.where(keySeccomp), What: "seccomp profile " + file, Err: pathCause(err)}
+		return at(r.where(keySeccomp), err)
 	}
-	d := json.NewDecoder(strings.NewReader(string(b)))
-	d.DisallowUnknownFields()
-	var s specs.LinuxSeccomp
-	if err := d.Decode(&s); err != nil {
-		return &Error{Where: r.where(keySeccomp), What: file + " is not a seccomp profile in the OCI runtime specification's form", Err: err}
+	p.OCI.Linux.Seccomp, err = seccomp.Parse([]byte(src))
+	if err != nil {
+		return &Error{Where: r.where(keySeccomp), What: file, Err: err}
 	}
-	if s.DefaultAction == "" {
-		return &Error{Where: r.where(keySeccomp), What: file + " has no defaultAction", Fix: `for example "defaultAction": "SCMP_ACT_ERRNO"`}
-	}
-	p.OCI.Linux.Seccomp = &s
 	return nil
 }
 
@@ -590,11 +598,9 @@ func (r *resolver) mounts(p *policy.Policy) error {
 	}
 	for _, part := range r.values[keyDevices].parts {
 		for _, item := range part.items {
-			mt, err := r.device(item)
-			if err != nil {
+			if err := r.device(p, item); err != nil {
 				return at(part.origin, err)
 			}
-			m = append(m, mt)
 		}
 	}
 	for _, b := range r.req.Binds {
@@ -623,20 +629,46 @@ func splitTmpfs(s string) (dest string, size uint64, err error) {
 	return dest, size, nil
 }
 
-// device shows a device node of the host in its place.
-func (r *resolver) device(item string) (specs.Mount, error) {
+// device gives a device node of the host, or all of a directory below /dev
+// (/dev/dri), in its place.
+func (r *resolver) device(p *policy.Policy, item string) error {
 	name, err := r.facts.absolute(item)
 	if err != nil {
-		return specs.Mount{}, err
+		return err
 	}
 	pl, err := follow(r.facts.FS, name)
 	if err != nil {
-		return specs.Mount{}, err
+		return err
 	}
-	if pl.mode&fs.ModeDevice == 0 && !(pl.mode.IsDir() && strings.HasPrefix(pl.real, "/dev/")) {
-		return specs.Mount{}, &Error{What: name + " is not a device", Fix: "files are shown with --ro and --rw"}
+	if pl.mode.IsDir() && strings.HasPrefix(pl.real, "/dev/") {
+		entries, err := fs.ReadDir(r.facts.FS, fsPath(pl.real))
+		if err != nil {
+			return &Error{What: name + " cannot be listed", Err: pathCause(err)}
+		}
+		for _, e := range entries {
+			if e.Type()&fs.ModeDevice == 0 {
+				continue
+			}
+			if err := r.device(p, path.Join(pl.real, e.Name())); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return specs.Mount{Destination: name, Type: "bind", Source: pl.real, Options: []string{"rbind", "nosuid", "noexec", "rw"}}, nil
+	if pl.mode&fs.ModeDevice == 0 {
+		return &Error{What: name + " is not a device", Fix: "files are shown with --ro and --rw"}
+	}
+	info, err := fs.Stat(r.facts.FS, fsPath(pl.real))
+	if err != nil {
+		return &Error{What: name, Err: pathCause(err)}
+	}
+	d := specs.LinuxDevice{Path: pl.real, Type: "b"}
+	if pl.mode&fs.ModeCharDevice != 0 {
+		d.Type = "c"
+	}
+	d.Major, d.Minor = deviceNumber(info)
+	p.OCI.Linux.Devices = append(p.OCI.Linux.Devices, d)
+	return nil
 }
 
 // bind shows a host path at another place.
@@ -722,6 +754,11 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 			if st, err = appendStatements(st, f.statement, item, r.facts.Cwd, r.facts); err != nil {
 				return at(f.flag, err)
 			}
+		}
+	}
+	if r.home == r.facts.Home {
+		for _, l := range r.homeLinks {
+			st = append(st, statement{path: l, access: policy.ReadExec, optional: true, named: true, link: true, origin: "home"})
 		}
 	}
 	if p.Egress.Mode == policy.EgressHost {

@@ -2,6 +2,8 @@ package profiles
 
 import (
 	"cmp"
+	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -103,6 +105,10 @@ func covered(dir, p string, mounts []string) bool {
 // holds, one for each path.
 func mergeStatements(statements []statement) []statement {
 	out := slices.Clone(statements)
+	for i := range out {
+		// Only a grant can name a secret and so lift it.
+		out[i].named = out[i].named && out[i].access != 0
+	}
 	slices.SortFunc(out, func(a, b statement) int {
 		return cmp.Or(comparePaths(a.path, b.path),
 			// Equal paths in a fixed order, for the origin.
@@ -224,10 +230,13 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 		}
 		return out, nil
 	}
+	if s.optional && errors.Is(err, fs.ErrPermission) {
+		return out, nil // what the caller cannot reach, the command cannot
+	}
 	if err != nil {
 		return nil, err
 	}
-	s.named = s.access != 0
+	s.named = true
 	return appendPlace(out, s, pl)
 }
 

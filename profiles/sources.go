@@ -30,7 +30,7 @@ type source struct {
 // readFile returns the text of a regular file, or "" and false where there is
 // none. Anything but a regular file is an error: a fifo would block, and a
 // project's symbolic link could name any file of the caller.
-func (s source) readFile(name string, follow bool) (string, bool, error) {
+func (s source) readFile(name string, follow bool, limit int64) (string, bool, error) {
 	stat := fs.Lstat
 	if follow {
 		stat = fs.Stat
@@ -51,7 +51,7 @@ func (s source) readFile(name string, follow bool) (string, bool, error) {
 		return "", false, &Error{Where: name, What: "cannot be read", Err: pathCause(err)}
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1)) // parse refuses more
+	b, err := io.ReadAll(io.LimitReader(f, limit+1)) // the parsers refuse more
 	if err != nil {
 		return "", false, &Error{Where: name, What: "cannot be read", Err: pathCause(err)}
 	}
@@ -69,7 +69,7 @@ func pathCause(err error) error {
 
 // overlay reads a configuration file, nil if there is none.
 func (s source) overlay(name string) (*profile, error) {
-	src, ok, err := s.readFile(name, true)
+	src, ok, err := s.readFile(name, true, maxFile)
 	if !ok || err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (s source) find(name, where string, chain []string) (file, src string, ok b
 		if err != nil {
 			return "", "", false, &Error{Where: where, What: err.Error()}
 		}
-		src, ok, err := s.readFile(file, true)
+		src, ok, err := s.readFile(file, true, maxFile)
 		if err == nil && !ok {
 			err = &Error{Where: where, What: "profile file " + file + " does not exist"}
 		}
@@ -164,7 +164,7 @@ func (s source) find(name, where string, chain []string) (file, src string, ok b
 		if slices.Contains(chain, file) {
 			continue
 		}
-		if src, ok, err := s.readFile(file, true); ok || err != nil {
+		if src, ok, err := s.readFile(file, true, maxFile); ok || err != nil {
 			return file, src, ok, err
 		}
 	}
@@ -293,7 +293,7 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 			overlays = append(overlays, p)
 		}
 	}
-	project, trusted, err := s.project(workspace)
+	project, src, trusted, err := s.project(workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +331,7 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 		before := c.profile
 		lay(project)
 		if !trusted {
-			if err := tightens(&before, project, path.Join(workspace, projectFile)); err != nil {
+			if err := tightens(&before, project, s.howToTrust(path.Join(workspace, projectFile), src)); err != nil {
 				return nil, err
 			}
 		}
@@ -344,19 +344,18 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 
 // project reads the workspace's own file and tells whether the caller trusts
 // its content.
-func (s source) project(workspace string) (*profile, bool, error) {
+func (s source) project(workspace string) (p *profile, src string, trusted bool, err error) {
 	if workspace == "" {
-		return nil, false, nil
+		return nil, "", false, nil
 	}
 	name := path.Join(workspace, projectFile)
-	src, ok, err := s.readFile(name, false)
+	src, ok, err := s.readFile(name, false, maxFile)
 	if !ok || err != nil {
-		return nil, false, err
+		return nil, "", false, err
 	}
-	p, err := parseOverlay(name, src)
-	if err != nil {
-		return nil, false, err
+	if p, err = parseOverlay(name, src); err != nil {
+		return nil, "", false, err
 	}
-	trusted, err := s.trusts(name, src)
-	return p, trusted, err
+	trusted, err = s.trusts(name, src)
+	return p, src, trusted, err
 }

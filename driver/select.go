@@ -49,6 +49,16 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 			return nil, &policy.InvalidError{Field: "driver", Value: name, Want: "one of " + strings.Join(driverNames(known), ", ")}
 		}
 	}
+	if len(names) == 1 && names[0] != Auto {
+		// With nothing to fall back to there is nothing to choose: Start finds
+		// out whether the driver will do, and says why not. Asking it first
+		// would build a sandbox only to throw it away.
+		d := find(known, names[0])
+		if log != nil {
+			log(Step{Driver: d.Name()})
+		}
+		return d, nil
+	}
 	for _, name := range names {
 		if name != Auto {
 			if d := find(known, name); try(d) {

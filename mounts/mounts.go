@@ -95,8 +95,8 @@ type Entry struct {
 	Attr   Attr
 	IsDir  bool // Bind, Mask: what the source (or what is masked) is
 
-	// Optional entries in a mount (Mask, Readonly) are passed over if there is
-	// nothing at Target.
+	// Optional entries that change what is there (Mask, Readonly) are passed
+	// over if nothing is.
 	Optional bool
 
 	Mode   uint32 // Scratch, Tmpfs, Dir, File: permission bits; 0 is 0755, for File 0644
@@ -181,14 +181,23 @@ func (b *builder) add(e *Entry) error {
 	case strings.IndexByte(e.Target, 0) >= 0 || strings.IndexByte(e.Source, 0) >= 0:
 		return &TargetError{e.Target, "contains a NUL byte"}
 	}
-	mount, err := b.parents(e.Target)
+	change := e.Kind == Mask || e.Kind == Readonly
+	mount, err := b.parents(e.Target, !change)
 	if err != nil {
+		if change && e.Optional {
+			return nil // hidden already
+		}
 		return err
 	}
 	op := Op{Entry: *e, InBind: mount}
 	old := b.kinds[e.Target]
 	switch e.Kind {
 	case Symlink, File, Dir:
+		if e.Kind == File && (mount || old == Bind) {
+			// Mounted over what is there.
+			op.InBind = true
+			break
+		}
 		if mount {
 			return &TargetError{e.Target, "lies in a mount, where nothing is created"}
 		}
@@ -200,15 +209,16 @@ func (b *builder) add(e *Entry) error {
 		}
 	case Mask, Readonly:
 		if !mount && old == 0 {
+			if e.Optional {
+				return nil // nothing of the host is visible there
+			}
 			return &TargetError{e.Target, "is not there, so there is nothing to change"}
 		}
 		op.InBind = true
 	default:
-		if old == Symlink || old == File || (old != 0 && old != Dir && !e.isDir()) {
-			// Mounting over a symlink would be a mount elsewhere.
-			if old == Symlink {
-				return &TargetError{e.Target, "is a symbolic link"}
-			}
+		if old == Symlink {
+			// Mounting on it would be a mount elsewhere.
+			return &TargetError{e.Target, "is a symbolic link"}
 		}
 		if old != 0 {
 			op.InBind = true
@@ -232,9 +242,10 @@ func (e *Entry) isDir() bool {
 	return true
 }
 
-// parents makes the directories above target that are part of the root, and
-// reports whether target lies in a mount.
-func (b *builder) parents(target string) (mount bool, err error) {
+// parents looks at the directories above target and reports whether target lies
+// in a mount. With create it makes those that are part of the root or of private
+// storage.
+func (b *builder) parents(target string, create bool) (mount bool, err error) {
 	for i := 1; i < len(target); i++ {
 		if target[i] != '/' {
 			continue
@@ -242,7 +253,7 @@ func (b *builder) parents(target string) (mount bool, err error) {
 		dir := target[:i]
 		switch k := b.kinds[dir]; k {
 		case 0:
-			if mount {
+			if mount || !create {
 				continue // a directory of the mount's own
 			}
 			b.ops = append(b.ops, Op{Entry: Entry{Kind: Dir, Target: dir}})

@@ -220,13 +220,30 @@ func (b *lowering) mkdir(o *Op) {
 	b.p.Call(0, sys.Step{Name: "mkdirat", Path: o.Target}, unix.SYS_MKDIRAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(mode(o)))
 }
 
+// file creates a file. Where a mount already shows something at the target, the
+// file is made in the root under a name that is removed again, and mounted over
+// it.
 func (b *lowering) file(o *Op) {
+	if !o.InBind {
+		b.create(o, rel(o.Target))
+		return
+	}
+	const name = ".file"
+	b.create(o, name)
+	b.cloneFrom(b.root.Value(), name, o, ReadOnly|NoExec|NoDev)
+	b.p.Call(0, sys.Step{Name: "unlinkat", Path: name}, unix.SYS_UNLINKAT, b.root.Value(), b.p.Str(name), sys.Imm(0))
+	b.attach(o)
+}
+
+func (b *lowering) create(o *Op, name string) {
 	p := b.p
-	p.Call(b.src, sys.Step{Name: "openat", Path: o.Target}, unix.SYS_OPENAT, b.root.Value(), p.Str(rel(o.Target)),
+	p.Call(b.src, sys.Step{Name: "openat", Path: o.Target}, unix.SYS_OPENAT, b.root.Value(), p.Str(name),
 		sys.Imm(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(mode(o)))
 	if o.Data != "" {
 		p.Call(0, sys.Step{Name: "write", Path: o.Target}, unix.SYS_WRITE, b.src.Value(), p.Data(o.Data), sys.Imm(len(o.Data)))
 	}
+	// Open for writing, it would keep the root from becoming read-only.
+	p.Call(0, sys.Step{Name: "close", Path: o.Target}, unix.SYS_CLOSE, b.src.Value())
 }
 
 // mountpoint makes what the mount in tree will be attached to, if it is not

@@ -77,5 +77,6 @@ const (
 	stageStart                 // PID 1, after Go
 	stageClone                 // cloning the command
 	stageCommand               // the command's process, before execve
+	stageAfter                 // PID 1, after the command was executed
 	stageExec                  // execve itself
 )

@@ -17,6 +17,8 @@ type stage struct {
 	init     sys.Runnable // PID 1, up to the wait for Go
 	start    sys.Runnable // PID 1, after Go
 	command  sys.Runnable // the command's process
+	epilogue sys.Runnable // PID 1: closes what is the command's
+	after    sys.Runnable // PID 1, after the command was executed
 
 	ctl uintptr // the socket to the supervisor
 
@@ -102,6 +104,14 @@ func (s *stage) main() {
 		s.fail(s.failStage, uintptr(s.failStep), uintptr(s.failErrno))
 	}
 	sys.Raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, s.nowAddr, 0, 0, 0, 0)
+	n, e := s.epilogue.Run(&s.regs)
+	if e == 0 {
+		n, e = s.after.Run(&s.regs)
+	}
+	if e != 0 {
+		s.killAll()
+		s.fail(stageAfter, n, e)
+	}
 	s.serve(pid)
 	s.killAll()
 	s.msg.Kind = msgExited
@@ -187,7 +197,8 @@ func (s *stage) serve(pid uintptr) {
 	s.sigset[0] = 1 << (uint(unix.SIGCHLD) - 1)
 	sfd, e := sys.Raw(unix.SYS_SIGNALFD4, ^uintptr(0), s.sigsetAddr, 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK, 0, 0)
 	if e != 0 {
-		s.fail(stageStart, 0, e)
+		s.killAll()
+		s.fail(stageAfter, 0, e)
 	}
 	for {
 		// Reaped before the first wait too: a command may have ended before

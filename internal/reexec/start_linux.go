@@ -20,8 +20,9 @@ type Config struct {
 
 	// Init runs as PID 1 right after the clone, while the supervisor goes on;
 	// Start runs as PID 1 once the supervisor called Go; Command runs in the
-	// process that becomes the command. They share one set of registers.
-	Init, Start, Command *sys.Program
+	// process that becomes the command; After runs as PID 1 once the command
+	// was executed. They share one set of registers.
+	Init, Start, Command, After *sys.Program
 
 	// Cgroup is the register that holds the descriptor of the cgroup that the
 	// command is cloned into (CLONE_INTO_CGROUP, Linux 5.7); 0 is none.
@@ -101,7 +102,15 @@ func Start(cfg *Config) (*Child, error) {
 
 	prologue := closeOthers(append(slices.Clone(cfg.Keep), pair[1]))
 	st.prologue = prologue.Runnable()
-	st.init, st.start, st.command = cfg.Init.Runnable(), cfg.Start.Runnable(), cfg.Command.Runnable()
+	// What the command has is the command's: a pipe that PID 1 kept open would
+	// never end.
+	keep := []int{pair[1]}
+	for _, d := range cfg.Dirs {
+		keep = append(keep, d.ParentFD)
+	}
+	epilogue := closeOthers(keep)
+	st.epilogue = epilogue.Runnable()
+	st.init, st.start, st.command, st.after = cfg.Init.Runnable(), cfg.Start.Runnable(), cfg.Command.Runnable(), cfg.After.Runnable()
 
 	var pidfd int32 = -1
 	args := &sys.CloneArgs{
@@ -112,6 +121,7 @@ func Start(cfg *Config) (*Child, error) {
 	pid, err := sys.Fork(args, stageMain, sys.Addr(st))
 	unix.Close(pair[1])
 	runtime.KeepAlive(prologue)
+	runtime.KeepAlive(epilogue)
 	if err != nil {
 		unix.Close(pair[0])
 		return nil, &StepError{Stage: "clone", Step: "clone3", Errno: errnoOf(err)}
@@ -292,6 +302,8 @@ func (c *Child) failure(m message) error {
 		e.Stage, step = "command", sys.Step{Name: "clone3"}
 	case stageCommand:
 		e.Stage, step = "command", c.cfg.Command.Step(e.Index)
+	case stageAfter:
+		e.Stage, step = "init", c.cfg.After.Step(e.Index)
 	case stageExec:
 		return &ExecError{Errno: e.Errno}
 	}

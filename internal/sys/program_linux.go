@@ -187,6 +187,17 @@ func Ptr[T any](p *Program, v *T) Value {
 	return Value{n: uintptr(unsafe.Pointer(v))}
 }
 
+// fprog is struct sock_fprog of seccomp(2).
+type fprog struct {
+	len    uint16
+	filter uintptr
+}
+
+// Fprog is a pointer to a struct sock_fprog for an array of struct sock_filter.
+func (p *Program) Fprog(filter string) Value {
+	return Ptr(p, &fprog{len: uint16(len(filter) / 8), filter: p.Data(filter).n})
+}
+
 // Fail appends a step that fails with e: for injecting faults in tests.
 func (p *Program) Fail(step Step, e syscall.Errno) {
 	p.Call(0, step, callFail, Imm(e))

@@ -165,3 +165,21 @@ func LandlockABI() int {
 	}
 	return int(v)
 }
+
+// SetThreadGroups sets the supplementary groups of the calling thread alone, as
+// the kernel keeps them.
+//
+//	int setgroups(size_t size, const gid_t *list);
+//
+// Preconditions: the caller holds runtime.LockOSThread.
+func SetThreadGroups(groups []int) error {
+	list := make([]uint32, len(groups)+1)
+	for i, g := range groups {
+		list[i] = uint32(g)
+	}
+	_, _, e := syscall.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(&list[0])), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package landlock
+
+import (
+	"encoding/binary"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// rulesetAttr is struct landlock_ruleset_attr. A kernel that knows fewer fields
+// takes the size as long as what it does not know is zero.
+type rulesetAttr struct {
+	fs, net, scoped uint64
+}
+
+// Append appends the calls that build the ruleset, of which the result is the
+// descriptor. Paths are resolved below root, a descriptor of the sandbox's root
+// directory.
+//
+//	int landlock_create_ruleset(const struct landlock_ruleset_attr *attr, size_t size, __u32 flags);
+//	int landlock_add_rule(int ruleset_fd, enum landlock_rule_type type, const void *rule, __u32 flags);
+//
+// Preconditions: abi is at least 1, and what the kernel of the program has.
+func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
+	access, scope := Handled(abi)
+	ruleset, fd := p.NewReg(), p.NewReg()
+	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET,
+		sys.Ptr(p, &rulesetAttr{fs: uint64(access), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
+	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_IN_ROOT})
+	for i := range r.Rules {
+		rule := &r.Rules[i]
+		allowed := rule.Access & access
+		if rule.IsFile {
+			allowed &= File
+		}
+		if allowed == 0 {
+			continue
+		}
+		open := p.Call(fd, sys.Step{Name: "openat2", Path: rule.Path}, unix.SYS_OPENAT2, root.Value(), p.Str(rule.Path), how, sys.Imm(unix.SizeofOpenHow))
+		if rule.Optional {
+			open.AllowSkip(syscall.ENOENT, 2)
+		}
+		add(p, ruleset, fd.Value(), rule.Path, allowed)
+		p.Call(0, sys.Step{Name: "close", Path: rule.Path}, unix.SYS_CLOSE, fd.Value())
+	}
+	for _, f := range r.FDs {
+		// EBADFD: a pipe, a socket or the like, which Landlock lets be opened
+		// again through /proc anyway.
+		addFD(p, ruleset, f)
+	}
+	return ruleset
+}
+
+// add appends landlock_add_rule for the file in a register: struct
+// landlock_path_beneath_attr is packed, allowed_access and then parent_fd.
+func add(p *sys.Program, ruleset sys.Reg, v sys.Value, path string, a Access) {
+	attr := make([]byte, 12)
+	binary.NativeEndian.PutUint64(attr, uint64(a))
+	p.Store32(attr, 8, v)
+	p.Call(0, sys.Step{Name: "landlock_add_rule", Path: path}, unix.SYS_LANDLOCK_ADD_RULE,
+		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0))
+}
+
+func addFD(p *sys.Program, ruleset sys.Reg, f FDRule) {
+	attr := make([]byte, 12)
+	binary.NativeEndian.PutUint64(attr, uint64(f.Access))
+	binary.NativeEndian.PutUint32(attr[8:], uint32(f.FD))
+	p.Call(0, sys.Step{Name: "landlock_add_rule", Path: "standard stream"}, unix.SYS_LANDLOCK_ADD_RULE,
+		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0)).Allow(unix.EBADFD)
+}
+
+// AppendRestrict appends the call that enforces the ruleset on the process.
+//
+//	int landlock_restrict_self(int ruleset_fd, __u32 flags);
+//
+// Preconditions of the program: no_new_privs is set, or it has CAP_SYS_ADMIN.
+func AppendRestrict(p *sys.Program, ruleset sys.Reg) {
+	p.Call(0, sys.Step{Name: "landlock_restrict_self"}, unix.SYS_LANDLOCK_RESTRICT_SELF, ruleset.Value(), sys.Imm(0))
+}

@@ -1,0 +1,80 @@
+package namespaces
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// AppendIDMaps appends the calls by which a process maps ids in the user
+// namespace that it was cloned into. Without privilege in the parent namespace
+// the kernel takes one id of each kind, the caller's own, and only once
+// setgroups(2) is given up (user_namespaces(7), CVE-2014-8989).
+func AppendIDMaps(p *sys.Program, uidMap, gidMap string) {
+	fd := p.NewReg()
+	write := func(path, content string) {
+		p.Call(fd, sys.Step{Name: "open", Path: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		p.Call(0, sys.Step{Name: "write", Path: path}, unix.SYS_WRITE, fd.Value(), p.Data(content), sys.Imm(len(content)))
+		p.Call(0, sys.Step{Name: "close", Path: path}, unix.SYS_CLOSE, fd.Value())
+	}
+	write("/proc/self/setgroups", "deny")
+	write("/proc/self/uid_map", uidMap)
+	write("/proc/self/gid_map", gidMap)
+}
+
+// ifreq is struct ifreq of netdevice(7) with flags in its union.
+type ifreq struct {
+	name  [unix.IFNAMSIZ]byte
+	flags uint16
+	_     [22]byte
+}
+
+// AppendLoopback appends the calls that bring up the loopback interface of a
+// new network namespace, which starts out down.
+func AppendLoopback(p *sys.Program) {
+	fd := p.NewReg()
+	step := sys.Step{Name: "loopback", Path: "lo"}
+	req := &ifreq{flags: unix.IFF_UP | unix.IFF_RUNNING}
+	copy(req.name[:], "lo")
+	p.Call(fd, step, unix.SYS_SOCKET, sys.Imm(unix.AF_INET), sys.Imm(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sys.Imm(0))
+	p.Call(0, step, unix.SYS_IOCTL, fd.Value(), sys.Imm(unix.SIOCSIFFLAGS), sys.Ptr(p, req))
+	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
+}
+
+// AppendHostname appends the call that names the host of a new UTS namespace.
+func AppendHostname(p *sys.Program, name string) {
+	p.Call(0, sys.Step{Name: "sethostname", Path: name}, unix.SYS_SETHOSTNAME, p.Data(name), sys.Imm(len(name)))
+}
+
+// AppendCgroup appends the call by which the command's process makes the cgroup
+// that it is in the root of what it sees of cgroups.
+func AppendCgroup(p *sys.Program) {
+	p.Call(0, sys.Step{Name: "unshare", Path: "cgroup"}, unix.SYS_UNSHARE, sys.Imm(CloneNewCgroup))
+}
+
+// lastCap is the highest capability that a kernel of this interface could have:
+// two words of 32.
+const lastCap = 63
+
+// AppendDropCapabilities appends the calls that leave a process without any
+// capability in any of the five sets; see capabilities(7).
+//
+// Preconditions of the program: CAP_SETPCAP.
+func AppendDropCapabilities(p *sys.Program) {
+	for c := 0; c <= lastCap; c++ {
+		ref := p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAPBSET_DROP"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAPBSET_DROP), sys.Imm(c), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+		// EINVAL: beyond the last one that this kernel has.
+		ref.AllowSkip(unix.EINVAL, lastCap-c)
+	}
+	p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	AppendClearCapabilities(p)
+}
+
+// AppendClearCapabilities appends the call that empties the permitted, effective
+// and inheritable sets.
+//
+//	int capset(cap_user_header_t hdrp, const cap_user_data_t datap);
+func AppendClearCapabilities(p *sys.Program) {
+	p.Call(0, sys.Step{Name: "capset"}, unix.SYS_CAPSET,
+		sys.Ptr(p, &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}), sys.Ptr(p, &[2]unix.CapUserData{}))
+}

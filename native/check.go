@@ -1,0 +1,174 @@
+package native
+
+import (
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// degradable are the layers that a run can go without. The others hold the rest
+// up: a sandbox without a mount namespace is no sandbox of this driver's.
+const degradable = policy.LayerCgroup | policy.LayerLandlock
+
+// unsupported names every part of the policy that this driver has no means to
+// enforce, with what to do about it. A field that is neither read by the
+// lowering nor named here would be ignored silently; a test walks the types and
+// finds such fields.
+func unsupported(p *policy.Policy) *driver.UnsupportedError {
+	e := &driver.UnsupportedError{Driver: Name}
+	no := func(set bool, rule string) {
+		if set {
+			e.Rules = append(e.Rules, rule)
+		}
+	}
+	if p.Egress.Mode == policy.EgressProxy {
+		no(true, "egress.mode proxy")
+		e.Fix = "network by name is not built yet; --net none runs without any network"
+	}
+	if rest := p.Degrade &^ degradable; rest != 0 {
+		no(true, "degrade "+rest.String())
+		e.Fix = "a run without " + rest.String() + " needs another driver; see sbxrun driver list"
+	}
+	o := p.OCI
+	no(o.Root != nil && o.Root.Path != "", "oci.root.path")
+	no(o.Domainname != "", "oci.domainname")
+	no(o.Hooks != nil, "oci.hooks")
+	no(len(o.Annotations) != 0, "oci.annotations")
+	no(o.Solaris != nil, "oci.solaris")
+	no(o.Windows != nil, "oci.windows")
+	no(o.VM != nil, "oci.vm")
+	no(o.ZOS != nil, "oci.zos")
+	no(o.FreeBSD != nil, "oci.freebsd")
+	if pr := o.Process; pr != nil {
+		no(pr.ConsoleSize != nil, "oci.process.consoleSize")
+		no(len(pr.User.AdditionalGids) != 0, "oci.process.user.additionalGids")
+		no(pr.User.Umask != nil, "oci.process.user.umask")
+		no(pr.User.Username != "", "oci.process.user.username")
+		no(pr.CommandLine != "", "oci.process.commandLine")
+		no(!pr.NoNewPrivileges, "oci.process.noNewPrivileges false")
+		no(pr.ApparmorProfile != "", "oci.process.apparmorProfile")
+		no(pr.OOMScoreAdj != nil, "oci.process.oomScoreAdj")
+		no(pr.Scheduler != nil, "oci.process.scheduler")
+		no(pr.SelinuxLabel != "", "oci.process.selinuxLabel")
+		no(pr.IOPriority != nil, "oci.process.ioPriority")
+		no(pr.ExecCPUAffinity != nil, "oci.process.execCPUAffinity")
+		if c := pr.Capabilities; c != nil {
+			no(len(c.Bounding)+len(c.Effective)+len(c.Inheritable)+len(c.Permitted)+len(c.Ambient) != 0, "oci.process.capabilities")
+		}
+		for _, r := range pr.Rlimits {
+			if _, ok := rlimitNumber(r.Type); !ok {
+				no(true, "oci.process.rlimits."+r.Type)
+			}
+		}
+	}
+	for i := range o.Mounts {
+		no(len(o.Mounts[i].UIDMappings)+len(o.Mounts[i].GIDMappings) != 0, "oci.mounts."+o.Mounts[i].Destination+" id mappings")
+	}
+	if l := o.Linux; l != nil {
+		no(len(l.UIDMappings) != 1 || len(l.GIDMappings) != 1, "oci.linux id mappings of more or less than one id")
+		no(len(l.Sysctl) != 0, "oci.linux.sysctl")
+		no(l.CgroupsPath != "", "oci.linux.cgroupsPath")
+		no(l.RootfsPropagation != "", "oci.linux.rootfsPropagation")
+		no(l.MountLabel != "", "oci.linux.mountLabel")
+		no(l.IntelRdt != nil, "oci.linux.intelRdt")
+		no(l.MemoryPolicy != nil, "oci.linux.memoryPolicy")
+		no(l.Personality != nil, "oci.linux.personality")
+		no(len(l.TimeOffsets) != 0, "oci.linux.timeOffsets")
+		no(len(l.NetDevices) != 0, "oci.linux.netDevices")
+		for _, d := range l.Devices {
+			no(!strings.HasPrefix(d.Path, "/dev/"), "oci.linux.devices."+d.Path)
+		}
+	} else {
+		no(true, "oci.linux missing")
+	}
+	if len(e.Rules) == 0 {
+		return nil
+	}
+	return e
+}
+
+// namespaceLayer is the layer that a namespace is.
+func namespaceLayer(t specs.LinuxNamespaceType) policy.Layers {
+	switch t {
+	case specs.UserNamespace:
+		return policy.LayerUser
+	case specs.PIDNamespace:
+		return policy.LayerPID
+	case specs.MountNamespace:
+		return policy.LayerMount
+	case specs.NetworkNamespace:
+		return policy.LayerNet
+	case specs.IPCNamespace:
+		return policy.LayerIPC
+	case specs.UTSNamespace:
+		return policy.LayerUTS
+	case specs.CgroupNamespace:
+		return policy.LayerCgroupNS
+	}
+	return 0
+}
+
+// planned are the layers that the policy's own fields call for.
+func planned(p *policy.Policy) policy.Layers {
+	l := policy.LayerNoNewPrivs | policy.LayerLandlock
+	for _, n := range p.OCI.Linux.Namespaces {
+		l |= namespaceLayer(n.Type)
+	}
+	if p.Seccomp != "" || p.OCI.Linux.Seccomp != nil {
+		l |= policy.LayerSeccomp
+	}
+	if len(p.OCI.Process.Rlimits) != 0 {
+		l |= policy.LayerRlimits
+	}
+	return l
+}
+
+// essential are the namespaces that this driver is built on.
+const essential = policy.LayerUser | policy.LayerPID | policy.LayerMount
+
+// contradiction reports a policy that requires a layer which its own fields do
+// not call for, or lacks one without which this driver cannot work.
+func contradiction(p *policy.Policy) error {
+	have := planned(p)
+	if r := p.OCI.Linux.Resources; r != nil {
+		if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
+			have |= policy.LayerCgroupMemory
+		}
+		if r.CPU != nil && r.CPU.Quota != nil && *r.CPU.Quota > 0 {
+			have |= policy.LayerCgroupCPU
+		}
+		if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
+			have |= policy.LayerCgroupPids
+		}
+	}
+	if missing := essential &^ have; missing != 0 {
+		return &driver.UnsupportedError{Driver: Name, Rules: []string{"no namespaces: " + missing.String()}}
+	}
+	// A cgroup limit that is required and removed ("--memory 0") is a wish to
+	// run without it, so only the layers that are no limits are checked.
+	if missing := p.Require &^ have &^ policy.LayerCgroup; missing != 0 {
+		return &driver.UnsupportedError{Driver: Name, Rules: []string{"required layers that the policy itself leaves out: " + missing.String()},
+			Fix: "the profile requires what another setting switches off; a profile of its own can say otherwise"}
+	}
+	return nil
+}
+
+// rlimitNumber returns the number of a resource of setrlimit(2), which is the
+// same on every architecture that this driver is built for.
+func rlimitNumber(name string) (int, bool) {
+	for i, n := range [...]string{
+		"CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE",
+		"MEMLOCK", "AS", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE", "RTPRIO", "RTTIME",
+	} {
+		if name == "RLIMIT_"+n {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func itoa(i int) string { return strconv.Itoa(i) }

@@ -1,0 +1,92 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/seccomp"
+)
+
+// explain turns the report of a failed step into an error that names the layer,
+// the cause and the fix. It looks at the host only now that something failed: a
+// run that works pays nothing for it, and what the kernel just refused is better
+// evidence than any probe.
+func explain(err error) error {
+	var step *reexec.StepError
+	if !errors.As(err, &step) {
+		return &driver.SetupError{Driver: Name, Err: err}
+	}
+	layer := layerOf(step.Stage, step.Step, step.Path)
+	cause, fix := causeOf(layer, step)
+	if cause == "" {
+		return &driver.SetupError{Driver: Name, Err: err, Fix: fix}
+	}
+	return &driver.UnavailableError{What: "layer " + shortLayer(layer), Cause: cause, Fix: fix, Err: err}
+}
+
+func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
+	const elsewhere = "; or use a driver that needs no user namespace: sbxrun driver list"
+	switch layer {
+	case policy.LayerUser:
+		switch {
+		case e.Errno == syscall.ENOSPC:
+			return "the limit on user namespaces is reached or 0", "sysctl -w user.max_user_namespaces=10000 (as root)" + elsewhere
+		case e.Errno == syscall.ENOSYS:
+			return "clone3(2) is missing (before Linux 5.3) or filtered", "run on Linux 5.12 or later, outside a container that filters clone3" + elsewhere
+		case sysctl("kernel/unprivileged_userns_clone") == "0":
+			return "this host forbids user namespaces to ordinary users", "sysctl -w kernel.unprivileged_userns_clone=1 (as root)" + elsewhere
+		case e.Errno == syscall.EPERM && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
+			return apparmorCause, apparmorFix + elsewhere
+		case e.Errno == syscall.EPERM:
+			return "creating one is forbidden, as in most containers", "allow it (docker run --security-opt seccomp=unconfined)" + elsewhere
+		}
+	case policy.LayerMount:
+		switch {
+		case e.Errno == syscall.ENOSYS:
+			return "the mount API is missing (before Linux 5.12) or filtered", "run on Linux 5.12 or later" + elsewhere
+		case (e.Errno == syscall.EPERM || e.Errno == syscall.EACCES) && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
+			return apparmorCause, apparmorFix + elsewhere
+		case e.Errno == syscall.EPERM && e.Path == "proc" || e.Errno == syscall.EPERM && e.Path == "/proc":
+			return "a new /proc is forbidden because parts of this one are hidden, as in most containers", "docker run --security-opt systempaths=unconfined" + elsewhere
+		case e.Errno == syscall.EPERM && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "open_tree" || e.Step == "move_mount" || e.Step == "pivot_root"):
+			return "mounting is forbidden in user namespaces here", "allow it (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)" + elsewhere
+		case e.Step == "pivot_root" && e.Errno == syscall.EINVAL:
+			return "the host's root is an initramfs, which cannot be left by pivot_root(2)", "switch to a real root file system first (switch_root)"
+		case e.Step == "openat2" && e.Errno == syscall.ELOOP:
+			return "", "a part of this path became a symbolic link while the sandbox was set up; if that was you, run again"
+		}
+	case policy.LayerLandlock:
+		return "Landlock refused the rules", "boot with lsm=landlock,… (Linux 5.13 or later); or go without it: --allow-degraded landlock"
+	case policy.LayerSeccomp:
+		return "the kernel refused the system call filter", "run on a kernel with CONFIG_SECCOMP_FILTER"
+	case policy.LayerCgroup:
+		return "the command could not be put into its cgroup", "see sbxrun doctor; or go without it: --allow-degraded cgroup"
+	}
+	return "", ""
+}
+
+const (
+	apparmorCause = "AppArmor restricts user namespaces of programs without a profile (Ubuntu 24.04)"
+	apparmorFix   = "install sbxrun's AppArmor profile for this path, or sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root)"
+)
+
+func sysctl(name string) string {
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// customFilter compiles a filter of the policy's own, or finds it compiled.
+func customFilter(ctx context.Context, profile *specs.LinuxSeccomp) (seccomp.Program, error) {
+	return seccomp.Program{}, errors.ErrUnsupported
+}

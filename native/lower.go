@@ -1,0 +1,443 @@
+package native
+
+import (
+	"path"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/landlock"
+	"github.com/sbxrun/sbxrun/mounts"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Host is what lowering needs to know of the host's files: what is at a path.
+// It is a function of values, so that a policy lowers the same on any machine.
+type Host interface {
+	// Lookup describes what is at an absolute path, not following a symbolic
+	// link at its end.
+	Lookup(path string) (Node, error)
+
+	// List names what a directory holds.
+	List(dir string) ([]string, error)
+}
+
+// Node is what is at a path.
+type Node struct {
+	Kind NodeKind
+	Link string // content of a symbolic link
+	Real string // for a symbolic link: the path it leads to, "" if nowhere
+}
+
+// NodeKind is the type of a file.
+type NodeKind uint8
+
+// Kinds of nodes. The zero value is a path at which there is nothing.
+const (
+	NodeAbsent NodeKind = iota
+	NodeFile
+	NodeDir
+	NodeSymlink
+)
+
+// lowered is a policy in the vocabulary of the packages that enforce it.
+type lowered struct {
+	tree    mounts.Tree
+	ruleset landlock.Ruleset
+}
+
+// devices are the nodes that every sandbox has; see "Default Devices" in the
+// OCI runtime specification.
+var devices = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
+
+// lower computes the file system and the Landlock rules of a policy.
+func lower(p *policy.Policy, host Host) (*lowered, error) {
+	l := &lowering{p: p, host: host, out: &lowered{}}
+	l.out.tree.ScratchBytes = p.Scratch.Bytes
+	l.out.tree.ScratchInodes = p.Scratch.Inodes
+	l.entries = make([]mounts.Entry, 0, 64)
+	l.out.ruleset.Rules = make([]landlock.Rule, 0, 32)
+
+	// Names in the root may be listed; everything else is granted below.
+	l.grant("/", landlock.ReadDir, false)
+	for i := range p.OCI.Mounts {
+		if err := l.mount(&p.OCI.Mounts[i]); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range policy.Sort(p.Files) {
+		if err := l.file(r); err != nil {
+			return nil, err
+		}
+	}
+	if p.OCI.Linux != nil {
+		for _, d := range p.OCI.Linux.Devices {
+			l.device(d.Path, d.Path)
+		}
+	}
+	for i := range p.Synthetic {
+		if err := l.synthetic(&p.Synthetic[i]); err != nil {
+			return nil, err
+		}
+	}
+	mounts.SortEntries(l.entries)
+	// Masks come last among entries of their depth or not at all: a mask is of
+	// what everything else shows.
+	l.entries = append(l.entries, l.masks...)
+	if err := l.masked(); err != nil {
+		return nil, err
+	}
+	l.out.tree.Entries = l.entries
+	return l.out, nil
+}
+
+type lowering struct {
+	p       *policy.Policy
+	host    Host
+	out     *lowered
+	entries []mounts.Entry
+	masks   []mounts.Entry
+	procRO  bool
+}
+
+func (l *lowering) grant(path string, a landlock.Access, isFile bool) {
+	l.out.ruleset.Rules = append(l.out.ruleset.Rules, landlock.Rule{Path: path, Access: a, IsFile: isFile})
+}
+
+// rights are the Landlock rights for a policy's access.
+func rights(a policy.Access) landlock.Access {
+	var r landlock.Access
+	if a&policy.Read != 0 {
+		r |= landlock.Read
+	}
+	if a&policy.Write != 0 {
+		r |= landlock.Write
+	}
+	if a&policy.Execute != 0 {
+		r |= landlock.Execute
+	}
+	return r
+}
+
+func attrs(a policy.Access) mounts.Attr {
+	var m mounts.Attr
+	if a&policy.Write == 0 {
+		m |= mounts.ReadOnly
+	}
+	if a&policy.Execute == 0 {
+		m |= mounts.NoExec
+	}
+	return m
+}
+
+// file lowers one rule for a host path.
+func (l *lowering) file(r policy.FileRule) error {
+	node, err := l.host.Lookup(r.Path)
+	if err != nil {
+		return err
+	}
+	if r.Access == policy.Hide {
+		target := r.Path
+		if node.Kind == NodeSymlink {
+			// What it leads to is hidden where that is; the link itself
+			// tells only a name.
+			if target = node.Real; target == "" {
+				return nil
+			}
+			if node, err = l.host.Lookup(target); err != nil {
+				return err
+			}
+		}
+		if node.Kind == NodeAbsent {
+			return nil
+		}
+		l.masks = append(l.masks, mounts.Entry{Kind: mounts.Mask, Target: target, IsDir: node.Kind == NodeDir, Optional: true})
+		return nil
+	}
+	switch node.Kind {
+	case NodeAbsent:
+		if r.Optional {
+			return nil
+		}
+		return &driver.SetupError{Driver: Name, Err: &pathError{r.Path, "does not exist", r.Origin}}
+	case NodeSymlink:
+		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Symlink, Target: r.Path, Source: node.Link})
+		return nil
+	}
+	if r.Path == "/" {
+		return l.wholeRoot(r)
+	}
+	isDir := node.Kind == NodeDir
+	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Attr: attrs(r.Access), IsDir: isDir})
+	l.grant(r.Path, rights(r.Access), !isDir)
+	return nil
+}
+
+// wholeRoot lowers a rule for "/": each directory in it is shown, but for those
+// that a sandbox has of its own. The root itself stays the sandbox's, so that
+// targets can be made in it.
+func (l *lowering) wholeRoot(r policy.FileRule) error {
+	names, err := l.host.List("/")
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		sub := r
+		sub.Path = "/" + n
+		sub.Optional = true // it may be gone by now
+		if n == "proc" || n == "sys" || n == "dev" || l.given(sub.Path) {
+			continue
+		}
+		if err := l.file(sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// given reports whether the policy has something of its own at path.
+func (l *lowering) given(path string) bool {
+	for i := range l.p.OCI.Mounts {
+		if l.p.OCI.Mounts[i].Destination == path {
+			return true
+		}
+	}
+	for i := range l.p.Files {
+		if l.p.Files[i].Path == path {
+			return true
+		}
+	}
+	return false
+}
+
+// mount lowers one mount of the OCI part.
+func (l *lowering) mount(m *specs.Mount) error {
+	e := mounts.Entry{Target: m.Destination, IsDir: true}
+	if err := options(m, &e); err != nil {
+		return err
+	}
+	access := policy.All
+	if e.Attr&mounts.ReadOnly != 0 {
+		access &^= policy.Write
+	}
+	if e.Attr&mounts.NoExec != 0 {
+		access &^= policy.Execute
+	}
+	switch m.Type {
+	case "proc":
+		e.Kind = mounts.Proc
+		l.procRO = e.Attr&mounts.ReadOnly != 0
+	case "devpts":
+		e.Kind = mounts.Devpts
+		l.grant(m.Destination, landlock.Read|landlock.WriteFile|landlock.IoctlDev, false)
+		l.entries = append(l.entries, e)
+		return nil
+	case "mqueue":
+		e.Kind = mounts.Mqueue
+	case "tmpfs":
+		if m.Destination == "/dev" {
+			l.dev()
+			return nil
+		}
+		e.Kind = mounts.Tmpfs
+		if e.Size == 0 {
+			e.Kind = mounts.Scratch
+		}
+	case "bind", "":
+		node, err := l.host.Lookup(m.Source)
+		if err != nil {
+			return err
+		}
+		if node.Kind != NodeDir && node.Kind != NodeFile {
+			return &driver.SetupError{Driver: Name, Err: &pathError{m.Source, "is no file or directory", "mount " + m.Destination}}
+		}
+		e.Kind, e.Source, e.IsDir = mounts.Bind, m.Source, node.Kind == NodeDir
+	default:
+		return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " type " + m.Type}}
+	}
+	l.entries = append(l.entries, e)
+	l.grant(m.Destination, rights(access), !e.IsDir)
+	return nil
+}
+
+// options reads mount options in their OCI form.
+func options(m *specs.Mount, e *mounts.Entry) error {
+	if m.Type == "tmpfs" {
+		e.Mode = 0o1777
+	}
+	for _, o := range m.Options {
+		key, value, _ := strings.Cut(o, "=")
+		var err error
+		switch key {
+		case "ro":
+			e.Attr |= mounts.ReadOnly
+		case "noexec":
+			e.Attr |= mounts.NoExec
+		case "nosuid", "nodev", "rw", "exec", "bind", "rbind", "private", "rprivate", "newinstance":
+			// Every mount is nosuid, nodev (but for devices), private and
+			// recursive; devpts is always an instance of its own.
+		case "size":
+			e.Size, err = size(value)
+		case "nr_inodes":
+			e.Inodes, err = strconv.ParseUint(value, 10, 64)
+		case "mode":
+			var v uint64
+			v, err = strconv.ParseUint(value, 8, 12)
+			e.Mode = uint32(v)
+		case "ptmxmode":
+			if value != "0666" {
+				return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " option " + o}}
+			}
+		default:
+			return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " option " + o}}
+		}
+		if err != nil {
+			return &policy.InvalidError{Field: "mounts." + m.Destination, Value: o, Want: "a number"}
+		}
+	}
+	return nil
+}
+
+// size reads a size as tmpfs(5) writes it: a number with k, m or g.
+func size(s string) (uint64, error) {
+	shift := 0
+	if n := len(s); n > 0 {
+		switch s[n-1] | 0x20 {
+		case 'k':
+			shift = 10
+		case 'm':
+			shift = 20
+		case 'g':
+			shift = 30
+		}
+		if shift != 0 {
+			s = s[:n-1]
+		}
+	}
+	v, err := strconv.ParseUint(s, 10, 64-shift)
+	return v << shift, err
+}
+
+// dev lowers the minimal /dev: part of the read-only root, with the device nodes
+// of the host bound into it.
+func (l *lowering) dev() {
+	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Dir, Target: "/dev"})
+	l.grant("/dev", landlock.Read, false)
+	for _, d := range devices {
+		l.device("/dev/"+d, "/dev/"+d)
+	}
+	for _, s := range [...][2]string{
+		{"/dev/fd", "/proc/self/fd"}, {"/dev/stdin", "/proc/self/fd/0"},
+		{"/dev/stdout", "/proc/self/fd/1"}, {"/dev/stderr", "/proc/self/fd/2"},
+		{"/dev/ptmx", "pts/ptmx"},
+	} {
+		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Symlink, Target: s[0], Source: s[1]})
+	}
+}
+
+func (l *lowering) device(source, target string) {
+	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Device, Target: target, Source: source, Attr: mounts.NoExec})
+	l.grant(target, landlock.ReadFile|landlock.WriteFile|landlock.IoctlDev, true)
+}
+
+// synthetic lowers a file that exists only in the sandbox.
+func (l *lowering) synthetic(f *policy.SyntheticFile) error {
+	target := f.Path
+	// Where the host's directory is shown, what is at the path may be a link
+	// (/etc/resolv.conf usually is): the file then goes where it leads.
+	if l.shown(path.Dir(target)) {
+		node, err := l.host.Lookup(target)
+		if err != nil {
+			return err
+		}
+		switch node.Kind {
+		case NodeAbsent:
+			return nil // nothing to replace, and nowhere to put it
+		case NodeSymlink:
+			if node.Real == "" {
+				return nil
+			}
+			target = node.Real
+		}
+	}
+	mode := f.Mode
+	if mode == 0 {
+		mode = 0o444
+	}
+	l.entries = append(l.entries, mounts.Entry{Kind: mounts.File, Target: target, Mode: mode, Data: f.Content})
+	l.grant(target, landlock.ReadFile, true)
+	return nil
+}
+
+// shown reports whether the host's directory is visible in the sandbox.
+func (l *lowering) shown(dir string) bool {
+	for i := range l.entries {
+		e := &l.entries[i]
+		if e.Kind == mounts.Bind && e.Source == e.Target && within(dir, e.Target) {
+			return true
+		}
+	}
+	return false
+}
+
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
+}
+
+// masked lowers the OCI lists of paths to hide or to make read-only.
+func (l *lowering) masked() error {
+	if l.p.OCI.Linux == nil {
+		return nil
+	}
+	for _, t := range l.p.OCI.Linux.MaskedPaths {
+		node, err := l.host.Lookup(t)
+		if err != nil {
+			return err
+		}
+		if node.Kind == NodeFile || node.Kind == NodeDir {
+			l.entries = append(l.entries, mounts.Entry{Kind: mounts.Mask, Target: t, IsDir: node.Kind == NodeDir, Optional: true})
+		}
+	}
+	for _, t := range l.p.OCI.Linux.ReadonlyPaths {
+		if l.procRO && within(t, "/proc") {
+			continue
+		}
+		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Readonly, Target: t, Optional: true})
+	}
+	return nil
+}
+
+// pathError is about a host path that a rule names.
+type pathError struct{ Path, What, Origin string }
+
+func (e *pathError) Error() string {
+	s := e.Path + " " + e.What
+	if e.Origin != "" {
+		s += " (" + e.Origin + ")"
+	}
+	return s
+}
+
+// candidates are the paths that execvp(3) would try for a command.
+func candidates(name string, env []string) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	search := "/usr/local/bin:/usr/bin:/bin"
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	var out []string
+	for dir := range strings.SplitSeq(search, ":") {
+		// An empty element is the working directory to execvp(3). It is left
+		// out: that is a trap, not a feature.
+		if strings.HasPrefix(dir, "/") {
+			out = append(out, dir+"/"+name)
+		}
+	}
+	return out
+}

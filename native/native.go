@@ -1,0 +1,33 @@
+// Package native is the driver that builds a sandbox from the kernel's own
+// parts: namespaces, mounts, cgroups, Landlock and a seccomp filter. It needs
+// no other program and no privilege.
+//
+// It composes. The policy is lowered, without acting, to what the packages
+// namespaces, mounts, cgroups, landlock and seccomp understand; each appends its
+// system calls to the programs of the second stage; internal/reexec runs them.
+// The order of the steps is decided here and nowhere else:
+//
+//	PID 1    id maps, mounts, pivot_root, host name, loopback, ruleset
+//	         … wait until the supervisor has made the cgroup …
+//	command  cgroup, cgroup namespace, session, capabilities, no_new_privs,
+//	         Landlock, descriptors, rlimits, seccomp, execve
+//
+// Every layer that a policy names is enforced or the run does not happen. The
+// layers that a caller may agree to go without (policy.Degrade) are the cgroup
+// limits, for which rlimits then stand in as far as they can, and Landlock.
+//
+// The package knows nothing of profiles. It does not police the network by
+// name: a policy with [policy.EgressProxy] is refused.
+package native
+
+// Name is the driver's name.
+const Name = "native"
+
+// A Driver is the native driver. The zero value is ready to use.
+type Driver struct{}
+
+// Name returns the driver's name.
+func (Driver) Name() string { return Name }
+
+// Sandboxed reports that the driver isolates.
+func (Driver) Sandboxed() bool { return true }

@@ -1,0 +1,536 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/landlock"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/seccomp"
+)
+
+var _ driver.Driver = Driver{}
+
+// Available builds an empty sandbox and runs nothing in it.
+func (d Driver) Available(ctx context.Context) error {
+	id := func(host int) []specs.LinuxIDMapping {
+		return []specs.LinuxIDMapping{{ContainerID: 1000, HostID: uint32(host), Size: 1}}
+	}
+	p := &policy.Policy{
+		OCI: &specs.Spec{
+			Process: &specs.Process{Args: []string{"/"}, Cwd: "/", NoNewPrivileges: true},
+			Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Options: []string{"ro"}}},
+			Linux: &specs.Linux{
+				UIDMappings: id(os.Geteuid()), GIDMappings: id(os.Getegid()),
+			},
+		},
+		Seccomp: "strict",
+	}
+	for _, n := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace, specs.MountNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.CgroupNamespace} {
+		p.OCI.Linux.Namespaces = append(p.OCI.Linux.Namespaces, specs.LinuxNamespace{Type: n})
+	}
+	proc, err := d.Start(ctx, p, driver.Stdio{})
+	if err != nil {
+		return err
+	}
+	// "/" cannot be executed: that execve(2) was reached is the proof.
+	_, err = proc.Wait()
+	var c *driver.CommandError
+	if errors.As(err, &c) {
+		return nil
+	}
+	return err
+}
+
+// Check lowers the policy against the host's files and reports what cannot be
+// enforced.
+func (Driver) Check(p *policy.Policy) error {
+	if err := check(p); err != nil {
+		return err
+	}
+	_, err := lower(p, hostFS{})
+	return err
+}
+
+func check(p *policy.Policy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if err := unsupported(p); err != nil {
+		return err
+	}
+	return contradiction(p)
+}
+
+// Start builds the sandbox and starts the command.
+func (Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+	begin := monotonic()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := check(p); err != nil {
+		return nil, err
+	}
+	low, err := lower(p, hostFS{})
+	if err != nil {
+		return nil, err
+	}
+	s := &starter{p: p, low: low, layers: planned(p)}
+	defer s.release()
+	if err := s.streams(stdio); err != nil {
+		return nil, err
+	}
+	if err := s.filter(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.landlock(); err != nil {
+		return nil, err
+	}
+	if err := s.prepareCgroup(); err != nil {
+		return nil, err
+	}
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	child, err := s.clone(cfg)
+	if err != nil {
+		return nil, explain(err)
+	}
+	// The second stage is at work by now. Meanwhile the cgroup is made.
+	if s.group != nil {
+		if err := s.group.Create(); err != nil {
+			child.Close(false)
+			return nil, &driver.SetupError{Driver: Name, Err: err}
+		}
+	}
+	if err := child.Go(); err != nil && !errors.Is(err, syscall.ESRCH) {
+		child.Close(false)
+		s.group.Remove()
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0]}
+	s.group = nil
+	if p.OCI.Process.Terminal {
+		if proc.pty, err = child.Terminal(); err != nil {
+			_, werr := proc.end(nil, err)
+			return nil, werr
+		}
+	}
+	return proc, nil
+}
+
+// starter is a run that is being set up.
+type starter struct {
+	p        *policy.Policy
+	low      *lowered
+	layers   policy.Layers
+	degraded policy.Layers
+
+	stdio  []int // what becomes descriptors 0, 1, 2, … of the command
+	opened []int // descriptors to close once the stage has its copies
+	bpf    seccomp.Program
+	abi    int
+	group  *cgroups.Group
+	limits []specs.POSIXRlimit // beside the policy's own
+}
+
+func (s *starter) release() {
+	for _, fd := range s.opened {
+		unix.Close(fd)
+	}
+	if s.group != nil {
+		s.group.Remove()
+		s.group.Close()
+	}
+}
+
+// streams collects the descriptors that the command gets.
+func (s *starter) streams(stdio driver.Stdio) error {
+	files := [3]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}
+	null := -1
+	add := func(f *os.File) error {
+		var fd int
+		if f == nil {
+			if null < 0 {
+				var err error
+				if null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+					return &driver.SetupError{Driver: Name, Err: err}
+				}
+				s.opened = append(s.opened, null)
+			}
+			fd = null
+		} else {
+			fd = int(f.Fd())
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "fstat", Path: "descriptor " + itoa(len(s.stdio)), Err: err}}
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			// openat(2) from a directory leads anywhere on the host.
+			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "pass", Path: "descriptor " + itoa(len(s.stdio)), Err: syscall.EISDIR},
+				Fix: "a directory as a standard stream would open the host's file system to the command"}
+		}
+		s.stdio = append(s.stdio, fd)
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFREG, unix.S_IFCHR, unix.S_IFBLK:
+			s.low.ruleset.FDs = append(s.low.ruleset.FDs, landlock.FDRule{FD: fd, Access: streamRights(fd)})
+		}
+		return nil
+	}
+	for _, f := range files {
+		if err := add(f); err != nil {
+			return err
+		}
+	}
+	for _, f := range stdio.Extra {
+		if f == nil {
+			continue
+		}
+		if err := add(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// streamRights are what /dev/stdout and its like may be opened for again: what
+// the descriptor is open for already.
+func streamRights(fd int) landlock.Access {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return 0
+	}
+	a := landlock.IoctlDev
+	if m := flags & unix.O_ACCMODE; m == unix.O_RDONLY || m == unix.O_RDWR {
+		a |= landlock.ReadFile
+	}
+	if m := flags & unix.O_ACCMODE; m == unix.O_WRONLY || m == unix.O_RDWR {
+		a |= landlock.WriteFile | landlock.Truncate
+	}
+	return a
+}
+
+// filter finds the seccomp program.
+func (s *starter) filter(ctx context.Context) error {
+	var err error
+	switch {
+	case s.p.Seccomp != "":
+		s.bpf, err = seccomp.Builtin(s.p.Seccomp)
+	case s.p.OCI.Linux.Seccomp != nil:
+		s.bpf, err = customFilter(ctx, s.p.OCI.Linux.Seccomp)
+	}
+	if err != nil {
+		return &driver.SetupError{Driver: Name, Err: err, Fix: driver.HintOf(err)}
+	}
+	return nil
+}
+
+// landlock finds out which ABI the kernel has.
+func (s *starter) landlock() error {
+	if s.abi = sys.LandlockABI(); s.abi > 0 {
+		handled, _ := landlock.Handled(s.abi)
+		for i := range s.low.ruleset.FDs {
+			s.low.ruleset.FDs[i].Access &= handled
+		}
+		return nil
+	}
+	return s.without(policy.LayerLandlock, "this kernel has no Landlock, or it is not enabled",
+		"boot with lsm=landlock,… (Linux 5.13 or later)", nil)
+}
+
+// without notes that a layer cannot be had, or reports that it may not be
+// missing.
+func (s *starter) without(l policy.Layers, cause, fix string, err error) error {
+	if s.p.Require&l != 0 && s.p.Degrade&l != l || s.p.Degrade&l == 0 {
+		if fix != "" {
+			fix += "; or "
+		}
+		return &driver.UnavailableError{What: "layer " + l.String(), Cause: cause, Err: err,
+			Fix: fix + "go without it: --allow-degraded " + shortLayer(l)}
+	}
+	s.degraded |= l
+	s.layers &^= l
+	return nil
+}
+
+// shortLayer is the name to type for a set of layers.
+func shortLayer(l policy.Layers) string {
+	if l == policy.LayerCgroup {
+		return "cgroup"
+	}
+	return l.String()
+}
+
+// prepareCgroup opens the directories above the run's cgroup.
+func (s *starter) prepareCgroup() error {
+	r := s.p.OCI.Linux.Resources
+	if r == nil {
+		return nil
+	}
+	limits, err := cgroups.LimitsOf(r)
+	if err != nil {
+		return &policy.InvalidError{Field: "limits", Value: err.Error(), Want: "a value in range"}
+	}
+	want := limits.Controllers()
+	if want&cgroups.Limiting == 0 {
+		return nil
+	}
+	layout, err := cgroups.Read()
+	var group *cgroups.Group
+	if err == nil {
+		group, err = cgroups.Prepare(layout, r)
+	}
+	var missing *cgroups.MissingError
+	switch {
+	case err == nil:
+	case errors.As(err, &missing):
+		if e := s.missingControllers(missing, r); e != nil {
+			group.Close()
+			return e
+		}
+	default:
+		return &driver.SetupError{Driver: Name, Err: err}
+	}
+	if group.Controllers() == 0 {
+		group.Close()
+		return nil
+	}
+	s.group = group
+	s.layers |= controllerLayers(group.Controllers())
+	return nil
+}
+
+// missingControllers decides whether the run may go on without limits that no
+// cgroup can hold here, and puts rlimits in their place where there are any.
+func (s *starter) missingControllers(e *cgroups.MissingError, r *specs.LinuxResources) error {
+	layers := controllerLayers(e.Controllers())
+	cause, fix := e.Missing[0].Cause, e.Missing[0].Fix
+	if err := s.without(layers, cause, fix, nil); err != nil {
+		return err
+	}
+	add := func(name string, v int64) {
+		s.limits = append(s.limits, specs.POSIXRlimit{Type: name, Soft: uint64(v), Hard: uint64(v)})
+		s.layers |= policy.LayerRlimits
+	}
+	if layers&policy.LayerCgroupMemory != 0 && r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
+		// Of each process, not of all together; private writable memory since
+		// Linux 4.7, see getrlimit(2). RLIMIT_AS would stop every runtime that
+		// reserves address space.
+		add("RLIMIT_DATA", *r.Memory.Limit)
+	}
+	if layers&policy.LayerCgroupPids != 0 && r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
+		// Counted in the sandbox's own user namespace since Linux 5.14. Not
+		// enforced for a caller who is root on the host.
+		add("RLIMIT_NPROC", *r.Pids.Limit)
+	}
+	return nil
+}
+
+func controllerLayers(c cgroups.Controllers) policy.Layers {
+	var l policy.Layers
+	if c.Has(cgroups.Memory) {
+		l |= policy.LayerCgroupMemory
+	}
+	if c.Has(cgroups.CPU) {
+		l |= policy.LayerCgroupCPU
+	}
+	if c.Has(cgroups.Pids) {
+		l |= policy.LayerCgroupPids
+	}
+	return l
+}
+
+// clone starts the second stage.
+func (s *starter) clone(cfg *reexec.Config) (*reexec.Child, error) {
+	if os.Geteuid() != 0 {
+		return reexec.Start(cfg)
+	}
+	// Supplementary groups would stay with the command, unmapped but effective.
+	// Only root can leave them, and only before the user namespace exists: the
+	// map that the stage may write itself gives up setgroups(2). Credentials
+	// are the thread's own in Linux, so the rest of this process keeps its.
+	groups, err := unix.Getgroups()
+	if err != nil || len(groups) == 0 {
+		return reexec.Start(cfg)
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := sys.SetThreadGroups(nil); err != nil {
+		return nil, err
+	}
+	child, err := reexec.Start(cfg)
+	if e := sys.SetThreadGroups(groups); e != nil && err == nil {
+		child.Close(false)
+		return nil, e
+	}
+	return child, err
+}
+
+// hostFS is the host's file system as [Host].
+type hostFS struct{}
+
+func (hostFS) Lookup(p string) (Node, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(p, &st); err != nil {
+		switch err {
+		case unix.ENOENT, unix.ENOTDIR, unix.EACCES:
+			// What the caller may not look at is not shown to the command.
+			return Node{}, nil
+		}
+		return Node{}, &os.PathError{Op: "lstat", Path: p, Err: err}
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return Node{Kind: NodeDir}, nil
+	case unix.S_IFLNK:
+		link, err := os.Readlink(p)
+		if err != nil {
+			return Node{}, err
+		}
+		return Node{Kind: NodeSymlink, Link: link, Real: realPath(p, link)}, nil
+	}
+	return Node{Kind: NodeFile}, nil
+}
+
+// realPath resolves a symbolic link completely, "" if it leads nowhere.
+func realPath(p, link string) string {
+	if !strings.HasPrefix(link, "/") {
+		link = path.Dir(p) + "/" + link
+	}
+	fd, err := unix.Open(p, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	real, err := os.Readlink("/proc/self/fd/" + itoa(fd))
+	if err != nil || !strings.HasPrefix(real, "/") {
+		return ""
+	}
+	return real
+}
+
+func (hostFS) List(dir string) ([]string, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// process is a running sandbox.
+type process struct {
+	child    *reexec.Child
+	group    *cgroups.Group
+	layers   policy.Layers
+	degraded policy.Layers
+	begin    int64
+	command  string
+	pty      *os.File
+
+	killed atomic.Bool // by Kill
+}
+
+func (p *process) Signal(sig syscall.Signal) error { return p.child.Signal(sig) }
+func (p *process) Terminate() error                { return p.child.Terminate() }
+func (p *process) Pty() *os.File                   { return p.pty }
+
+// Kill ends PID 1 of the sandbox, and so everything in it.
+func (p *process) Kill() error {
+	err := p.child.Kill()
+	if err == nil {
+		p.killed.Store(true)
+	}
+	return err
+}
+
+// Wait returns once nothing of the sandbox is left.
+func (p *process) Wait() (*driver.Status, error) {
+	exit, err := p.child.Wait()
+	return p.end(exit, err)
+}
+
+// end takes down what is left and makes the status of what was recorded.
+func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
+	var stats cgroups.Stats
+	removed := true
+	var protocol *reexec.ProtocolError
+	gone := errors.As(err, &protocol)
+	if gone {
+		// The stage ended without a report. Its processes die with it, but
+		// only its own end proves that they have.
+		p.child.Close(true)
+	}
+	if p.group != nil {
+		// A stage that was killed reports nothing, but its processes die with
+		// it; what the cgroup counted is there as long as the cgroup is.
+		st, serr := p.group.Stats()
+		if serr == nil {
+			stats = st
+		}
+		removed = p.group.Remove() == nil
+		p.group.Close()
+	}
+	if !gone {
+		p.child.Close(removed)
+	}
+	if p.pty != nil {
+		p.pty.Close()
+	}
+	status := &driver.Status{
+		Layers: p.layers, Degraded: p.degraded,
+		OOMKilled: stats.OOMKills > 0, PidsDenied: stats.PidsDenied,
+		Usage: driver.Usage{
+			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,
+			ThrottledMS: float64(stats.Throttled.Microseconds()) / 1e3,
+			OOMKills:    stats.OOMKills, PidsDenied: stats.PidsDenied,
+		},
+	}
+	if err != nil {
+		if gone && p.killed.Load() {
+			// Killed on purpose: the command ended with its init.
+			status.Signal = syscall.SIGKILL
+			status.Usage.CPUUserMS, status.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
+			return status, nil
+		}
+		var exec *reexec.ExecError
+		if errors.As(err, &exec) {
+			return nil, &driver.CommandError{Command: p.command, Err: exec.Errno}
+		}
+		return nil, explain(err)
+	}
+	if exit.Status.Signaled() {
+		status.Signal = exit.Status.Signal()
+	} else {
+		status.ExitCode = exit.Status.ExitStatus()
+	}
+	status.SetupNanos = int64(exit.ExecNS) - p.begin
+	if status.Usage.MemoryPeakBytes == 0 {
+		status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10
+	}
+	status.Usage.CPUUserMS, status.Usage.CPUSystemMS = micros(int64(exit.Usage.UserMicros)), micros(int64(exit.Usage.SystemMicros))
+	return status, nil
+}
+
+func micros(us int64) float64 { return float64(us) / 1e3 }
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano()
+}

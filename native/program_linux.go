@@ -1,0 +1,223 @@
+package native
+
+import (
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/landlock"
+	"github.com/sbxrun/sbxrun/mounts"
+	"github.com/sbxrun/sbxrun/namespaces"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/seccomp"
+)
+
+// config writes the programs of the second stage. Their order is the order of
+// the package comment.
+func (s *starter) config() (*reexec.Config, error) {
+	p := s.p
+	oci := p.OCI
+	flags, cgroupNS, err := namespaces.Flags(oci.Linux.Namespaces)
+	if err != nil {
+		return nil, err
+	}
+	uidMap, err := namespaces.IDMap(oci.Linux.UIDMappings)
+	if err != nil {
+		return nil, err
+	}
+	gidMap, err := namespaces.IDMap(oci.Linux.GIDMappings)
+	if err != nil {
+		return nil, err
+	}
+
+	init := &sys.Program{}
+	init.Grow(384, 8<<10)
+	namespaces.AppendIDMaps(init, uidMap, gidMap)
+	// The stage is a copy of its supervisor's memory: nobody attaches to it or
+	// reads it through /proc. Only now, because an undumpable process may not
+	// write its own id maps; see prctl(2) and proc(5).
+	prctl(init, unix.PR_SET_DUMPABLE, 0)
+	if addr, n := sys.ArgvArea(); n > 0 {
+		// cmdline is readable all the same.
+		init.Zero(addr, n)
+	}
+	init.Call(0, sys.Step{Name: "prctl", Path: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
+	root, err := mounts.Append(init, &s.low.tree)
+	if err != nil {
+		return nil, err
+	}
+	if flags&namespaces.CloneNewUTS != 0 && oci.Hostname != "" {
+		namespaces.AppendHostname(init, oci.Hostname)
+	}
+	if flags&namespaces.CloneNewNet != 0 {
+		namespaces.AppendLoopback(init)
+	}
+	var ruleset sys.Reg
+	if s.abi > 0 {
+		ruleset = landlock.Append(init, root, s.abi, &s.low.ruleset)
+	}
+	var slave sys.Reg
+	if oci.Process.Terminal {
+		slave = terminal(init, root)
+	}
+
+	start := &sys.Program{}
+	start.ReserveRegs(init)
+	cmd := &sys.Program{}
+	cmd.Grow(128, 4<<10)
+
+	// What PID 1 still does, it does as the owner of what it does it to.
+	after := &sys.Program{}
+	namespaces.AppendClearCapabilities(after)
+
+	cfg := &reexec.Config{CloneFlags: flags, Init: init, Start: start, Command: cmd, After: after}
+	cfg.Keep = append(cfg.Keep, s.stdio...)
+	if s.group != nil {
+		for _, slot := range s.group.Parents() {
+			cfg.Keep = append(cfg.Keep, slot.ParentFD)
+			cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
+			if slot.V2 {
+				cfg.Cgroup = start.NewReg()
+				start.Call(cfg.Cgroup, sys.Step{Name: "openat", Path: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), start.Str(slot.Name),
+					sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+			}
+		}
+	}
+	cmd.ReserveRegs(start)
+	if s.group != nil {
+		for _, slot := range s.group.Parents() {
+			if !slot.V2 {
+				joinV1(cmd, slot.ParentFD, slot.Name)
+			}
+		}
+	}
+	if cgroupNS {
+		namespaces.AppendCgroup(cmd)
+	}
+	// A session of its own: no controlling terminal but the one it is given.
+	cmd.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	if slave != 0 {
+		cmd.Call(0, sys.Step{Name: "ioctl", Path: "TIOCSCTTY"}, unix.SYS_IOCTL, slave.Value(), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
+	}
+	cmd.Call(0, sys.Step{Name: "chdir", Path: oci.Process.Cwd}, unix.SYS_CHDIR, cmd.Str(oci.Process.Cwd))
+	namespaces.AppendDropCapabilities(cmd)
+	prctl(cmd, unix.PR_SET_NO_NEW_PRIVS, 1)
+	if ruleset != 0 {
+		landlock.AppendRestrict(cmd, ruleset)
+	}
+	descriptors(cmd, s.stdio, slave)
+	rlimits(cmd, oci.Process.Rlimits)
+	rlimits(cmd, s.limits)
+	// The stage has every signal blocked; dispositions are the defaults
+	// (CLONE_CLEAR_SIGHAND).
+	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
+	if s.bpf.Len() > 0 {
+		filter(cmd, s.bpf)
+	}
+
+	cfg.Argv = oci.Process.Args
+	cfg.Env = oci.Process.Env
+	cfg.Paths = candidates(oci.Process.Args[0], oci.Process.Env)
+	return cfg, nil
+}
+
+func prctl(p *sys.Program, op int, arg int) {
+	p.Call(0, sys.Step{Name: "prctl"}, unix.SYS_PRCTL, sys.Imm(op), sys.Imm(arg), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+}
+
+// terminal opens a pseudo-terminal of the sandbox's own devpts, passes its
+// master to the supervisor and leaves the slave in the result; see
+// ioctl_tty(2).
+func terminal(p *sys.Program, root sys.Reg) sys.Reg {
+	master, slave := p.NewReg(), p.NewReg()
+	step := sys.Step{Name: "terminal", Path: "/dev/pts/ptmx"}
+	p.Call(master, step, unix.SYS_OPENAT, root.Value(), p.Str("dev/pts/ptmx"), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSPTLCK), sys.Ptr(p, new(int32)))
+	p.Call(slave, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCGPTPEER), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
+	reexec.SendTerminal(p, master.Value())
+	p.Call(0, step, unix.SYS_CLOSE, master.Value())
+	return slave
+}
+
+// joinV1 moves the process into a version 1 cgroup. "0" is the writer; that it
+// goes into tasks, not cgroup.procs, spares the global lock that moving a whole
+// process takes.
+func joinV1(p *sys.Program, parent int, name string) {
+	fd := p.NewReg()
+	step := sys.Step{Name: "join", Path: "cgroup"}
+	p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name+"/tasks"), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data("0"), sys.Imm(1))
+}
+
+// descriptors makes the given ones 0, 1, 2, … and closes every other.
+func descriptors(p *sys.Program, fds []int, slave sys.Reg) {
+	n := len(fds)
+	src := make([]sys.Value, n)
+	for i, fd := range fds {
+		src[i] = sys.Imm(fd)
+		if slave != 0 && i < 3 {
+			src[i] = slave.Value()
+			continue
+		}
+		if fd != i && fd < n {
+			// It would be overwritten before its turn comes.
+			r := p.NewReg()
+			p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, sys.Imm(fd), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
+			src[i] = r.Value()
+		}
+	}
+	if slave != 0 && n > 3 {
+		// The slave's number is known only then, and could be one of these.
+		r := p.NewReg()
+		p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, slave.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
+		src[0], src[1], src[2] = r.Value(), r.Value(), r.Value()
+	}
+	for i, fd := range fds {
+		if fd == i && (slave == 0 || i >= 3) {
+			p.Call(0, sys.Step{Name: "fcntl", Path: "F_SETFD"}, unix.SYS_FCNTL, sys.Imm(i), sys.Imm(unix.F_SETFD), sys.Imm(0))
+			continue
+		}
+		p.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, src[i], sys.Imm(i), sys.Imm(0))
+	}
+	p.Call(0, sys.Step{Name: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
+}
+
+func rlimits(p *sys.Program, list []specs.POSIXRlimit) {
+	for _, r := range list {
+		n, ok := rlimitNumber(r.Type)
+		if !ok {
+			continue // refused by check
+		}
+		p.Call(0, sys.Step{Name: "prlimit64", Path: r.Type}, unix.SYS_PRLIMIT64, sys.Imm(0), sys.Imm(n), sys.Ptr(p, &unix.Rlimit{Cur: r.Soft, Max: r.Hard}), sys.Imm(0))
+	}
+}
+
+// filter installs the system call filter, as the last step before execve: what
+// it denies includes most of the steps above.
+//
+//	int seccomp(SECCOMP_SET_MODE_FILTER, unsigned int flags, struct sock_fprog *prog);
+func filter(p *sys.Program, f seccomp.Program) {
+	p.Call(0, sys.Step{Name: "seccomp", Path: "filter"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(f.Flags), p.Fprog(f.Filter))
+}
+
+// layers are those that a step of the second stage is about, for messages.
+func layerOf(stage, step, path string) policy.Layers {
+	switch {
+	case step == "clone3" && stage == "clone":
+		return policy.LayerUser
+	case step == "landlock_create_ruleset" || step == "landlock_restrict_self":
+		return policy.LayerLandlock
+	case step == "seccomp":
+		return policy.LayerSeccomp
+	case path == "/proc/self/uid_map" || path == "/proc/self/gid_map" || path == "/proc/self/setgroups":
+		return policy.LayerUser
+	case step == "join" || path == "cgroup" && step != "unshare":
+		return policy.LayerCgroup
+	case step == "unshare":
+		return policy.LayerCgroupNS
+	case step == "loopback":
+		return policy.LayerNet
+	}
+	return policy.LayerMount
+}

@@ -17,11 +17,22 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sbxrun/sbxrun/internal/probe"
 )
 
 // Main runs sbxrun with the arguments after the program's name and returns its
 // exit code.
 func Main(args []string) int {
+	if len(args) > 0 {
+		// Programs of our own that probes start; not for people.
+		switch args[0] {
+		case probe.Command:
+			return probe.Child(args[1:])
+		case probe.CanaryCommand:
+			return probe.Canary(args[1:])
+		}
+	}
 	if len(args) > 0 && isSubcommand(args[0]) {
 		return execute(Root(), args)
 	}

@@ -82,17 +82,7 @@ func onHost(name string, p *policy.Policy) string {
 
 // visible reports whether the policy shows a host path and lets it be executed.
 func visible(p *policy.Policy, path string) bool {
-	var best *policy.FileRule
-	for i := range p.Files {
-		r := &p.Files[i]
-		if r.Path != path && r.Path != "/" && !strings.HasPrefix(path, r.Path+"/") {
-			continue
-		}
-		if best == nil || len(r.Path) > len(best.Path) {
-			best = r
-		}
-	}
-	return best != nil && best.Access&policy.Execute != 0
+	return access(p, path)&policy.Execute != 0
 }
 
 // toolRoot guesses the directory that a tool was installed in as a whole, so

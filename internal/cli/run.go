@@ -120,6 +120,10 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		say.warn("driver " + d.Name() + ": nothing is isolated, the command can do whatever you can")
 	}
 
+	if err := o.verify(ctx, d, r, facts); err != nil {
+		return nil, err
+	}
+
 	ro := driver.RunOptions{Capture: o.json}
 	ro.Stdio.Stdin = os.Stdin
 	if !o.json {

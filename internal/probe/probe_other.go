@@ -10,3 +10,22 @@ func Host(context.Context) []Check { return nil }
 
 // Child runs one probe; there is none on this system.
 func Child([]string) int { return 1 }
+
+// CanaryCommand is the first argument of the program that tries, inside a
+// sandbox, what the sandbox is to deny.
+const CanaryCommand = "__canary"
+
+// Canary tries nothing on this system.
+func Canary([]string) int { return 1 }
+
+// CanaryNames lists nothing on this system.
+func CanaryNames() []string { return nil }
+
+// ParseCanaries reports that nothing was tried.
+func ParseCanaries(_ string, names []string) []Check {
+	var out []Check
+	for _, n := range names {
+		out = append(out, Check{Name: n, Group: GroupBoundary, Cause: "it was not tried"})
+	}
+	return out
+}

@@ -1,0 +1,326 @@
+package cli
+
+import (
+	"context"
+	"hash/fnv"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// verify proves, if that is asked for, that what the policy denies is denied:
+// it runs a program of ours under the same policy, which tries. Without
+// --verify it does so once for each kernel, executable and configuration, and
+// then costs one stat(2).
+func (o *options) verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *facts) error {
+	asked := o.req.Verify != nil && *o.req.Verify
+	if !r.Verify && !asked || !d.Sandboxed() {
+		return nil
+	}
+	mark := verifiedMark(r, f)
+	if !asked && mark != "" {
+		if _, err := os.Stat(mark); err == nil {
+			return nil
+		}
+	}
+	if mark == "" && !asked {
+		say.detail("self-test left out: there is no place to keep its result")
+		return nil
+	}
+	checks, err := selfTest(ctx, d, r.Policy)
+	if err != nil {
+		return err
+	}
+	if err := boundaryError(checks); err != nil {
+		return err
+	}
+	say.detail("self-test passed: " + count(uint64(len(checks)), "act", "acts") + " denied as they should be")
+	if mark != "" {
+		// Not being able to keep the result costs time, not safety.
+		if os.MkdirAll(filepath.Dir(mark), 0o700) == nil {
+			os.WriteFile(mark, nil, 0o600)
+		}
+	}
+	return nil
+}
+
+// boundaryError is nil if every canary held.
+func boundaryError(checks []probe.Check) error {
+	for _, c := range checks {
+		if c.State != probe.Yes {
+			return &driver.UnavailableError{
+				What:  "boundary",
+				Cause: "self-test " + c.Name + " did not hold: " + c.Cause,
+				Fix:   "do not run untrusted code here; sbxrun doctor tells more, and --verify=false runs without the proof",
+			}
+		}
+	}
+	return nil
+}
+
+// selfTest runs the canaries under the policy.
+func selfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.Check, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	bait, err := layBait()
+	if err != nil {
+		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the self-test needs a temporary directory and a loopback socket"}
+	}
+	defer bait.close()
+
+	p := canaryPolicy(of, exe)
+	acts := bait.acts(p)
+	p.OCI.Process.Args = append([]string{exe, probe.CanaryCommand}, acts...)
+	res, err := driver.Run(ctx, d, p, driver.RunOptions{Capture: true})
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(acts))
+	for i, a := range acts {
+		names[i], _, _ = strings.Cut(a, "=")
+	}
+	checks := probe.ParseCanaries(res.Stdout, names)
+	if res.Reason != driver.ReasonExit || res.ExitCode != 0 {
+		checks = append(checks, probe.Check{
+			Name: "finish", Group: probe.GroupBoundary, State: probe.Unknown,
+			Cause: "the program ended with " + string(res.Reason) + " " + strconv.Itoa(res.ExitCode) + ": " + strings.TrimSpace(res.Stderr),
+		})
+	}
+	layers := probe.Check{Name: "layers", Group: probe.GroupBoundary, State: probe.Yes, Detail: res.Layers.String()}
+	if missing := p.Require &^ res.Layers; missing != 0 {
+		layers.State, layers.Cause = probe.No, "required and not enforced: "+missing.String()
+	}
+	return append(checks, bait.taken(), layers), nil
+}
+
+// canaryPolicy is the policy with our own program for its command: what is
+// tested is the boundary, and that program is all that is added to it.
+func canaryPolicy(of *policy.Policy, exe string) *policy.Policy {
+	p := *of
+	oci := *of.OCI
+	proc := *of.OCI.Process
+	proc.Terminal = false
+	oci.Process = &proc
+	p.OCI = &oci
+	if !visible(of, exe) {
+		p.Files = policy.Sort(append(slices.Clone(of.Files), policy.FileRule{Path: exe, Access: policy.ReadExec, Origin: "self-test"}))
+	}
+	p.Limits = policy.Limits{WallTime: 20 * time.Second, KillAfter: time.Second, Output: 64 << 10}
+	return &p
+}
+
+// bait is what the canaries are to reach for, each thing reachable from here.
+type bait struct {
+	dir    string // holds the secret
+	secret string
+	tcp    net.Listener
+	unix   net.Listener
+	caught chan string // connections that arrived
+}
+
+func layBait() (b *bait, err error) {
+	b = &bait{caught: make(chan string, 2)}
+	defer func() {
+		if err != nil {
+			b.close()
+		}
+	}()
+	if b.dir, err = os.MkdirTemp("", "sbxrun-canary-"); err != nil {
+		return nil, err
+	}
+	b.secret = filepath.Join(b.dir, "secret")
+	if err = os.WriteFile(b.secret, []byte("canary\n"), 0o644); err != nil {
+		return nil, err
+	}
+	if err = os.Chmod(b.dir, 0o755); err != nil { // mode bits are not what denies it
+		return nil, err
+	}
+	if b.tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	if b.unix, err = net.Listen("unix", "@"+filepath.Base(b.dir)); err != nil {
+		return nil, err
+	}
+	for _, l := range []net.Listener{b.tcp, b.unix} {
+		// It answers from here, or that it does not from inside proves nothing.
+		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		c.Close()
+		if c, err = l.Accept(); err != nil {
+			return nil, err
+		}
+		c.Close()
+		go func() {
+			if c, err := l.Accept(); err == nil {
+				c.Close()
+				b.caught <- l.Addr().String()
+			}
+		}()
+	}
+	return b, nil
+}
+
+func (b *bait) close() {
+	if b.tcp != nil {
+		b.tcp.Close()
+	}
+	if b.unix != nil {
+		b.unix.Close()
+	}
+	if b.dir != "" {
+		os.RemoveAll(b.dir)
+	}
+}
+
+// taken reports what reached the host, whatever the canaries say.
+func (b *bait) taken() probe.Check {
+	c := probe.Check{Name: "host-untouched", Group: probe.GroupBoundary, State: probe.Yes, Detail: "no connection arrived, the secret is as it was"}
+	select {
+	case addr := <-b.caught:
+		c.State, c.Cause = probe.No, "a connection arrived at "+addr
+	default:
+	}
+	if data, err := os.ReadFile(b.secret); err != nil || string(data) != "canary\n" {
+		c.State, c.Cause = probe.No, "the secret file was changed"
+	}
+	return c
+}
+
+// acts lists the canaries whose acts the policy denies. What a policy allows on
+// purpose is no breach.
+func (b *bait) acts(p *policy.Policy) []string {
+	acts := []string{"write-private", "mount", "make-device", "capabilities", "gain-privilege", "change-kernel"}
+	add := func(denied bool, act string) {
+		if denied {
+			acts = append(acts, act)
+		}
+	}
+	writable := func(path string) bool { return access(p, path)&policy.Write != 0 }
+	add(!slices.ContainsFunc([]string{"/etc", "/usr", "/usr/bin"}, writable), "write-system")
+	add(access(p, b.secret) == 0, "read-secret="+b.secret)
+	add(access(p, "/etc/shadow") == 0, "read-shadow")
+	add(p.Egress.Mode != policy.EgressHost, "connect-loopback="+b.tcp.Addr().String())
+	add(p.Egress.Mode != policy.EgressHost, "connect-abstract="+b.unix.Addr().String())
+	add(hasNamespace(p, specs.PIDNamespace), "see-process="+strconv.Itoa(os.Getpid()))
+	filtered := p.Seccomp != ""
+	add(filtered, "unshare")
+	add(filtered || p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil, "call-freely")
+	add(p.Seccomp == "strict", "trace")
+	add(p.OCI.Process.User.UID != 0, "become-root")
+	return acts
+}
+
+// access is what the policy's rules give to a host path.
+func access(p *policy.Policy, path string) policy.Access {
+	var best *policy.FileRule
+	for i := range p.Files {
+		r := &p.Files[i]
+		if r.Path != path && r.Path != "/" && !strings.HasPrefix(path, r.Path+"/") {
+			continue
+		}
+		if best == nil || len(r.Path) >= len(best.Path) {
+			best = r
+		}
+	}
+	// Private storage covers what rules show above it.
+	for i := range p.OCI.Mounts {
+		m := &p.OCI.Mounts[i]
+		if (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) && (best == nil || len(m.Destination) > len(best.Path)) {
+			return 0
+		}
+	}
+	if best == nil {
+		return 0
+	}
+	return best.Access
+}
+
+func hasNamespace(p *policy.Policy, t specs.LinuxNamespaceType) bool {
+	return p.OCI.Linux != nil && slices.ContainsFunc(p.OCI.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
+		return n.Type == t && n.Path == ""
+	})
+}
+
+// verifiedMark returns the file that stands for a self-test that passed with
+// this kernel, executable and configuration; "" if there is no place for it.
+// The workspace is not part of the configuration: it differs from run to run,
+// and no canary depends on it.
+func verifiedMark(r *profiles.Resolved, f *facts) string {
+	cache := os.Getenv("XDG_CACHE_HOME")
+	if cache == "" && f.Home != "" {
+		cache = f.Home + "/.cache"
+	}
+	// A command that can write there could vouch for itself.
+	if !filepath.IsAbs(cache) || access(r.Policy, cache+"/sbxrun")&policy.Write != 0 {
+		return ""
+	}
+	h := fnv.New128a()
+	word := func(s string) {
+		h.Write([]byte(s))
+		h.Write([]byte{0})
+	}
+	num := func(n uint64) { word(strconv.FormatUint(n, 36)) }
+	if !hostIdentity(word, num) {
+		return ""
+	}
+	p := r.Policy
+	num(uint64(f.UID))
+	word(p.Profile)
+	word(p.Seccomp)
+	num(uint64(p.Require))
+	num(uint64(p.Degrade))
+	num(uint64(p.Egress.Mode))
+	num(uint64(p.OCI.Process.User.UID))
+	if l := p.OCI.Linux; l != nil {
+		for i := range l.Namespaces {
+			word(string(l.Namespaces[i].Type))
+			word(l.Namespaces[i].Path)
+		}
+		for i := range l.Devices {
+			word(l.Devices[i].Path)
+		}
+	}
+	for i := range p.OCI.Mounts {
+		m := &p.OCI.Mounts[i]
+		word(m.Destination)
+		word(m.Type)
+		word(m.Source)
+		for _, o := range m.Options {
+			word(o)
+		}
+	}
+	ws := r.Workspace.Path
+	for i := range p.Files {
+		rule := &p.Files[i]
+		if ws != "" && (rule.Path == ws || strings.HasPrefix(rule.Path, ws+"/")) {
+			continue
+		}
+		word(rule.Path)
+		num(uint64(rule.Access))
+	}
+	return cache + "/sbxrun/verified-" + hexadecimal(h.Sum(nil))
+}
+
+func hexadecimal(b []byte) string {
+	const digits = "0123456789abcdef"
+	out := make([]byte, 0, 2*len(b))
+	for _, c := range b {
+		out = append(out, digits[c>>4], digits[c&15])
+	}
+	return string(out)
+}

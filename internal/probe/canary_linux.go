@@ -1,0 +1,187 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CanaryCommand is the first argument of the program that tries, inside a
+// sandbox, what the sandbox is to deny.
+const CanaryCommand = "__canary"
+
+// A canary is one act. Do reports nil if the act succeeded, which is what the
+// boundary must not let happen, or must if the canary is a neighbour: an act
+// like the forbidden ones that is allowed, so that a sandbox in which nothing
+// works at all does not pass for one that holds.
+type canary struct {
+	name      string
+	neighbour bool
+	do        func(arg string) error
+}
+
+var canaries = [...]canary{
+	{"write-private", true, func(string) error { return create("/tmp") }},
+	{"write-system", false, func(string) error {
+		for _, dir := range []string{"/", "/etc", "/usr", "/usr/bin"} {
+			if create(dir) == nil {
+				return nil
+			}
+		}
+		return syscall.EROFS
+	}},
+	{"read-secret", false, func(arg string) error { _, err := os.ReadFile(arg); return err }},
+	{"read-shadow", false, func(string) error { _, err := os.ReadFile("/etc/shadow"); return err }},
+	{"connect-loopback", false, func(arg string) error { return connect("tcp", arg) }},
+	{"connect-abstract", false, func(arg string) error { return connect("unix", arg) }},
+	{"see-process", false, func(arg string) error {
+		pid, err := strconv.Atoi(arg)
+		if err != nil {
+			return nil
+		}
+		// EPERM says that it is there, and is no denial.
+		if err := unix.Kill(pid, 0); err == nil || err == unix.EPERM {
+			return nil
+		}
+		_, err = os.Stat("/proc/" + arg)
+		return err
+	}},
+	{"mount", false, func(string) error { return unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "") }},
+	{"unshare", false, func(string) error { return unix.Unshare(unix.CLONE_NEWUSER) }},
+	{"make-device", false, func(string) error {
+		return unix.Mknod("/tmp/canary-device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1)))
+	}},
+	{"become-root", false, func(string) error { return unix.Setresuid(0, 0, 0) }},
+	{"trace", false, func(string) error {
+		// PTRACE_TRACEME, of which the parent would have to know.
+		if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0, 0, 0, 0); errno != 0 {
+			return errno
+		}
+		return nil
+	}},
+	{"change-kernel", false, func(string) error {
+		f, err := os.OpenFile("/proc/sys/kernel/core_pattern", os.O_WRONLY, 0)
+		if err == nil {
+			f.Close()
+		}
+		return err
+	}},
+	{"capabilities", false, func(string) error {
+		for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+			if strings.Trim(status(set), "0") != "" || status(set) == "" {
+				return nil
+			}
+		}
+		return errors.New("all five sets are empty")
+	}},
+	{"gain-privilege", false, func(string) error { return isSet("NoNewPrivs", "1") }},
+	{"call-freely", false, func(string) error { return isSet("Seccomp", "2") }},
+}
+
+// CanaryNames lists every canary that can be asked for.
+func CanaryNames() []string {
+	var names []string
+	for _, c := range canaries {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// Canary tries the acts that the arguments name, each NAME or NAME=ARGUMENT, and
+// prints for each a line that [ParseCanaries] reads. It returns the exit code.
+func Canary(args []string) int {
+	for _, a := range args {
+		name, arg, _ := strings.Cut(a, "=")
+		for _, c := range canaries {
+			if c.name != name {
+				continue
+			}
+			err := c.do(arg)
+			held := err != nil
+			if c.neighbour {
+				held = err == nil
+			}
+			text := "it succeeded"
+			if err != nil {
+				text = err.Error()
+			}
+			fmt.Printf("%s\t%t\t%s\n", c.name, held, strings.ReplaceAll(text, "\n", " "))
+		}
+	}
+	return 0
+}
+
+// ParseCanaries reads what Canary printed for the names that it was asked for.
+// One without a line has not held: that it was tried is what must be shown.
+func ParseCanaries(out string, names []string) []Check {
+	said := map[string][2]string{}
+	for line := range strings.Lines(out) {
+		f := strings.SplitN(strings.TrimRight(line, "\n"), "\t", 3)
+		if len(f) == 3 {
+			said[f[0]] = [2]string{f[1], f[2]}
+		}
+	}
+	var checks []Check
+	for _, name := range names {
+		c := Check{Name: name, Group: GroupBoundary, State: No}
+		switch s := said[name]; s[0] {
+		case "true":
+			c.State, c.Detail = Yes, s[1]
+		case "false":
+			c.Cause = s[1]
+		default:
+			c.State, c.Cause = Unknown, "it was not tried"
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// create makes a file in a directory and removes it again.
+func create(dir string) error {
+	name := strings.TrimRight(dir, "/") + "/.sbxrun-canary-" + strconv.Itoa(os.Getpid())
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	return os.Remove(name)
+}
+
+func connect(network, addr string) error {
+	c, err := net.DialTimeout(network, addr, 2*time.Second)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// status returns a field of /proc/self/status; see proc_pid_status(5).
+func status(field string) string {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(b) {
+		if v, ok := bytes.CutPrefix(line, []byte(field+":")); ok {
+			return string(bytes.TrimSpace(v))
+		}
+	}
+	return ""
+}
+
+// isSet reports an error, that is a denial, if the field has the value.
+func isSet(field, want string) error {
+	if got := status(field); got != want {
+		return nil
+	}
+	return errors.New(field + " is " + want)
+}

@@ -48,8 +48,9 @@
 //
 // What this package does not do: it knows nothing of what runs in a group,
 // limits no devices, io, huge pages or cpu sets ([Unsupported] names them), and
-// asks no service manager for a scope. It leaves every group that it did not
-// make alone.
+// asks no service manager for a scope (a caller that wants one gets it first,
+// and then calls Read: the scope is where it is found). It leaves every group
+// that it did not make alone.
 package cgroups
 
 import (

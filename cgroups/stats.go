@@ -21,7 +21,7 @@ import "time"
 // it gives: the count is read when the command has ended, which ends the rest.
 type Stats struct {
 	MemoryPeak uint64 // bytes; memory.peak, since Linux 5.19. v1: memory.max_usage_in_bytes
-	OOMKills   uint64 // processes
+	OOMKills   uint64 // kills; where the group dies as a whole its first victim is counted again (seen on Linux 6.1)
 
 	// MemoryLimitReached reports that the group asked for more than its limit
 	// and nothing could be reclaimed: memory.events oom. v1: the peak is the

@@ -18,7 +18,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // Main runs sbxrun with the arguments after the program's name and returns its
@@ -36,7 +38,12 @@ func Main(args []string) int {
 	if len(args) > 0 && isSubcommand(args[0]) {
 		return execute(Root(), args)
 	}
-	return execute(newRun("sbxrun"), args)
+	c := newRun("sbxrun")
+	c.SetHelpFunc(func(*cobra.Command, []string) { Root().Help() })
+	if len(args) == 1 && args[0] == "--version" {
+		args[0], c = "version", Root()
+	}
+	return execute(c, args)
 }
 
 // isSubcommand reports whether the first argument names a subcommand. Only the
@@ -55,7 +62,33 @@ func Root() *cobra.Command {
 	root := newRun("sbxrun")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(subcommands()...)
+	for _, c := range append(root.Commands(), root) {
+		if c.Flags().Lookup("profile") != nil {
+			c.RegisterFlagCompletionFunc("profile", completeProfile)
+			c.RegisterFlagCompletionFunc("driver", completeDriver)
+		}
+	}
 	return root
+}
+
+func completeProfile(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	f, err := gatherFacts()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, i := range profiles.List(&f.Facts) {
+		names = append(names, i.Name+"\t"+i.Description)
+	}
+	return names, cobra.ShellCompDirectiveDefault // or a file
+}
+
+func completeDriver(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	names := []string{driver.Auto}
+	for _, d := range drivers(&facts{}) {
+		names = append(names, d.Name())
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // execute runs a command and returns the exit code.

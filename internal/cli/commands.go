@@ -1,7 +1,398 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/profiles"
+)
 
 func subcommands() []*cobra.Command {
-	return []*cobra.Command{newRun("run")}
+	return []*cobra.Command{
+		newRun("run"), newSpec(), newProfile(), newDoctor(), newDriver(), newVersion(), newCompletion(),
+	}
+}
+
+// plain is a subcommand that takes its flags anywhere and speaks as the others.
+func plain(c *cobra.Command, o *options) *cobra.Command {
+	c.DisableFlagsInUseLine = true
+	c.Flags().SortFlags = false
+	o.voiceFlags(c.Flags())
+	return c
+}
+
+func newProfile() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "profile COMMAND",
+		Short: "List, show, check and compare profiles",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			return &usageError{"profile needs a command: list, show, check or diff", "see sbxrun profile --help"}
+		},
+	}
+	c.AddCommand(newProfileList(), newProfileShow(), newProfileCheck(), newProfileDiff())
+	return c
+}
+
+func newProfileList() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:   "list [flags]",
+		Short: "List the profiles that can be named",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f, err := gatherFacts()
+			if err != nil {
+				return err
+			}
+			type entry struct {
+				profiles.Info
+				Error string `json:"error,omitempty"`
+			}
+			entries := []entry{}
+			rows := [][]string{{"PROFILE", "FROM", "DESCRIPTION"}}
+			for _, i := range profiles.List(&f.Facts) {
+				e := entry{Info: i}
+				text := i.Description
+				if i.Err != nil {
+					e.Error = i.Err.Error()
+					text = "error: " + e.Error
+				}
+				entries = append(entries, e)
+				rows = append(rows, []string{i.Name, i.Origin, text})
+			}
+			if o.json {
+				return printJSON(entries)
+			}
+			return printTable(os.Stdout, rows)
+		},
+	}, o)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+func newProfileShow() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:   "show [flags] [NAME|FILE]",
+		Short: "Show a profile's values as they take effect, and where each came from",
+		Long: `Show the values that a run under the profile would have here, with the
+configuration files and SBXRUN_ variables over it, and where each came from.`,
+		Args:    maxArgs(1),
+		Example: "  sbxrun profile show strict\n  sbxrun profile show --json ./agent.yaml",
+		RunE: func(_ *cobra.Command, args []string) error {
+			entries, err := showProfile(append(args, "")[0])
+			if err != nil {
+				return err
+			}
+			if o.json {
+				return printJSON(entries)
+			}
+			rows := [][]string{{"KEY", "VALUE", "FROM"}}
+			for _, e := range entries {
+				rows = append(rows, []string{e.Key, e.Value, e.Origin})
+			}
+			return printTable(os.Stdout, rows)
+		},
+	}, o)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+func showProfile(name string) ([]profiles.Entry, error) {
+	f, err := gatherFacts()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := profiles.Show(&profiles.Request{Profile: name}, &f.Facts)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	return entries, nil
+}
+
+func newProfileCheck() *cobra.Command {
+	o := &options{}
+	return plain(&cobra.Command{
+		Use:   "check FILE...",
+		Short: "Check profile and configuration files",
+		Long: `Check files: a configuration file if it is named config.yaml or .sbxrun.yaml, a
+profile otherwise, with all that it extends. The exit code is 1 if one has a
+mistake.`,
+		Args: minArgs(1, "a file to check"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, err := gatherFacts()
+			if err != nil {
+				return err
+			}
+			failed := false
+			for _, name := range args {
+				if err := checkPath(name); err != nil {
+					return err
+				}
+				if err := profiles.Check(name, &f.Facts); err != nil {
+					failed = true
+					say.error(err)
+				} else if !say.quiet {
+					io.WriteString(os.Stdout, printable(name)+": ok\n")
+				}
+			}
+			if failed {
+				return exitError(1)
+			}
+			return nil
+		},
+	}, o)
+}
+
+func newProfileDiff() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:   "diff [flags] PROFILE PROFILE",
+		Short: "Show in which values two profiles differ",
+		Args:  exactArgs(2, "two profiles to compare"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			a, err := showProfile(args[0])
+			if err != nil {
+				return err
+			}
+			b, err := showProfile(args[1])
+			if err != nil {
+				return err
+			}
+			changes := profiles.Diff(a, b)
+			if o.json {
+				if changes == nil {
+					changes = []profiles.Change{}
+				}
+				return printJSON(changes)
+			}
+			rows := [][]string{{"KEY", args[0], args[1]}}
+			for _, c := range changes {
+				rows = append(rows, []string{c.Key, dash(c.A), dash(c.B)})
+			}
+			return printTable(os.Stdout, rows)
+		},
+	}, o)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+func newDriver() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "driver COMMAND",
+		Short: "List the drivers",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			return &usageError{"driver needs a command: list", "see sbxrun driver --help"}
+		},
+	}
+	o := &options{}
+	list := plain(&cobra.Command{
+		Use:   "list [flags]",
+		Short: "List the drivers, and whether each works here",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			f, err := gatherFacts()
+			if err != nil {
+				return err
+			}
+			type entry struct {
+				Name      string `json:"name"`
+				Sandboxed bool   `json:"sandboxed"`
+				Available bool   `json:"available"`
+				Error     string `json:"error,omitempty"`
+				Hint      string `json:"hint,omitempty"`
+			}
+			entries := []entry{}
+			rows := [][]string{{"DRIVER", "ISOLATES", "AVAILABLE", ""}}
+			for _, d := range drivers(f) {
+				e := entry{Name: d.Name(), Sandboxed: d.Sandboxed(), Available: true}
+				if err := d.Available(context.Background()); err != nil {
+					e.Available, e.Error, e.Hint = false, err.Error(), driver.HintOf(err)
+				}
+				entries = append(entries, e)
+				text := e.Error
+				if e.Hint != "" {
+					text += " (" + e.Hint + ")"
+				}
+				rows = append(rows, []string{e.Name, yesNo(e.Sandboxed), yesNo(e.Available), text})
+			}
+			if o.json {
+				return printJSON(entries)
+			}
+			return printTable(os.Stdout, rows)
+		},
+	}, o)
+	list.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	c.AddCommand(list)
+	return c
+}
+
+// version is set by the linker in releases: -X …/internal/cli.version=v1.2.3.
+var version string
+
+type versionInfo struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"` // of the source
+	Modified bool   `json:"modified,omitempty"`
+	Go       string `json:"go"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+}
+
+func versionOf() versionInfo {
+	v := versionInfo{Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		if v.Version == "" && info.Main.Version != "" && info.Main.Version != "(devel)" {
+			v.Version = info.Main.Version
+		}
+		for _, s := range info.Settings {
+			switch s.Key {
+			case "vcs.revision":
+				v.Revision = s.Value
+			case "vcs.modified":
+				v.Modified = s.Value == "true"
+			}
+		}
+	}
+	if v.Version == "" {
+		v.Version = "development"
+	}
+	return v
+}
+
+func newVersion() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:   "version [flags]",
+		Short: "Print the version",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := versionOf()
+			if o.json {
+				return printJSON(v)
+			}
+			text := "sbxrun " + v.Version
+			if v.Revision != "" {
+				text += " (" + v.Revision
+				if v.Modified {
+					text += ", modified"
+				}
+				text += ")"
+			}
+			_, err := io.WriteString(os.Stdout, text+" "+v.OS+"/"+v.Arch+" "+v.Go+"\n")
+			return err
+		},
+	}, o)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+func newCompletion() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "completion bash|zsh|fish",
+		Short: "Print a completion script for a shell",
+		Example: `  source <(sbxrun completion bash)
+  sbxrun completion zsh > "${fpath[1]}/_sbxrun"
+  sbxrun completion fish > ~/.config/fish/completions/sbxrun.fish`,
+		Args:                  exactArgs(1, "one of bash, zsh, fish"),
+		ValidArgs:             []string{"bash", "zsh", "fish"},
+		DisableFlagsInUseLine: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			switch args[0] {
+			case "bash":
+				return c.Root().GenBashCompletionV2(os.Stdout, true)
+			case "zsh":
+				return c.Root().GenZshCompletion(os.Stdout)
+			case "fish":
+				return c.Root().GenFishCompletion(os.Stdout, true)
+			}
+			return &usageError{"no completion for " + args[0], "one of bash, zsh, fish"}
+		},
+	}
+	return c
+}
+
+// The checks of positional arguments, in our words.
+
+func noArgs(c *cobra.Command, args []string) error { return maxArgs(0)(c, args) }
+
+func maxArgs(n int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > n {
+			return &usageError{"too many arguments: " + args[n], "usage: " + c.UseLine()}
+		}
+		return nil
+	}
+}
+
+func minArgs(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < n {
+			return &usageError{c.Name() + " needs " + what, "usage: " + c.UseLine()}
+		}
+		return nil
+	}
+}
+
+func exactArgs(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if err := minArgs(n, what)(c, args); err != nil {
+			return err
+		}
+		return maxArgs(n)(c, args)
+	}
+}
+
+// printTable prints rows in columns; the last column is not padded.
+func printTable(w io.Writer, rows [][]string) error {
+	var width []int
+	for _, r := range rows {
+		for i, cell := range r {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			if len(r) == 1 {
+				break // a heading
+			}
+			width[i] = max(width[i], utf8.RuneCountInString(printable(cell)))
+		}
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		var line strings.Builder
+		for i, cell := range r {
+			cell = printable(cell)
+			line.WriteString(cell)
+			if i < len(r)-1 {
+				line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))
+			}
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }

@@ -46,7 +46,7 @@ limit did; 125 if sbxrun could not run it; 126 if it cannot be executed; 127 if
 it was not found. --json and --result-file tell a command's own 125 from ours.`
 
 const runExample = `  sbxrun make test
-  sbxrun -c 'npm ci && npm test' --
+  sbxrun -c 'make && make test | tail'
   sbxrun --ro ~/go --timeout 10m -- go test ./...
   sbxrun --memory 512m --pids 64 --json -- ./untrusted
   sbxrun -t bash`

@@ -4,9 +4,12 @@ import (
 	"context"
 	"os"
 
+	"github.com/spf13/cobra"
+
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/seccomp"
 )
 
 // dryRun is what --dry-run prints: what would run, by what.
@@ -40,4 +43,65 @@ func printJSON(v any) error {
 	}
 	_, err = os.Stdout.Write(b)
 	return err
+}
+
+func newSpec() *cobra.Command {
+	o := &options{}
+	oci := false
+	c := &cobra.Command{
+		Use:   "spec [flags] [--] [CMD [ARG...]]",
+		Short: "Print the policy of a run as JSON",
+		Long: `Print the policy that a run with these flags would have, as JSON, and run
+nothing. With --oci it is a configuration for OCI runtimes alone (config.json),
+below an empty root file system "rootfs"; what such a runtime cannot enforce is
+named on stderr. The command is sh if none is given.`,
+		Example:               "  sbxrun spec --memory 1g -- make test\n  mkdir -p bundle/rootfs && sbxrun spec --oci > bundle/config.json && sudo runc run -b bundle test",
+		Args:                  cobra.ArbitraryArgs,
+		DisableFlagsInUseLine: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				args = []string{"sh"}
+			}
+			o.req.Command = args
+			f, err := gatherFacts()
+			if err != nil {
+				return err
+			}
+			r, err := o.resolve(f)
+			if err != nil {
+				return err
+			}
+			if oci {
+				return printOCI(r.Policy)
+			}
+			return printJSON(r.Policy)
+		},
+	}
+	fs := c.Flags()
+	fs.SetInterspersed(false)
+	fs.SortFlags = false
+	fs.BoolVar(&oci, "oci", false, "print a configuration for OCI runtimes only")
+	o.policyFlags(fs)
+	o.voiceFlags(fs)
+	return c
+}
+
+// printOCI prints the policy as an OCI runtime takes it.
+func printOCI(p *policy.Policy) error {
+	opt := policy.OCIOptions{Exists: func(path string) bool {
+		_, err := os.Lstat(path)
+		return err == nil
+	}}
+	if p.Seccomp != "" {
+		s, err := seccomp.Spec(p.Seccomp)
+		if err != nil {
+			return err
+		}
+		opt.Seccomp = s
+	}
+	spec, left := p.ToOCI(opt)
+	for _, l := range left {
+		say.note("not in the OCI configuration: "+l, "")
+	}
+	return printJSON(spec)
 }

@@ -21,23 +21,31 @@ const lastOutput = 200 * time.Millisecond
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // forwarded sets up the signals that reach the command, and returns what undoes
-// it.
+// it. They are caught once the command has been started, while it comes up:
+// catching them costs about as much as starting the sandbox. A signal before
+// that ends sbxrun, and a sandbox ends with its supervisor.
 func forwarded(o *driver.RunOptions, tty bool) func() {
 	signals := make(chan os.Signal, 16)
-	want := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
-	if !tty {
-		// With a terminal of its own the command learns of a new size from the
-		// kernel, when that terminal is resized.
-		want = append(want, syscall.SIGWINCH)
-	}
-	for _, s := range want {
-		// nohup(1) and shells without job control start programs with signals
-		// ignored, and mean it.
-		if !signal.Ignored(s) {
-			signal.Notify(signals, s)
-		}
-	}
 	o.Signals = signals
+	started := o.Started
+	o.Started = func(p driver.Process) func() {
+		for _, s := range [...]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
+			// With a terminal of its own the command learns of a new size from
+			// the kernel, when that terminal is resized.
+			if s == syscall.SIGWINCH && tty {
+				continue
+			}
+			// nohup(1) and shells without job control start programs with
+			// signals ignored, and mean it.
+			if !signal.Ignored(s) {
+				signal.Notify(signals, s)
+			}
+		}
+		if started == nil {
+			return nil
+		}
+		return started(p)
+	}
 	return func() { signal.Stop(signals) }
 }
 

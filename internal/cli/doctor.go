@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// diagnosis is what doctor finds.
+type diagnosis struct {
+	Strict bool          `json:"strict"` // a run under strict would work here
+	Driver string        `json:"driver,omitempty"`
+	Layers policy.Layers `json:"layers"` // that such a run requires
+	Error  string        `json:"error,omitempty"`
+	Hint   string        `json:"hint,omitempty"`
+	Checks []probe.Check `json:"checks"`
+}
+
+func newDoctor() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Find out what this host can isolate, and prove that it does",
+		Long: `Try on this host what a sandbox is made of, and say for each part that is missing
+why, and what to do about it. Then run canaries in a sandbox: acts that the
+strict profile denies, each of which must fail.
+
+The exit code is 0 if a run under the strict profile would work here, else 1.`,
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			d, err := diagnose(context.Background())
+			if err != nil {
+				return err
+			}
+			if o.json {
+				err = printJSON(d)
+			} else {
+				err = d.print(os.Stdout)
+			}
+			if err == nil && !d.Strict {
+				err = exitError(1)
+			}
+			return err
+		},
+	}, o)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+func diagnose(ctx context.Context) (*diagnosis, error) {
+	f, err := gatherFacts()
+	if err != nil {
+		return nil, err
+	}
+	d := &diagnosis{Checks: probe.Host(ctx)}
+	known := drivers(f)
+	for _, k := range known {
+		c := probe.Check{Name: k.Name(), Group: probe.GroupDrivers, State: probe.Yes, Detail: "built in"}
+		if !k.Sandboxed() {
+			c.Detail = "built in; isolates nothing, and is never chosen unless named"
+		}
+		if err := k.Available(ctx); err != nil {
+			c.State, c.Detail, c.Cause, c.Fix = probe.No, "", err.Error(), driver.HintOf(err)
+		}
+		d.Checks = append(d.Checks, c)
+	}
+	checks, err := d.tryStrict(ctx, f)
+	d.Checks = append(d.Checks, checks...)
+	if err == nil {
+		err = boundaryError(checks)
+	}
+	if err != nil {
+		d.Error, d.Hint = err.Error(), driver.HintOf(err)
+	}
+	d.Strict = err == nil
+	return d, nil
+}
+
+// tryStrict runs the canaries as a run under the strict profile would.
+func (d *diagnosis) tryStrict(ctx context.Context, f *facts) ([]probe.Check, error) {
+	ws, err := os.MkdirTemp("", "sbxrun-doctor-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(ws)
+	r, err := profiles.Resolve(&profiles.Request{Profile: "strict", Dir: ws, Command: []string{"true"}}, &f.Facts)
+	if err != nil {
+		return nil, err
+	}
+	d.Layers = r.Policy.Require
+	chosen, err := driver.Select(ctx, drivers(f), r.Drivers, r.Policy, nil)
+	if err != nil {
+		return nil, err
+	}
+	d.Driver = chosen.Name()
+	return selfTest(ctx, chosen, r.Policy)
+}
+
+// print prints the diagnosis for a person.
+func (d *diagnosis) print(w io.Writer) error {
+	group := ""
+	rows := [][]string{}
+	for _, c := range d.Checks {
+		if c.Group != group {
+			group = c.Group
+			title := group
+			if group == probe.GroupBoundary {
+				title += ": acts tried inside a sandbox, and whether it held"
+			}
+			rows = append(rows, []string{title})
+		}
+		text := c.Detail
+		if c.State != probe.Yes {
+			text = c.Cause
+		}
+		rows = append(rows, []string{"  " + c.Name, c.State.String(), text})
+		if c.Fix != "" {
+			rows = append(rows, []string{"", "", "fix: " + c.Fix})
+		}
+	}
+	if err := printTable(w, rows); err != nil {
+		return err
+	}
+	text := "\nstrict runs here, by the " + d.Driver + " driver\n"
+	if !d.Strict {
+		text = "\nstrict does not run here: " + printable(d.Error) + "\n"
+		if d.Hint != "" {
+			text += "fix: " + printable(d.Hint) + "\n"
+		}
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	libseccomp "github.com/seccomp/libseccomp-golang"
@@ -76,6 +78,9 @@ func Version() string {
 func resolve(name, goarch string, target libseccomp.ScmpArch) (nr uint32, absent bool, err error) {
 	if nr, absent, ok := known(name, goarch); ok {
 		return nr, absent, nil
+	}
+	if strings.ContainsRune(name, 0) { // C would see the part before it
+		return 0, false, fmt.Errorf("unknown system call %q", name)
 	}
 	n, err := libseccomp.GetSyscallFromNameByArch(name, target)
 	if err != nil {
@@ -231,22 +236,44 @@ func verify(pl *plan, prog []bpf.Inst, audit uint32, raw []bpf.Inst, rawAudit ui
 // errDisagree is a rule that libseccomp understands in another way.
 var errDisagree = errors.New("write the rules so that they do not overlap")
 
-// nearest returns the known name closest to a mistyped one, or "".
-func nearest(name string) string {
-	best, dist := "", 3
-	try := func(n string) {
-		if d := distance(name, n); d < dist {
-			best, dist = n, d
-		}
-	}
+// Calls returns the names of all calls that amd64 or arm64 have, sorted, as far
+// as libseccomp and this package know them.
+func Calls() []string {
+	var names []string
 	for _, c := range unified {
-		try(c.name)
+		names = append(names, c.name)
+	}
+	for _, c := range amd64Only {
+		names = append(names, c.name)
 	}
 	for _, arch := range []libseccomp.ScmpArch{libseccomp.ArchAMD64, libseccomp.ArchARM64} {
 		for nr := range maxNR {
 			if n, err := libseccomp.ScmpSyscall(nr).GetNameByArch(arch); err == nil {
-				try(n)
+				names = append(names, n)
 			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Number returns a call's number on an architecture; ok is false when it has
+// none there.
+func Number(name, goarch string) (nr uint32, ok bool) {
+	target := libseccomp.ArchAMD64
+	if goarch == "arm64" {
+		target = libseccomp.ArchARM64
+	}
+	nr, absent, err := resolve(name, goarch, target)
+	return nr, err == nil && !absent
+}
+
+// nearest returns the known name closest to a mistyped one, or "".
+func nearest(name string) string {
+	best, dist := "", 3
+	for _, n := range Calls() {
+		if d := distance(name, n); d < dist {
+			best, dist = n, d
 		}
 	}
 	return best

@@ -5,6 +5,7 @@ package compile
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -35,7 +36,6 @@ type plan struct {
 	rules  map[uint32][]rule
 }
 
-// errno38 is ENOSYS and errno1 is EPERM on every architecture here.
 const errnoMax = 4095 // MAX_ERRNO; see linux/err.h
 
 // action returns the kernel's number for an action. The zero errno default is
@@ -48,7 +48,8 @@ func action(a specs.LinuxSeccompAction, errnoRet *uint) (uint32, error) {
 		}
 		data = uint32(*errnoRet)
 	}
-	if errnoRet != nil && a != specs.ActErrno && a != specs.ActTrace {
+	known := [...]specs.LinuxSeccompAction{specs.ActKill, specs.ActKillThread, specs.ActKillProcess, specs.ActTrap, specs.ActAllow, specs.ActLog}
+	if errnoRet != nil && slices.Contains(known[:], a) {
 		return 0, fmt.Errorf("errnoRet makes no sense with %s", a)
 	}
 	switch a {

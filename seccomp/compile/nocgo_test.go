@@ -1,0 +1,5 @@
+//go:build !cgo
+
+package compile
+
+const cgo = false

@@ -490,6 +490,26 @@ func start(t *testing.T, g *Group, argv ...string) *exec.Cmd {
 	return cmd
 }
 
+// The kernel holds what the plan says, swap included: none.
+func TestCreateWritesLimits(t *testing.T) {
+	g := create(t, strict())
+	for _, s := range g.slots {
+		for _, w := range s.Writes {
+			b, err := os.ReadFile(s.Path + "/" + s.Name + "/" + w.File)
+			if errors.Is(err, os.ErrNotExist) && w.Refused != Fail {
+				t.Logf("this kernel has no %s", w.File)
+				continue
+			}
+			if got := strings.TrimSpace(string(b)); err != nil || got != w.Value {
+				t.Errorf("%s: got %q, %v, want %q", w.File, got, err, w.Value)
+			}
+		}
+	}
+	if g.Controllers() != Limiting {
+		t.Errorf("controllers: %v", g.Controllers())
+	}
+}
+
 // What bears the name already is not taken over, and not removed.
 func TestCreateTakesNothingOver(t *testing.T) {
 	g := prepare(t, strict())

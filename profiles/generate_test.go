@@ -2,6 +2,7 @@ package profiles
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"go/format"
@@ -9,6 +10,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 var update = flag.Bool("update", false, "write the generated files and golden files")
@@ -111,6 +114,7 @@ func TestGenerated(t *testing.T) {
 		want []byte
 	}{
 		{"presets_gen.go", generatePresets(t)},
+		{"schema.json", generateSchema(t)},
 	} {
 		if *update {
 			if err := os.WriteFile(f.name, f.want, 0o666); err != nil {
@@ -134,4 +138,74 @@ func TestPresetsEqualTheirFiles(t *testing.T) {
 			t.Errorf("preset %s differs from %s.yaml", name, name)
 		}
 	}
+}
+
+// generateSchema prints the JSON Schema of profile and configuration files. It
+// says the form of values; what a value means (that a path exists, that a size
+// fits) only the parser says.
+func generateSchema(t *testing.T) []byte {
+	type object = map[string]any
+	root := object{}
+	for i := range keys {
+		props := root
+		name := keys[i].name
+		if group, rest, ok := strings.Cut(name, "."); ok {
+			g, ok := root[group].(object)
+			if !ok {
+				g = object{"type": "object", "additionalProperties": false, "properties": object{}}
+				root[group] = g
+			}
+			props, name = g["properties"].(object), rest
+		}
+		s := object{"description": keys[i].doc}
+		props[name] = s
+		either := func(number object, pattern string) {
+			s["anyOf"] = []object{number, {"type": "string", "pattern": pattern}}
+		}
+		const decimal = `[0-9]+(\.[0-9]*)?|\.[0-9]+`
+		switch keys[i].kind {
+		case kindText:
+			s["type"] = "string"
+		case kindEnum:
+			s["enum"] = keys[i].enum
+		case kindBool:
+			s["type"] = "boolean"
+		case kindSize:
+			either(object{"type": "integer", "minimum": 0}, `^(none|(`+decimal+`)([kKmMgGtT]([iI]?[bB])?|[bB])?)$`)
+		case kindCPUs:
+			either(object{"type": "number", "minimum": 0, "maximum": 65536}, `^(none|`+decimal+`)$`)
+		case kindCount:
+			either(object{"type": "integer", "minimum": 0}, `^(none|[0-9]+)$`)
+		case kindDuration:
+			s["type"], s["pattern"] = "string", `^\+?(none|0|((`+decimal+`)(ns|us|µs|μs|ms|s|m|h))+)$`
+		case kindList:
+			item := object{"type": "string", "minLength": 1}
+			switch key(i) {
+			case keyRequire, keyDegrade:
+				item = object{"enum": policy.LayerNames()}
+			case keyEnvSet:
+				item["pattern"] = `^[^=\x00]+=`
+			case keyRead, keyReadTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyDenyWrite, keyDenyExec, keyDevices, keyTmpfs:
+				item["pattern"] = `^[^\x00\n]+$`
+			}
+			s["type"], s["items"] = "array", item
+		}
+		switch key(i) {
+		case keyUser:
+			s["pattern"] = "^[0-9]+(:[0-9]+)?$"
+		case keyHostname:
+			s["pattern"] = "^[A-Za-z0-9.-]{1,64}$"
+		}
+	}
+	out, err := json.MarshalIndent(object{
+		"$schema":              "https://json-schema.org/draft/2020-12/schema",
+		"title":                "sbxrun profile or configuration file",
+		"type":                 "object",
+		"additionalProperties": false,
+		"properties":           root,
+	}, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(out, '\n')
 }

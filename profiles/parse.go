@@ -136,7 +136,8 @@ func (p *fileParser) mapping(prefix string, n ast.Node) error {
 			return p.errorAt(t, fmt.Sprintf("key %s is not text", strconv.Quote(t.Value)), "")
 		}
 		name := prefix + t.Value
-		if k, ok := findKey(name); ok {
+		// A dot in the file's own key is not nesting: each key has one spelling.
+		if k, ok := findKey(name); ok && !strings.Contains(t.Value, ".") {
 			if p.seen[k] {
 				return p.errorAt(t, "duplicate key "+name, "keep one of them")
 			}
@@ -196,8 +197,7 @@ func keysBelow(prefix string) []string {
 	return out
 }
 
-// findKey returns the key of that dotted name, written as a file nests it: a
-// dot within one key of the file does not count.
+// findKey returns the key of that dotted name.
 func findKey(name string) (key, bool) {
 	for i := range keys {
 		if keys[i].name == name {

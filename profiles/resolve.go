@@ -723,15 +723,7 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 			p.OCI.Process.Cwd = r.workspace
 		}
 	default:
-		var holding []string
-		for _, part := range r.values[keySecrets].parts {
-			for _, item := range part.items {
-				if item[0] == '~' && r.facts.home() != "" && !isGlob(item) && within(r.workspace, r.facts.home()) {
-					holding = append(holding, path.Join(r.facts.home(), item[1:]))
-				}
-			}
-		}
-		if err := checkWorkspace(r.workspace, where, r.facts, holding); err != nil {
+		if err := checkWorkspace(r.workspace, where, r.facts, r.values[keySecrets].parts); err != nil {
 			return err
 		}
 		access := policy.All

@@ -275,14 +275,32 @@ func ownDirectory(p string) string {
 func (c *collected) secretStatements(out []statement, facts *Facts, workspace string) ([]statement, error) {
 	grants := out
 	home := facts.home()
+	// Most runs show nothing of the home, or one directory in it: that is told
+	// from the item as written, without making sixty paths of it.
+	homeShown := false
+	var inHome []string // what grants show in the home, from there: "/src/project"
+	for i := range grants {
+		if g := &grants[i]; g.access != 0 && home != "" {
+			homeShown = homeShown || within(home, g.path)
+			if within(g.path, home) {
+				inHome = append(inHome, g.path[len(home):])
+			}
+		}
+	}
 	for _, p := range c.values[keySecrets].parts {
 		for _, item := range p.items {
-			if item[0] == '~' && home == "" {
+			full := item
+			switch {
+			case item[0] == '~' && home == "":
 				continue
-			}
-			full, err := facts.expand(item, workspace)
-			if err != nil {
-				return nil, at(p.origin, err)
+			case strings.HasPrefix(item, "~/") && !homeShown && !isGlob(item) &&
+				!slices.ContainsFunc(inHome, func(g string) bool { return within(item[1:], g) }):
+				continue
+			case item[0] != '/' || !strings.HasPrefix(p.origin, "preset "):
+				var err error
+				if full, err = facts.expand(item, workspace); err != nil {
+					return nil, at(p.origin, err)
+				}
 			}
 			if home != "" && within(home, full) {
 				continue // /root, where that is the caller's own home
@@ -290,6 +308,7 @@ func (c *collected) secretStatements(out []statement, facts *Facts, workspace st
 			if !shows(grants, full) {
 				continue
 			}
+			var err error
 			s := statement{origin: p.origin, secret: true, optional: true}
 			if out, err = appendStatements(out, s, item, workspace, facts); err != nil {
 				return nil, at(p.origin, err)

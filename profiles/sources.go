@@ -101,6 +101,9 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 		if p := preset(name); p != nil {
 			return p, nil
 		}
+		if len(chain) > 0 && slices.ContainsFunc(chain, func(f string) bool { return path.Base(f) == name+".yaml" }) {
+			return nil, circle(where, chain, name)
+		}
 		all := s.names()
 		fix := didYouMean(name, all)
 		if fix == "" {
@@ -109,7 +112,7 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 		return nil, &Error{Where: where, What: "unknown profile " + name, Fix: fix}
 	}
 	if slices.Contains(chain, file) || len(chain) > 16 {
-		return nil, &Error{Where: where, What: "extends goes in a circle: " + strings.Join(append(chain, file), " -> ")}
+		return nil, circle(where, chain, file)
 	}
 	p, err := parse(file, src, "")
 	if err != nil {
@@ -135,6 +138,10 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 		p.over(base)
 	}
 	return p, nil
+}
+
+func circle(where string, chain []string, back string) error {
+	return &Error{Where: where, What: "extends goes in a circle: " + strings.Join(chain, " -> ") + " -> " + back, Fix: "extend a built-in profile, or none"}
 }
 
 // isFileName tells a profile file from a profile name.

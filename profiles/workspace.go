@@ -39,7 +39,7 @@ func findWorkspace(req *Request, facts *Facts) (dir, where string, err error) {
 
 // checkWorkspace refuses directories that hold the system or the caller's whole
 // home: writable, they would undo the rest of the policy.
-func checkWorkspace(dir, where string, facts *Facts, secrets []string) error {
+func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 	fix := "change to a project's directory, name one with --cd, or show none with --workspace none"
 	bad := func(why string) error {
 		return &Error{Where: where, What: dir + " cannot be the workspace: " + why, Fix: fix}
@@ -59,9 +59,13 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []string) error {
 	if systemDirectory(dir) {
 		return bad("it is a system directory")
 	}
-	for _, s := range secrets {
-		if within(dir, s) {
-			return bad("it is in " + s + ", which holds secrets")
+	if home := facts.home(); home != "" && within(dir, home) {
+		for _, p := range secrets {
+			for _, s := range p.items {
+				if strings.HasPrefix(s, "~/") && within(dir[len(home):], s[1:]) {
+					return bad("it is in " + s + ", which holds secrets")
+				}
+			}
 		}
 	}
 	return nil

@@ -1,0 +1,573 @@
+package profiles
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// hostFS is a small merged-/usr system with a user's home.
+func hostFS() fstest.MapFS {
+	f := fstest.MapFS{}
+	for _, d := range []string{"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/src/app", "etc/ssl/certs", "etc/ssh", "etc/sudoers.d", "opt/tool", "tmp", "run/user", "var/tmp", "var/log", "proc", "dev", "boot", "root/.ssh",
+		"home/u/src/project/sub", "home/u/.ssh", "home/u/.aws", "home/u/.cache", "home/u/go/pkg", "home/other/.ssh", "data/real"} {
+		f[d] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+	}
+	for _, n := range []string{"etc/ld.so.cache", "etc/shadow", "home/u/.npmrc", "home/u/.ssh/id_ed25519", "home/u/.ssh/known_hosts", "home/u/src/project/.env", "home/u/src/project/main.go", "home/u/src/project/a.pem", "home/u/src/project/sub/b.pem", "run/docker.sock"} {
+		putFile(f, n, "x")
+	}
+	for l, t := range map[string]string{"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "home/u/link": "/data/real", "home/u/loop": "loop", "var/run": "/run", "home/u/src/plink": "project"} {
+		f[l] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(t)}
+	}
+	f["dev/kvm"] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
+	return f
+}
+
+func putFile(f fstest.MapFS, name, text string) {
+	f[name] = &fstest.MapFile{Data: []byte(text), Mode: 0o644}
+}
+
+func testFacts(f fs.FS) *Facts {
+	return &Facts{
+		Home: "/home/u", Cwd: "/home/u/src/project", UID: 501, GID: 20, CPUs: 4, FS: f,
+		ConfigDirs: []string{"/home/u/.config/sbxrun", "/etc/sbxrun"},
+		Environ: []string{"PATH=/usr/bin:/bin", "HOME=/home/u", "USER=u", "TERM=xterm", "LANG=C.UTF-8", "LC_TIME=C", "TZ=UTC",
+			"LD_PRELOAD=/x.so", "BASH_ENV=/x", "GIT_DIR=/x", "NODE_OPTIONS=-r x", "AWS_SECRET_ACCESS_KEY=k", "SSH_AUTH_SOCK=/s", "EXTRA=1"},
+	}
+}
+
+func mustResolve(t *testing.T, req Request, facts *Facts) *Resolved {
+	t.Helper()
+	if req.Command == nil {
+		req.Command = []string{"true"}
+	}
+	r, err := Resolve(&req, facts)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return r
+}
+
+func access(t *testing.T, r *Resolved, p string) string {
+	t.Helper()
+	for _, f := range r.Policy.Files {
+		if f.Path == p {
+			return f.Access.String()
+		}
+	}
+	return ""
+}
+
+// TestGolden shows what each preset becomes on one host.
+func TestGolden(t *testing.T) {
+	for _, name := range presetNames {
+		r := mustResolve(t, Request{Profile: name}, testFacts(hostFS()))
+		got, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, '\n')
+		file := filepath.Join("testdata", name+".json")
+		if *update {
+			if err := os.MkdirAll("testdata", 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, got, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is not what %s says: run go test ./profiles -update, and read the difference", name, file)
+		}
+	}
+}
+
+// TestTable holds the presets to the table of the requirements (PRO-1).
+func TestTable(t *testing.T) {
+	const g, m = 1 << 30, 1 << 20
+	for _, c := range []struct {
+		name             string
+		net              policy.EgressMode
+		workspace        string
+		memory, cpu, pid int64
+		disk             uint64
+		wall             string
+		driver           string
+	}{
+		{"strict", policy.EgressNone, "rwx", 2 * g, 100000, 256, 512 * m, "5m0s", "native"},
+		{"aicode", policy.EgressProxy, "rwx", 4 * g, 200000, 512, 10 * g, "30m0s", "native"},
+		{"development", policy.EgressProxy, "rwx", 8 * g, 0, 4096, 10 * g, "0s", "native"},
+		{"testing", policy.EgressNone, "rwx", 4 * g, 200000, 1024, 2 * g, "30m0s", "native"},
+		{"production", policy.EgressNone, "r-x", 1 * g, 100000, 128, 512 * m, "5m0s", "native"},
+		{"webscraping", policy.EgressProxy, "rwx", 2 * g, 100000, 256, 512 * m, "30m0s", "native"},
+		{"docker", policy.EgressNone, "rwx", 1 * g, 100000, 512, 0, "30m0s", "docker"},
+		{"unrestricted", policy.EgressHost, "", 0, 0, 0, 0, "0s", "host"},
+	} {
+		r := mustResolve(t, Request{Profile: c.name}, testFacts(hostFS()))
+		p := r.Policy
+		var memory, cpu, pid int64
+		if res := p.OCI.Linux.Resources; res != nil {
+			if res.Memory != nil {
+				memory = *res.Memory.Limit
+			}
+			if res.CPU != nil {
+				cpu = *res.CPU.Quota
+			}
+			if res.Pids != nil {
+				pid = *res.Pids.Limit
+			}
+		}
+		if p.Egress.Mode != c.net || access(t, r, "/home/u/src/project") != c.workspace || memory != c.memory || cpu != c.cpu || pid != c.pid ||
+			p.Scratch.Bytes != c.disk || p.Limits.WallTime.String() != c.wall || r.Drivers[0] != c.driver {
+			t.Errorf("%s: net %v, workspace %q, memory %d, cpu %d, pids %d, disk %d, wall %v, driver %v", c.name, p.Egress.Mode, access(t, r, "/home/u/src/project"), memory, cpu, pid, p.Scratch.Bytes, p.Limits.WallTime, r.Drivers)
+		}
+	}
+	strict := mustResolve(t, Request{}, testFacts(hostFS())).Policy
+	all := policy.LayerUser | policy.LayerPID | policy.LayerMount | policy.LayerNet | policy.LayerIPC | policy.LayerUTS | policy.LayerCgroupNS | policy.LayerSeccomp |
+		policy.LayerLandlock | policy.LayerNoNewPrivs | policy.LayerCgroup | policy.LayerRlimits
+	if strict.Require != all || strict.Degrade != 0 {
+		t.Errorf("strict requires %v", strict.Require)
+	}
+	if n := mustResolve(t, Request{Profile: "unrestricted"}, testFacts(hostFS())).Notes; len(n) == 0 || !strings.Contains(n[0], "isolates nothing") {
+		t.Errorf("unrestricted does not say so: %q", n)
+	}
+}
+
+// TestSecrets holds every profile that shows the home, and grants of it, to
+// hiding what is secret (F02).
+func TestSecrets(t *testing.T) {
+	facts := testFacts(hostFS())
+	for _, c := range []struct {
+		name string
+		req  Request
+	}{
+		{"aicode", Request{Profile: "aicode"}},
+		{"development", Request{Profile: "development"}},
+		{"strict --ro ~", Request{ReadOnly: []string{"~"}}},
+		{"strict --ro /", Request{ReadOnly: []string{"/"}}},
+		{"strict --ro /home", Request{ReadOnly: []string{"/home"}}},
+		{"strict --ro ~/.*", Request{ReadOnly: []string{"~/.*", "~"}}},
+	} {
+		r := mustResolve(t, c.req, facts)
+		for _, p := range []string{"/home/u/.ssh", "/home/u/.aws", "/home/u/.npmrc"} {
+			if got := access(t, r, p); got != "---" {
+				t.Errorf("%s: %s is %q", c.name, p, got)
+			}
+		}
+		if access(t, r, "/home/u/src/project") != "rwx" { // the neighbour
+			t.Errorf("%s: the workspace is %q", c.name, access(t, r, "/home/u/src/project"))
+		}
+	}
+	r := mustResolve(t, Request{Profile: "development"}, facts)
+	for _, p := range []string{"/etc/shadow", "/etc/ssh", "/root", "/boot", "/home/other/.ssh", "/home/u/src/project/.env"} {
+		if got := access(t, r, p); got != "---" {
+			t.Errorf("development: %s is %q", p, got)
+		}
+	}
+	// What a grant names is shown, and its neighbours are not.
+	r = mustResolve(t, Request{Profile: "aicode", ReadOnly: []string{"~/.npmrc", "~/.ssh/known_hosts"}}, facts)
+	if access(t, r, "/home/u/.npmrc") == "---" || access(t, r, "/home/u/.ssh/known_hosts") != "r-x" || access(t, r, "/home/u/.ssh") != "---" {
+		t.Errorf("%v", r.Policy.Files)
+	}
+	// The caller's own word is final.
+	r = mustResolve(t, Request{ReadOnly: []string{"~/.ssh/known_hosts"}, Hide: []string{"~/.ssh"}}, facts)
+	if access(t, r, "/home/u/.ssh/known_hosts") != "" {
+		t.Errorf("%v", r.Policy.Files)
+	}
+	// A home that is a link hides by its real name.
+	f := hostFS()
+	f["users"] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte("home")}
+	linked := testFacts(f)
+	linked.Home = "/users/u"
+	r = mustResolve(t, Request{Profile: "aicode"}, linked)
+	if access(t, r, "/home/u/.ssh") != "---" || access(t, r, "/users") != "r-x" {
+		t.Errorf("%v", r.Policy.Files)
+	}
+	// As does a secret that is one.
+	f["home/u/.gnupg"] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte("/data/real")}
+	r = mustResolve(t, Request{Profile: "development"}, testFacts(f))
+	if access(t, r, "/data/real") != "---" {
+		t.Errorf("%v", r.Policy.Files)
+	}
+	for _, b := range []Bind{{Source: "/home/u", Destination: "/mnt/h", ReadOnly: true}, {Source: "/", Destination: "/mnt/h", ReadOnly: true}} {
+		if _, err := Resolve(&Request{Binds: []Bind{b}}, facts); err == nil || !strings.Contains(err.Error(), "a secret") {
+			t.Errorf("--bind %v: %v", b, err)
+		}
+	}
+	mustResolve(t, Request{Binds: []Bind{{Source: "/opt/tool", Destination: "/tool"}}}, facts)
+}
+
+// TestBadInput has every mistake of a caller that Resolve finds, with its message.
+func TestBadInput(t *testing.T) {
+	for _, c := range []struct {
+		req        Request
+		want, hint string
+	}{
+		{Request{Dir: "/"}, "flag --cd: / cannot be the workspace: it is the whole file system", "change to a project's directory"},
+		{Request{Dir: "~"}, "flag --cd: /home/u cannot be the workspace: it is the home directory", "--cd"},
+		{Request{Dir: "/home"}, "it holds the home directory", "--cd"},
+		{Request{Dir: "/usr"}, "it is a system directory", "--cd"},
+		{Request{Dir: "/bin"}, "/usr/bin cannot be the workspace: it is a system directory", "--cd"},
+		{Request{Dir: "/etc/ssl"}, "it is a system directory", "--cd"},
+		{Request{Dir: "/tmp"}, "it is a system directory", "--workspace none"},
+		{Request{Dir: "/var"}, "it is a system directory", ""},
+		{Request{Dir: "~/.ssh"}, "it is in ~/.ssh, which holds secrets", ""},
+		{Request{Dir: "main.go"}, "flag --cd: /home/u/src/project/main.go is not a directory", "name the directory"},
+		{Request{Dir: "/home/u/nope/deeper"}, "flag --cd: /home/u/nope/deeper does not exist (/home/u does, without \"nope\")", "create it"},
+		{Request{Dir: "a\nb"}, `the path "a\nb" holds a NUL byte or a newline`, "rename it"},
+		{Request{Dir: "a\x00b"}, `the path "a\x00b" holds a NUL byte or a newline`, ""},
+		{Request{Dir: "~root/x"}, "only the caller's own ~ is known", "write the path out"},
+		{Request{Dir: "~/loop"}, "too many symbolic links", ""},
+		{Request{ReadOnly: []string{"/opt/nope"}}, "flag --ro: /opt/nope does not exist", "create it"},
+		{Request{ReadWrite: []string{"/nope/x"}}, "flag --rw: /nope/x does not exist (/ does, without \"nope\")", ""},
+		{Request{Hide: []string{"/opt/nope"}}, "flag --hide: /opt/nope does not exist", ""},
+		{Request{ReadOnly: []string{""}}, "flag --ro: the path is empty", ""},
+		{Request{ReadOnly: []string{"a\nb"}}, "flag --ro: the path", "rename it"},
+		{Request{ReadOnly: []string{"\xff"}}, "is not UTF-8", ""},
+		{Request{ReadOnly: []string{"/opt/*.x"}}, "flag --ro: \"/opt/*.x\" matches nothing", ""},
+		{Request{ReadOnly: []string{"/opt/[x"}}, "is not a valid pattern", ""},
+		{Request{ReadWrite: []string{"/"}}, "flag --rw: the whole file system is never writable", "name the directories"},
+		{Request{ReadOnly: []string{"/proc"}}, "flag --ro: /proc: /proc is the sandbox's own", "--device"},
+		{Request{ReadWrite: []string{"/dev/kvm"}}, "/dev is the sandbox's own", "--device"},
+		{Request{Devices: []string{"/etc/shadow"}}, "flag --device: /etc/shadow is not a device", "--ro"},
+		{Request{Devices: []string{"/dev/nope"}}, "flag --device: /dev/nope does not exist", ""},
+		{Request{Binds: []Bind{{Source: "/opt", Destination: "x"}}}, "flag --bind: \"x\" is not a place in the sandbox", ""},
+		{Request{Binds: []Bind{{Source: "/opt", Destination: "/dev/x"}}}, "sandbox's own", ""},
+		{Request{Tmpfs: []Tmpfs{{Path: "/"}}}, "flag --tmpfs: / cannot be private storage", ""},
+		{Request{Profile: "stict"}, "flag --profile: unknown profile stict", "did you mean strict?"},
+		{Request{Profile: "Strict"}, "unknown profile Strict", "did you mean strict?"},
+		{Request{Profile: "xyzzyxyzzy"}, "unknown profile", "there are strict, aicode"},
+		{Request{Workspace: "overlay"}, `flag --workspace: "overlay" is not a value of workspace: want bind, ro, none`, ""},
+		{Request{Memory: ptr(uint64(1000))}, "flag --memory: 1000 of memory is too little", ""},
+		{Request{CPUs: ptr(-1.0)}, "flag --cpus: want a number", ""},
+		{Request{Pids: ptr(int64(-1))}, "flag --pids: the value is negative", ""},
+		{Request{Hostname: "a b"}, `flag --hostname: "a b" is not a host name`, ""},
+		{Request{Seccomp: "strickt"}, `flag --seccomp: unknown system call filter "strickt"`, "did you mean strict?"},
+		{Request{Seccomp: "./nope.json"}, "flag --seccomp: seccomp profile /home/u/src/project/nope.json does not exist", ""},
+		{Request{Env: []string{"=x"}}, `flag --env: "=x" is not a variable`, "want KEY=VALUE"},
+		{Request{Env: []string{"A=\x00"}}, "flag --env:", ""},
+		{Request{Env: []string{""}}, "flag --env: \"\" is not a variable", "KEY to pass the caller's"},
+		{Request{Command: []string{"a\x00b"}}, "command", ""},
+		{Request{Profile: "unrestricted", ReadOnly: []string{"/opt"}}, "flag --ro: profile unrestricted isolates nothing", "another profile"},
+		{Request{Profile: "unrestricted", Net: ptr(policy.EgressNone)}, "flag --net: profile unrestricted isolates nothing", ""},
+	} {
+		if c.req.Command == nil {
+			c.req.Command = []string{"true"}
+		}
+		_, err := Resolve(&c.req, testFacts(hostFS()))
+		var e *Error
+		if !errors.As(err, &e) {
+			t.Errorf("%+v: got %v, want %q", c.req, err, c.want)
+			continue
+		}
+		if !strings.Contains(err.Error(), c.want) || !strings.Contains(e.Hint(), c.hint) {
+			t.Errorf("got %q, hint %q\nwant %q, hint %q", err, e.Hint(), c.want, c.hint)
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("more than one line: %q", err)
+		}
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestWorkspace(t *testing.T) {
+	facts := testFacts(hostFS())
+	for _, c := range []struct{ dir, want string }{
+		{"", "/home/u/src/project"}, {"sub", "/home/u/src/project/sub"}, {"../plink", "/home/u/src/project"}, {"~/link", "/data/real"}, {"/usr/src/app", "/usr/src/app"},
+	} {
+		r := mustResolve(t, Request{Dir: c.dir}, facts)
+		if r.Workspace.Path != c.want || r.Policy.OCI.Process.Cwd != c.want || access(t, r, c.want) != "rwx" {
+			t.Errorf("%q: %v, cwd %s, %q", c.dir, r.Workspace, r.Policy.OCI.Process.Cwd, access(t, r, c.want))
+		}
+	}
+	r := mustResolve(t, Request{Workspace: "none"}, facts)
+	if r.Policy.OCI.Process.Cwd != "/home/sandbox" || access(t, r, "/home/u/src/project") != "" {
+		t.Errorf("none: %v", r.Policy)
+	}
+	facts.Cwd = "/"
+	mustResolve(t, Request{Workspace: "none"}, facts)
+	if _, err := Resolve(&Request{}, facts); err == nil {
+		t.Error("/ passes as the workspace")
+	}
+	mustResolve(t, Request{Profile: "unrestricted"}, facts) // the neighbour: nothing is bound
+}
+
+func TestPaths(t *testing.T) {
+	facts := testFacts(hostFS())
+	r := mustResolve(t, Request{ReadOnly: []string{"/opt/tool", "**/*.pem"}, ReadWrite: []string{"~/link"}, Hide: []string{"sub"}}, facts)
+	for p, want := range map[string]string{
+		"/opt/tool": "r-x", "/home/u/src/project/a.pem": "r-x",
+		"/home/u/src/project/sub": "---", "/home/u/src/project/sub/b.pem": "",
+		"/data/real": "rwx", "/home/u/link": "r-x",
+	} {
+		if got := access(t, r, p); got != want {
+			t.Errorf("%s: %q, want %q", p, got, want)
+		}
+	}
+	// A name that looks like a pattern and exists is a name.
+	f := hostFS()
+	putFile(f, "opt/[id]/x", "")
+	putFile(f, "opt/i/x", "")
+	r = mustResolve(t, Request{ReadOnly: []string{"/opt/[id]"}}, testFacts(f))
+	if access(t, r, "/opt/[id]") != "r-x" || access(t, r, "/opt/i") != "" {
+		t.Errorf("%v", r.Policy.Files)
+	}
+	// Naming the place of private storage shows the host's.
+	r = mustResolve(t, Request{ReadWrite: []string{"/tmp"}}, facts)
+	if access(t, r, "/tmp") != "rwx" || slices.ContainsFunc(r.Policy.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == "/tmp" }) {
+		t.Errorf("%v", r.Policy.OCI.Mounts)
+	}
+	r = mustResolve(t, Request{Devices: []string{"/dev/kvm"}}, facts)
+	if d := r.Policy.OCI.Linux.Devices; len(d) != 1 || d[0].Path != "/dev/kvm" || d[0].Type != "c" {
+		t.Errorf("%v", d)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	facts := testFacts(hostFS())
+	env := func(req Request) variables {
+		t.Helper()
+		return variables(mustResolve(t, req, facts).Policy.OCI.Process.Env)
+	}
+	get := func(e variables, name string) string {
+		v, ok := e.get(name)
+		if !ok {
+			return "absent"
+		}
+		return v
+	}
+	check := func(what string, e variables, want map[string]string) {
+		t.Helper()
+		for name, w := range want {
+			if got := get(e, name); got != w {
+				t.Errorf("%s: %s is %q, want %q", what, name, got, w)
+			}
+		}
+	}
+	leaks := map[string]string{"LD_PRELOAD": "absent", "BASH_ENV": "absent", "GIT_DIR": "absent", "NODE_OPTIONS": "absent", "SSH_AUTH_SOCK": "absent"}
+	e := env(Request{})
+	check("default", e, leaks)
+	check("default", e, map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/home/sandbox", "USER": "sandbox", "LOGNAME": "sandbox", "LC_TIME": "C", "TZ": "UTC", "TERM": "xterm",
+		"EXTRA": "absent", "AWS_SECRET_ACCESS_KEY": "absent", "SBXRUN_SANDBOX": "strict"})
+	e = env(Request{InheritEnv: true})
+	check("inherit", e, leaks)
+	check("inherit", e, map[string]string{"EXTRA": "1", "HOME": "/home/sandbox", "AWS_SECRET_ACCESS_KEY": "k"})
+	if n := mustResolve(t, Request{InheritEnv: true}, facts).Notes; len(n) != 1 || !strings.Contains(n[0], "AWS_SECRET_ACCESS_KEY") {
+		t.Errorf("notes: %q", n)
+	}
+	check("--env", env(Request{Env: []string{"EXTRA", "NEW=a=b", "ABSENT", "LD_PRELOAD", "HOME=/x"}}),
+		map[string]string{"EXTRA": "1", "NEW": "a=b", "ABSENT": "absent", "LD_PRELOAD": "/x.so", "HOME": "/x"})
+	if e := env(Request{ClearEnv: true, Env: []string{"A=1"}}); !slices.Equal(e, variables{"A=1", "SBXRUN_SANDBOX=strict"}) {
+		t.Errorf("clear: %q", e)
+	}
+	check("unrestricted", env(Request{Profile: "unrestricted"}), map[string]string{"LD_PRELOAD": "/x.so", "HOME": "/home/u", "SBXRUN_SANDBOX": "absent"})
+	check("marker", env(Request{Env: []string{"SBXRUN_SANDBOX=no"}}), map[string]string{"SBXRUN_SANDBOX": "strict"})
+	facts.Environ = nil
+	check("empty", env(Request{}), map[string]string{"PATH": defaultPath})
+}
+
+// TestProject holds a workspace's own file to making the sandbox tighter.
+func TestProject(t *testing.T) {
+	const name = "home/u/src/project/.sbxrun.yaml"
+	for _, src := range []string{
+		"limits: {memory: 1g, pids: 10, wall_time: 1m, disk: 1m}\n", "workspace: ro\n", "workspace: none\n", "files: {hide: [sub], deny_write: [.], deny_exec: [sub]}\n",
+		"network: {mode: none, deny: [x.com]}\n", "require: [selinux]\n", "verify: true\n", "env: {inherit: false}\n", "home: private\n", "files: {read: [/usr]}\n", "",
+		"hostname: other\n", "seccomp: strict\n", "limits: {file_size: 1g}\n",
+	} {
+		f := hostFS()
+		putFile(f, name, src)
+		if _, err := Resolve(&Request{Command: []string{"true"}}, testFacts(f)); err != nil {
+			t.Errorf("%q: %v", src, err)
+		}
+	}
+	for _, c := range []struct{ src, key string }{
+		{"limits: {memory: 3g}\n", "limits.memory"}, {"limits: {memory: none}\n", "limits.memory"}, {"limits: {wall_time: 6m}\n", "limits.wall_time"},
+		{"network: {mode: proxy}\n", "network.mode"}, {"network: {allow: [x.com]}\n", "network.allow"}, {"files: {read: [/home/u]}\n", "files.read"}, {"files: {write: [\"~/.cache\"]}\n", "files.write"},
+		{"files: {read_try: [/nope]}\n", "files.read_try"}, {"verify: false\n", "verify"}, {"env: {pass: [EXTRA]}\n", "env.pass"}, {"env: {set: [A=b]}\n", "env.set"}, {"env: {inherit: true}\n", "env.inherit"},
+		{"seccomp: none\n", "seccomp"}, {"seccomp: default\n", "seccomp"}, {"isolation: none\n", "isolation"}, {"driver: host\n", "driver"}, {"fallback: [host]\n", "fallback"}, {"home: host\n", "home"},
+		{"allow_degraded: [cgroup]\n", "allow_degraded"}, {"profile: unrestricted\n", "profile"}, {"user: \"0\"\n", "user"}, {"devices: [/dev/kvm]\n", "devices"}, {"image: x\n", "image"},
+		{"selinux_label: x\n", "selinux_label"}, {"apparmor_profile: unconfined\n", "apparmor_profile"},
+	} {
+		f := hostFS()
+		putFile(f, name, c.src)
+		facts := testFacts(f)
+		_, err := Resolve(&Request{Command: []string{"true"}}, facts)
+		var e *Error
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), "/"+name+":1: "+c.key+": a project may only") {
+			t.Errorf("%q: %v", c.src, err)
+			continue
+		}
+		// Trusted by its content, it may; changed afterwards, it may not.
+		putFile(f, "home/u/.config/sbxrun/trusted", "# mine\n"+TrustLine("/"+name, c.src)+"\n")
+		if _, err := Resolve(&Request{Command: []string{"true"}}, facts); err != nil && strings.Contains(err.Error(), "a project may only") {
+			t.Errorf("%q, trusted: %v", c.src, err)
+		}
+		putFile(f, name, c.src+"# changed\n")
+		if _, err := Resolve(&Request{Command: []string{"true"}}, facts); err == nil {
+			t.Errorf("%q: trusted after a change", c.src)
+		}
+	}
+	// Every key has a rule: a change of a fixed one is refused, so a new key is safe
+	// until someone says otherwise.
+	f := hostFS()
+	f[name] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte("/etc/shadow")}
+	if _, err := Resolve(&Request{}, testFacts(f)); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+		t.Errorf("a link: %v", err)
+	}
+	f[name] = &fstest.MapFile{Mode: fs.ModeNamedPipe | 0o666}
+	if _, err := Resolve(&Request{}, testFacts(f)); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
+		t.Errorf("a fifo: %v", err)
+	}
+	putFile(f, name, "extends: strict\n")
+	if _, err := Resolve(&Request{}, testFacts(f)); err == nil || !strings.Contains(err.Error(), "extends belongs in a profile file") {
+		t.Errorf("extends: %v", err)
+	}
+}
+
+func TestLayers(t *testing.T) {
+	facts := testFacts(hostFS())
+	p := mustResolve(t, Request{Degrade: policy.LayerCgroup}, facts).Policy
+	if p.Require&policy.LayerCgroup != 0 || p.Degrade != policy.LayerCgroup || !p.Require.Has(policy.LayerSeccomp) {
+		t.Errorf("require %v, degrade %v", p.Require, p.Degrade)
+	}
+	p = mustResolve(t, Request{Degrade: policy.LayerCgroup, Require: policy.LayerCgroupMemory}, facts).Policy
+	if !p.Require.Has(policy.LayerCgroupMemory) || p.Degrade.Has(policy.LayerCgroupMemory) {
+		t.Errorf("require %v, degrade %v", p.Require, p.Degrade)
+	}
+	p = mustResolve(t, Request{Memory: ptr(uint64(0)), Net: ptr(policy.EgressHost)}, facts).Policy
+	if p.Require&(policy.LayerCgroupMemory|policy.LayerNet) != 0 || !p.Require.Has(policy.LayerCgroupPids) {
+		t.Errorf("require %v", p.Require)
+	}
+	p = mustResolve(t, Request{SELinux: "a:b:c:s0", AppArmor: "x"}, facts).Policy
+	if !p.Require.Has(policy.LayerSELinux | policy.LayerAppArmor) {
+		t.Errorf("require %v", p.Require)
+	}
+}
+
+// TestCombineOrder: overlapping statements mean the same in any order (F24).
+func TestCombineOrder(t *testing.T) {
+	paths := []string{"/", "/a", "/a/b", "/a/b/c", "/a-b", "/a/b-c", "/d", "/d/e"}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 3000 {
+		var st []statement
+		for range 1 + rnd.IntN(9) {
+			s := statement{path: paths[rnd.IntN(len(paths))], origin: string(rune('a' + rnd.IntN(3)))}
+			switch rnd.IntN(6) {
+			case 0:
+				s.hide = true
+			case 1:
+				s.secret = true
+			case 2:
+				s.deny = policy.Write
+			case 3:
+				s.deny = policy.Execute
+			case 4:
+				s.access, s.named = policy.All, rnd.IntN(2) == 0
+			case 5:
+				s.access, s.named, s.optional = policy.ReadExec, rnd.IntN(2) == 0, rnd.IntN(2) == 0
+			}
+			st = append(st, s)
+		}
+		mounts := []string{"/a/b"}[:rnd.IntN(2)]
+		want := combine(st, mounts)
+		for range 4 {
+			mixed := slices.Clone(st)
+			rnd.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+			if got := combine(mixed, mounts); !slices.Equal(got, want) {
+				t.Fatalf("%+v\n gives %v,\nin another order %v", st, want, got)
+			}
+		}
+		checkCombined(t, st, want, paths, mounts)
+	}
+}
+
+// checkCombined holds rules to what combine promises, by asking of each path
+// what the deepest rule gives.
+func checkCombined(t *testing.T, st []statement, rules []policy.FileRule, paths, mounts []string) {
+	t.Helper()
+	for _, p := range paths {
+		var got policy.Access
+		for _, r := range rules { // a directory comes before what it holds
+			if within(p, r.Path) {
+				got = r.Access
+			}
+		}
+		for _, m := range mounts {
+			// What is private shows nothing of the host, but for what is
+			// granted in it.
+			if within(p, m) && !slices.ContainsFunc(rules, func(r policy.FileRule) bool { return within(p, r.Path) && within(r.Path, m) }) {
+				got = 0
+			}
+		}
+		granted, named := policy.Access(0), false
+		for _, s := range st {
+			if within(p, s.path) {
+				granted |= s.access
+				named = named || s.access != 0 && s.named
+			}
+		}
+		if got&^granted != 0 {
+			t.Fatalf("%s: %v, and only %v is granted by %+v", p, got, granted, st)
+		}
+		for _, s := range st {
+			if !within(p, s.path) {
+				continue
+			}
+			if s.hide && got != 0 {
+				t.Fatalf("%s is hidden, and shown %v: %+v", p, got, st)
+			}
+			if got&s.deny != 0 {
+				t.Fatalf("%s is denied %v, and has %v: %+v", p, s.deny, got, st)
+			}
+			if s.secret && got != 0 && !named {
+				t.Fatalf("%s is secret, named by no grant, and shown: %+v", p, st)
+			}
+		}
+	}
+}
+
+func TestDiff(t *testing.T) {
+	facts := testFacts(hostFS())
+	a, err := Show(&Request{Profile: "strict"}, facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Show(&Request{Profile: "testing"}, facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := Diff(a, b)
+	for _, want := range []Change{{"limits.memory", "2g", "4g"}, {"files.read_try", "", "/opt"}, {"verify", "true", "false"}} {
+		if !slices.Contains(d, want) {
+			t.Errorf("%v is not in %v", want, d)
+		}
+	}
+	if len(Diff(a, a)) != 0 {
+		t.Error("a profile differs from itself")
+	}
+	if c := Diff(b, a); !slices.Contains(c, Change{"files.read_try", "/opt", ""}) {
+		t.Errorf("%v", c)
+	}
+	if _, err := os.Stat(path.Join("testdata", "strict.json")); err != nil {
+		t.Error(err)
+	}
+}

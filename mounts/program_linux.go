@@ -44,7 +44,8 @@ func Append(p *sys.Program, t *Tree) (root sys.Reg, err error) {
 type lowering struct {
 	p                    *sys.Program
 	root, src, tree, dst sys.Reg
-	maskDir, maskFile    bool // whether the mask sources were made
+	umask                sys.Reg // the caller's
+	maskDir, maskFile    bool    // whether the mask sources were made
 }
 
 // Names of what masks show, removed from the root once they are mounted.
@@ -112,7 +113,8 @@ func (b *lowering) prepare(t *Tree, ops []Op) {
 	if inodes == 0 {
 		inodes = defaultScratchInodes
 	}
-	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, sys.Imm(0))
+	b.umask = p.NewReg()
+	p.Call(b.umask, sys.Step{Name: "umask"}, unix.SYS_UMASK, sys.Imm(0))
 	b.filesystem(b.root, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")
 	// On top of the old root, where it can be seen by no path walk: that
 	// starts below it. pivot_root(2) wants its new root to be mounted.
@@ -231,8 +233,9 @@ func (b *lowering) file(o *Op) {
 	const name = ".file"
 	b.create(o, name)
 	b.cloneFrom(b.root.Value(), name, o, ReadOnly|NoExec|NoDev)
-	b.p.Call(0, sys.Step{Name: "unlinkat", Path: name}, unix.SYS_UNLINKAT, b.root.Value(), b.p.Str(name), sys.Imm(0))
 	b.attach(o)
+	// Only now: a mount of what is unlinked cannot be moved.
+	b.p.Call(0, sys.Step{Name: "unlinkat", Path: name}, unix.SYS_UNLINKAT, b.root.Value(), b.p.Str(name), sys.Imm(0))
 }
 
 func (b *lowering) create(o *Op, name string) {
@@ -332,4 +335,5 @@ func (b *lowering) enter() {
 	// The old root now lies on top of the new one, and "." is still below it.
 	p.Call(0, sys.Step{Name: "umount2", Path: "old root"}, unix.SYS_UMOUNT2, dot, sys.Imm(unix.MNT_DETACH))
 	p.Call(0, sys.Step{Name: "chdir", Path: "/"}, unix.SYS_CHDIR, p.Str("/"))
+	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, b.umask.Value())
 }

@@ -189,7 +189,14 @@ func rlimits(p *sys.Program, list []specs.POSIXRlimit) {
 		if !ok {
 			continue // refused by check
 		}
-		p.Call(0, sys.Step{Name: "prlimit64", Path: r.Type}, unix.SYS_PRLIMIT64, sys.Imm(0), sys.Imm(n), sys.Ptr(p, &unix.Rlimit{Cur: r.Soft, Max: r.Hard}), sys.Imm(0))
+		want := &unix.Rlimit{Cur: r.Soft, Max: r.Hard}
+		// A limit that the caller itself is under can only be lowered.
+		var own unix.Rlimit
+		if unix.Getrlimit(n, &own) == nil {
+			want.Max = min(want.Max, own.Max)
+			want.Cur = min(want.Cur, want.Max)
+		}
+		p.Call(0, sys.Step{Name: "prlimit64", Path: r.Type}, unix.SYS_PRLIMIT64, sys.Imm(0), sys.Imm(n), sys.Ptr(p, want), sys.Imm(0))
 	}
 }
 

@@ -1,5 +1,5 @@
-// The Go runtime otherwise reads mountinfo and cgroup files at every start, to
-// set GOMAXPROCS by the container's cpu limit; sbxrun waits for one process.
+// The Go runtime otherwise starts a goroutine that follows changes of the
+// container's cpu limit; sbxrun waits for one process.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
@@ -12,15 +12,8 @@ package main
 
 import (
 	"os"
-	"runtime"
 
 	"github.com/sbxrun/sbxrun/internal/cli"
 )
-
-func init() {
-	// The main goroutine keeps the main thread: drivers clone from it, and a
-	// parent-death signal follows the thread, not the process (golang/go#27505).
-	runtime.LockOSThread()
-}
 
 func main() { os.Exit(cli.Main(os.Args[1:])) }

@@ -174,8 +174,8 @@ func placeV2(h *Hierarchy, want Controllers) (d *Dir, have Controllers, steps []
 		if own.Denied == DeniedReadOnly {
 			return nil, 0, nil, each(want, own.Path+" is mounted read-only", fixReadOnly)
 		}
-		return nil, 0, nil, each(want, "no group from "+h.Dirs[0].Path+" down to "+own.Path+" is delegated to this user",
-			"run it as: systemd-run --user --scope -p Delegate=yes sbxrun …")
+		return nil, 0, nil, each(want, "neither the caller's cgroup "+own.Path+" nor one above it is delegated to this user",
+			"with systemd, run it as: systemd-run --user --scope -p Delegate=yes sbxrun …")
 	}
 	parent := d.Path + "/" + Parent
 	if d.ParentUsable && d.ParentEnabled.Has(want) {

@@ -186,9 +186,9 @@ missing cpu: it is not delegated to ` + user + ` (see cgroup.controllers there)
 		{
 			name: "user over ssh: a session scope is not delegated",
 			host: host{self: "0::/user.slice/user-1000.slice/session-3.scope\n", mountinfo: unified},
-			want: "missing memory: no group from /sys/fs/cgroup down to /sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope is delegated to this user\n" +
-				"missing cpu: no group from /sys/fs/cgroup down to /sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope is delegated to this user\n" +
-				"missing pids: no group from /sys/fs/cgroup down to /sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope is delegated to this user\n",
+			want: "missing memory: neither the caller's cgroup /sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope nor one above it is delegated to this user\n" +
+				"missing cpu: neither the caller's cgroup /sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope nor one above it is delegated to this user\n" +
+				"missing pids: neither the caller's cgroup /sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope nor one above it is delegated to this user\n",
 		},
 		{
 			name: "hybrid, root, first run: own groups below the tops, wherever the caller is",

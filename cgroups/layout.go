@@ -132,7 +132,11 @@ func ParseMounts(s string) []Mount {
 		}
 		m.Root, m.Point = unescape(fields[3]), unescape(fields[4])
 		if !m.V2 {
+			// Source and options; a source may be empty.
 			super := strings.Fields(after)
+			if len(super) == 0 {
+				continue
+			}
 			if m.Controllers = parseControllers(super[len(super)-1], ','); m.Controllers == 0 {
 				continue
 			}

@@ -32,25 +32,47 @@ func parse(file, src, origin string) (*profile, error) {
 	if !utf8.ValidString(src) || strings.ContainsRune(src, 0) {
 		return nil, &Error{Where: file, What: "is not UTF-8 text"}
 	}
-	tokens := lexer.Tokenize(src)
-	if err := p.checkTokens(tokens); err != nil {
+	f, err := p.build(src)
+	if err != nil {
 		return nil, err
 	}
-	// Duplicates are reported below, in one voice with the other mistakes.
-	f, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		return nil, p.syntaxError(err)
+	if len(f.Docs) > 1 {
+		return nil, p.errorAt(f.Docs[1].Start, "a second document", "keep one document in each file")
 	}
 	if len(f.Docs) == 0 || f.Docs[0].Body == nil {
 		return &p.profile, nil
-	}
-	if len(f.Docs) > 1 {
-		return nil, p.errorAt(f.Docs[1].GetToken(), "a second document", "keep one document in each file")
 	}
 	if err := p.mapping("", f.Docs[0].Body); err != nil {
 		return nil, err
 	}
 	return &p.profile, nil
+}
+
+// build makes a syntax tree. The parser is someone else's and the file may be a
+// stranger's: a panic in it is a mistake of the file.
+func (p *fileParser) build(src string) (f *ast.File, err error) {
+	defer func() {
+		if recover() != nil {
+			f, err = nil, &Error{Where: p.file, What: "not YAML"}
+		}
+	}()
+	tokens := lexer.Tokenize(src)
+	if err := p.checkTokens(tokens); err != nil {
+		return nil, err
+	}
+	// Duplicates are reported later, in one voice with the other mistakes.
+	if f, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey()); err != nil {
+		return nil, p.syntaxError(err)
+	}
+	return f, nil
+}
+
+// tokenOf returns the token at which a node begins, or nil.
+func tokenOf(n ast.Node) *token.Token {
+	if n == nil {
+		return nil
+	}
+	return n.GetToken()
 }
 
 type fileParser struct {
@@ -127,7 +149,7 @@ func (p *fileParser) mapping(prefix string, n ast.Node) error {
 		if prefix != "" {
 			what = strings.TrimSuffix(prefix, ".") + " is a mapping: want " + strings.Join(keysBelow(prefix), ", ")
 		}
-		return p.errorAt(n.GetToken(), what, "write KEY: VALUE lines")
+		return p.errorAt(tokenOf(n), what, "write KEY: VALUE lines")
 	}
 	var groups []string // seen at this level
 	for _, e := range entries {
@@ -209,7 +231,7 @@ func findKey(name string) (key, bool) {
 
 // value reads the value of key k.
 func (p *fileParser) value(k key, n ast.Node) error {
-	t := n.GetToken()
+	t := tokenOf(n)
 	if keys[k].kind != kindList {
 		text, err := p.scalar(k, n)
 		if err != nil {
@@ -228,7 +250,7 @@ func (p *fileParser) value(k key, n ast.Node) error {
 	}
 	var parts []part
 	for _, item := range seq.Values {
-		t := item.GetToken()
+		t := tokenOf(item)
 		s, ok := item.(*ast.StringNode)
 		if !ok || s.Value == "" {
 			fix := ""
@@ -255,7 +277,7 @@ func (p *fileParser) value(k key, n ast.Node) error {
 // scalar returns the text of a value and refuses the wrong type: a number is
 // not a text, and the text "true" is not a boolean.
 func (p *fileParser) scalar(k key, n ast.Node) (string, error) {
-	t := n.GetToken()
+	t := tokenOf(n)
 	kind := keys[k].kind
 	ok, want := false, ""
 	var text string

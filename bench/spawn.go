@@ -35,6 +35,9 @@ type spawner struct {
 	null  *os.File
 	files []*os.File
 	attr  syscall.ProcAttr
+
+	// cpu is the processor time of the last run and all that it waited for.
+	cpu time.Duration
 }
 
 func newSpawner(c command) (*spawner, error) {
@@ -77,9 +80,12 @@ func (s *spawner) once() (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", s.Argv[0], err)
 	}
-	var ws syscall.WaitStatus
+	var (
+		ws syscall.WaitStatus
+		ru syscall.Rusage
+	)
 	for {
-		if _, err = syscall.Wait4(pid, &ws, 0, nil); err != syscall.EINTR {
+		if _, err = syscall.Wait4(pid, &ws, 0, &ru); err != syscall.EINTR {
 			break
 		}
 	}
@@ -90,6 +96,7 @@ func (s *spawner) once() (time.Duration, error) {
 	if !ws.Exited() || ws.ExitStatus() != 0 {
 		return 0, fmt.Errorf("%s: wait status %#x", s.Argv[0], ws)
 	}
+	s.cpu = time.Duration(ru.Utime.Nano() + ru.Stime.Nano())
 	return d, nil
 }
 

@@ -26,7 +26,8 @@ func (b *bench) startup() error {
 	}
 	run := []string{b.sbxrun, "--profile", "strict", "--cd", cwd, "--", b.truePath}
 
-	fmt.Println("Shares of a start, ms, medians in turns")
+	describeHost(b).print(os.Stdout)
+	fmt.Println("\nShares of a start, ms, medians in turns")
 	if err := b.shares([][]string{{b.truePath}, {b.goEmpty}, {b.sbxrun, "version"}, run}, cwd); err != nil {
 		return err
 	}
@@ -156,8 +157,8 @@ func (b *bench) trace(title, tool string, args []string, cwd string, lines int) 
 		return
 	}
 	sc := bufio.NewScanner(bytes.NewReader(out))
-	for n := 0; sc.Scan() && n < lines; n++ {
-		if strings.TrimSpace(sc.Text()) != "" {
+	for n := 0; n < lines && sc.Scan(); n++ {
+		if strings.TrimSpace(sc.Text()) != "" && !strings.HasPrefix(sc.Text(), path+": Process ") {
 			fmt.Println("  " + sc.Text())
 		}
 	}
@@ -183,7 +184,7 @@ func (b *bench) timeline(argv []string, cwd string) error {
 		return err
 	}
 	defer f.Close()
-	landmark := regexp.MustCompile(`^(execve|clone3?|vfork|unshare|pivot_root|umount2|seccomp|landlock_restrict_self|sethostname|fsopen|wait4|waitid|exit_group|rmdir|unlinkat|mkdirat?)\(|^\+\+\+ exited`)
+	landmark := regexp.MustCompile(`^(execve|clone3?|vfork|unshare|pivot_root|umount2|seccomp|landlock_restrict_self|sethostname|fsopen|wait4|waitid|exit_group)\(|^\+\+\+ exited`)
 	var first float64
 	calls, since := 0, 0
 	sc := bufio.NewScanner(f)

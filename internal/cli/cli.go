@@ -17,6 +17,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/probe"
@@ -38,12 +39,32 @@ func Main(args []string) int {
 	if len(args) > 0 && isSubcommand(args[0]) {
 		return execute(Root(), args)
 	}
-	c := newRun("sbxrun")
-	c.SetHelpFunc(func(*cobra.Command, []string) { Root().Help() })
 	if len(args) == 1 && args[0] == "--version" {
-		args[0], c = "version", Root()
+		return execute(Root(), []string{"version"})
 	}
-	return execute(c, args)
+	// What cobra does beyond parsing flags costs a run a tenth of a
+	// millisecond, and is for subcommands.
+	o := &options{}
+	fs := newRunFlags(o, "sbxrun")
+	err := fs.Parse(args)
+	if err == pflag.ErrHelp {
+		return execute(Root(), []string{"help"})
+	}
+	if err == nil {
+		err = o.run(fs.Args())
+	}
+	return report(fs, err)
+}
+
+// newRunFlags returns the flags of a run, which end at the first word that is
+// no flag: everything after it is the command's.
+func newRunFlags(o *options, name string) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.Usage = func() {}
+	fs.SetInterspersed(false)
+	fs.SortFlags = false
+	o.runFlags(fs)
+	return fs
 }
 
 // isSubcommand reports whether the first argument names a subcommand. Only the
@@ -97,9 +118,6 @@ func execute(c *cobra.Command, args []string) int {
 	c.SetArgs(args)
 	c.SetOut(os.Stdout)
 	c.SetErr(os.Stderr)
-	err := c.Execute()
-	if err == nil {
-		return 0
-	}
-	return report(c, err)
+	at, err := c.ExecuteC()
+	return report(at.Flags(), err)
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -25,18 +24,21 @@ func (e *usageError) Hint() string      { return e.hint }
 func (e *usageError) Code() driver.Code { return driver.CodeInvalid }
 
 // report prints an error that ends the program and returns the exit code.
-func report(c *cobra.Command, err error) int {
+func report(fs *pflag.FlagSet, err error) int {
+	if err == nil {
+		return 0
+	}
 	var exit exitError
 	if errors.As(err, &exit) {
 		return int(exit)
 	}
-	err = flagError(c, err)
+	err = flagError(fs, err)
 	say.error(err)
 	return driver.ExitCodeOf(err)
 }
 
 // flagError puts what the flag package says in our words.
-func flagError(c *cobra.Command, err error) error {
+func flagError(fs *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
 	var missing *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
@@ -47,7 +49,7 @@ func flagError(c *cobra.Command, err error) error {
 			name = "-" + unknown.GetSpecifiedName()
 		}
 		hint := "see sbxrun run --help; the command's own flags go after it"
-		if near := nearestFlag(c, unknown.GetSpecifiedName()); near != "" {
+		if near := nearestFlag(fs, unknown.GetSpecifiedName()); near != "" {
 			hint = "did you mean --" + near + "?"
 		}
 		return &usageError{"unknown flag " + name, hint}
@@ -69,12 +71,12 @@ func flagError(c *cobra.Command, err error) error {
 }
 
 // nearestFlag returns the flag whose name is at most two edits away.
-func nearestFlag(c *cobra.Command, name string) string {
+func nearestFlag(fs *pflag.FlagSet, name string) string {
 	best, at := "", 3
 	if len(name) < 3 {
 		return ""
 	}
-	c.Flags().VisitAll(func(f *pflag.Flag) {
+	fs.VisitAll(func(f *pflag.Flag) {
 		if d := distance(name, f.Name); d < at {
 			best, at = f.Name, d
 		}

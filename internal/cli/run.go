@@ -30,7 +30,7 @@ func newRun(name string) *cobra.Command {
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().SortFlags = false
-	o.runFlags(c.Flags())
+	c.Flags().AddFlagSet(newRunFlags(o, name))
 	return c
 }
 
@@ -131,12 +131,18 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	}
 	var term terminal
 	defer term.restore()
-	if p.OCI.Process.Terminal {
-		ro.Started = term.attach
+	signals := make(chan os.Signal, 16)
+	ro.Signals = signals
+	// Signals are caught once the command runs: starting the runtime's signal
+	// thread costs a run half a millisecond, unless it does so while the
+	// command starts. Until then a signal ends sbxrun, and the sandbox with it.
+	ro.Started = func(proc driver.Process) func() {
+		catch(signals, p.OCI.Process.Terminal)
+		if p.OCI.Process.Terminal {
+			return term.attach(proc)
+		}
+		return nil
 	}
-	stop := forwarded(&ro, p.OCI.Process.Terminal)
-	defer stop()
-
 	res, err := driver.Run(ctx, d, p, ro)
 	if o.hasScript && isNotFound(err) && p.OCI.Process.Args[0] == "bash" {
 		// Nothing has run: bash, or else sh.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -20,33 +21,20 @@ const lastOutput = 200 * time.Millisecond
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// forwarded sets up the signals that reach the command, and returns what undoes
-// it. They are caught once the command has been started, while it comes up:
-// catching them costs about as much as starting the sandbox. A signal before
-// that ends sbxrun, and a sandbox ends with its supervisor.
-func forwarded(o *driver.RunOptions, tty bool) func() {
-	signals := make(chan os.Signal, 16)
-	o.Signals = signals
-	started := o.Started
-	o.Started = func(p driver.Process) func() {
-		for _, s := range [...]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH} {
-			// With a terminal of its own the command learns of a new size from
-			// the kernel, when that terminal is resized.
-			if s == syscall.SIGWINCH && tty {
-				continue
-			}
-			// nohup(1) and shells without job control start programs with
-			// signals ignored, and mean it.
-			if !signal.Ignored(s) {
-				signal.Notify(signals, s)
-			}
-		}
-		if started == nil {
-			return nil
-		}
-		return started(p)
+// catch has the signals that are for the command sent to the channel.
+func catch(to chan<- os.Signal, tty bool) {
+	want := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	if tty {
+		// With a terminal of its own the command learns of a new size from the
+		// kernel, when that terminal is resized.
+		want = want[:len(want)-1]
 	}
-	return func() { signal.Stop(signals) }
+	// nohup(1) and shells without job control start programs with signals
+	// ignored, and mean it.
+	want = slices.DeleteFunc(want, signal.Ignored)
+	if len(want) != 0 {
+		signal.Notify(to, want...)
+	}
 }
 
 // terminal joins the caller's terminal to the command's. The zero value is

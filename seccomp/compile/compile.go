@@ -20,7 +20,7 @@ import (
 // "arm64", as the array of struct sock_filter that seccomp(2) takes. Errors
 // name the rule by its place in the profile: "syscalls[3]: …".
 //
-// The same profile gives the same bytes on every machine.
+// The same profile and libseccomp give the same bytes on every machine.
 func Compile(p *specs.LinuxSeccomp, goarch string) ([]byte, error) {
 	native, err := libseccomp.GetNativeArch()
 	if err != nil {
@@ -204,8 +204,8 @@ func compareOp(op specs.LinuxSeccompOperator) libseccomp.ScmpCompareOp {
 	return libseccomp.CompareInvalid
 }
 
-// verify proves a laid-out program equal to the one that libseccomp wrote and
-// to what the profile asks, for every number and around every value that a rule
+// verify compares a laid-out program with the one that libseccomp wrote and with
+// what the profile asks, for every number and around every value that a rule
 // compares with.
 func verify(pl *plan, prog []bpf.Inst, audit uint32, raw []bpf.Inst, rawAudit uint32) error {
 	if len(prog) > bpf.MaxLen {

@@ -3,16 +3,18 @@
 //
 // libseccomp decides what a profile means and writes a program; the package
 // then evaluates that program for every system call number, lays the outcomes
-// out again as a binary search over ranges of numbers, and proves the result
-// equal to what libseccomp wrote. That gives three things that libseccomp alone
-// does not:
+// out again as a binary search over ranges of numbers, and compares the result
+// with what libseccomp wrote: for every number, and for arguments around each
+// value that a rule names. That gives three things that libseccomp alone does
+// not:
 //
 //   - a program of a third of the size, which the kernel checks, translates and
 //     caches in a fraction of the time at each start;
 //   - programs for another architecture with names newer than the library,
 //     which libseccomp cannot express: it translates by name;
-//   - the same bytes from every libseccomp 2.5 and later, as long as it decides
-//     alike, on every machine.
+//   - bytes that do not depend on the names that a version of libseccomp knows,
+//     nor on how it searches for a number. The order in which it tests a call's
+//     arguments stays its own: the embedded programs are from 2.5.4.
 //
 // Where rules for one call overlap, libseccomp's documentation does not say
 // which one wins, and a call's rules with arguments vanish silently beside one

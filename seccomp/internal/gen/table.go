@@ -40,7 +40,7 @@ var table = []group{
 		eventfd2 pipe pipe2 poll ppoll pselect6 select signalfd signalfd4`},
 
 	// Memory. mincore and cachestat tell only of files that the caller may
-	// write or owns (Linux 5.2, 6.15). mseal and map_shadow_stack harden.
+	// write or owns, on current kernels. mseal and map_shadow_stack harden.
 	{"AAA", `brk cachestat madvise map_shadow_stack membarrier memfd_create mincore mlock mlock2
 		mlockall mmap mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free
 		pkey_mprotect`},
@@ -123,7 +123,7 @@ var table = []group{
 	// Memory that nobody else can read: unmovable, and no one depends on it.
 	{"NNN", `memfd_secret`},
 	{"NNN", `lsm_get_self_attr lsm_list_modules lsm_set_self_attr`},
-	// A scheduler feature of Linux 7.0, not looked at yet.
+	// Newer than Linux 6.18, not looked at yet.
 	{"NNN", `rseq_slice_yield`},
 
 	// The machine's own affairs.

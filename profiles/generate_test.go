@@ -84,13 +84,13 @@ func generatePresets(t *testing.T) []byte {
 					id := fmt.Sprint(k, pt)
 					if shared[id] == "" {
 						shared[id] = "list" + title(pt.origin[len("preset "):]) + keyConst[k][len("key"):]
-						fmt.Fprintf(&lists, "\nvar %s = [...]string{\n", shared[id])
+						fmt.Fprintf(&lists, "\nvar %s = []string{\n", shared[id])
 						for _, s := range pt.items {
 							fmt.Fprintf(&lists, "\t%q,\n", s)
 						}
 						lists.WriteString("}\n")
 					}
-					fmt.Fprintf(&b, "{%q, %s[:]}, ", pt.origin, shared[id])
+					fmt.Fprintf(&b, "{%q, %s}, ", pt.origin, shared[id])
 				}
 				b.WriteString("}")
 			}

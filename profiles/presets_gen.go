@@ -35,11 +35,11 @@ var presetStrict = profile{name: "strict", values: [numKeys]value{
 	keyUser:        {origin: "preset strict", s: "1000:1000"},
 	keyHostname:    {origin: "preset strict", s: "sandbox"},
 	keyNetMode:     {origin: "preset strict", s: "none"},
-	keyRead:        {parts: []part{{"preset strict", listStrictRead[:]}}},
-	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry[:]}}},
-	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets[:]}}},
-	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs[:]}}},
-	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass[:]}}},
+	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
+	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
+	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
+	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset strict", n: 2147483648},
 	keyCPUs:        {origin: "preset strict", n: 1000},
 	keyPids:        {origin: "preset strict", n: 256},
@@ -49,7 +49,7 @@ var presetStrict = profile{name: "strict", values: [numKeys]value{
 	keyKillAfter:   {origin: "preset strict", n: 5000000000},
 	keyOutput:      {origin: "preset strict", n: 1048576},
 	keySeccomp:     {origin: "preset strict", s: "strict"},
-	keyRequire:     {parts: []part{{"preset strict", listStrictRequire[:]}}},
+	keyRequire:     {parts: []part{{"preset strict", listStrictRequire}}},
 }}
 
 var presetAicode = profile{name: "aicode", values: [numKeys]value{
@@ -63,12 +63,12 @@ var presetAicode = profile{name: "aicode", values: [numKeys]value{
 	keyHostname:    {origin: "preset strict", s: "sandbox"},
 	keyNetMode:     {origin: "preset aicode", s: "proxy"},
 	keyNetLog:      {origin: "preset aicode", n: 1},
-	keyRead:        {parts: []part{{"preset strict", listStrictRead[:]}}},
-	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry[:]}, {"preset aicode", listAicodeReadTry[:]}}},
-	keyWriteTry:    {parts: []part{{"preset aicode", listAicodeWriteTry[:]}}},
-	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets[:]}, {"preset aicode", listAicodeSecrets[:]}}},
-	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs[:]}}},
-	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass[:]}}},
+	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
+	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}, {"preset aicode", listAicodeReadTry}}},
+	keyWriteTry:    {parts: []part{{"preset aicode", listAicodeWriteTry}}},
+	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset aicode", listAicodeSecrets}}},
+	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
+	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset aicode", n: 4294967296},
 	keyCPUs:        {origin: "preset aicode", n: 2000},
 	keyPids:        {origin: "preset aicode", n: 512},
@@ -78,7 +78,7 @@ var presetAicode = profile{name: "aicode", values: [numKeys]value{
 	keyKillAfter:   {origin: "preset strict", n: 5000000000},
 	keyOutput:      {origin: "preset strict", n: 1048576},
 	keySeccomp:     {origin: "preset aicode", s: "default"},
-	keyRequire:     {parts: []part{{"preset strict", listStrictRequire[:]}}},
+	keyRequire:     {parts: []part{{"preset strict", listStrictRequire}}},
 }}
 
 var presetDevelopment = profile{name: "development", values: [numKeys]value{
@@ -91,13 +91,13 @@ var presetDevelopment = profile{name: "development", values: [numKeys]value{
 	keyUser:        {origin: "preset strict", s: "1000:1000"},
 	keyHostname:    {origin: "preset strict", s: "sandbox"},
 	keyNetMode:     {origin: "preset development", s: "proxy"},
-	keyNetAllow:    {parts: []part{{"preset development", listDevelopmentNetAllow[:]}}},
-	keyRead:        {parts: []part{{"preset strict", listStrictRead[:]}, {"preset development", listDevelopmentRead[:]}}},
-	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry[:]}}},
-	keyWriteTry:    {parts: []part{{"preset development", listDevelopmentWriteTry[:]}}},
-	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets[:]}, {"preset development", listDevelopmentSecrets[:]}}},
-	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs[:]}}},
-	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass[:]}}},
+	keyNetAllow:    {parts: []part{{"preset development", listDevelopmentNetAllow}}},
+	keyRead:        {parts: []part{{"preset strict", listStrictRead}, {"preset development", listDevelopmentRead}}},
+	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
+	keyWriteTry:    {parts: []part{{"preset development", listDevelopmentWriteTry}}},
+	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset development", listDevelopmentSecrets}}},
+	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
+	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset development", n: 8589934592},
 	keyCPUs:        {origin: "preset development"},
 	keyPids:        {origin: "preset development", n: 4096},
@@ -107,7 +107,7 @@ var presetDevelopment = profile{name: "development", values: [numKeys]value{
 	keyKillAfter:   {origin: "preset strict", n: 5000000000},
 	keyOutput:      {origin: "preset strict", n: 1048576},
 	keySeccomp:     {origin: "preset development", s: "default"},
-	keyRequire:     {parts: []part{{"preset strict", listStrictRequire[:]}}},
+	keyRequire:     {parts: []part{{"preset strict", listStrictRequire}}},
 }}
 
 var presetTesting = profile{name: "testing", values: [numKeys]value{
@@ -120,11 +120,11 @@ var presetTesting = profile{name: "testing", values: [numKeys]value{
 	keyUser:        {origin: "preset strict", s: "1000:1000"},
 	keyHostname:    {origin: "preset strict", s: "sandbox"},
 	keyNetMode:     {origin: "preset strict", s: "none"},
-	keyRead:        {parts: []part{{"preset strict", listStrictRead[:]}}},
-	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry[:]}, {"preset testing", listTestingReadTry[:]}}},
-	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets[:]}}},
-	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs[:]}}},
-	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass[:]}}},
+	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
+	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}, {"preset testing", listTestingReadTry}}},
+	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
+	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset testing", n: 4294967296},
 	keyCPUs:        {origin: "preset testing", n: 2000},
 	keyPids:        {origin: "preset testing", n: 1024},
@@ -134,7 +134,7 @@ var presetTesting = profile{name: "testing", values: [numKeys]value{
 	keyKillAfter:   {origin: "preset strict", n: 5000000000},
 	keyOutput:      {origin: "preset strict", n: 1048576},
 	keySeccomp:     {origin: "preset testing", s: "default"},
-	keyRequire:     {parts: []part{{"preset strict", listStrictRequire[:]}}},
+	keyRequire:     {parts: []part{{"preset strict", listStrictRequire}}},
 }}
 
 var presetProduction = profile{name: "production", values: [numKeys]value{
@@ -147,11 +147,11 @@ var presetProduction = profile{name: "production", values: [numKeys]value{
 	keyUser:        {origin: "preset strict", s: "1000:1000"},
 	keyHostname:    {origin: "preset strict", s: "sandbox"},
 	keyNetMode:     {origin: "preset strict", s: "none"},
-	keyRead:        {parts: []part{{"preset strict", listStrictRead[:]}}},
-	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry[:]}}},
-	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets[:]}}},
-	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs[:]}}},
-	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass[:]}}},
+	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
+	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
+	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
+	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset production", n: 1073741824},
 	keyCPUs:        {origin: "preset production", n: 1000},
 	keyPids:        {origin: "preset production", n: 128},
@@ -161,7 +161,7 @@ var presetProduction = profile{name: "production", values: [numKeys]value{
 	keyKillAfter:   {origin: "preset strict", n: 5000000000},
 	keyOutput:      {origin: "preset strict", n: 1048576},
 	keySeccomp:     {origin: "preset production", s: "production"},
-	keyRequire:     {parts: []part{{"preset strict", listStrictRequire[:]}}},
+	keyRequire:     {parts: []part{{"preset strict", listStrictRequire}}},
 }}
 
 var presetWebscraping = profile{name: "webscraping", values: [numKeys]value{
@@ -174,14 +174,14 @@ var presetWebscraping = profile{name: "webscraping", values: [numKeys]value{
 	keyUser:        {origin: "preset strict", s: "1000:1000"},
 	keyHostname:    {origin: "preset strict", s: "sandbox"},
 	keyNetMode:     {origin: "preset webscraping", s: "proxy"},
-	keyNetAllow:    {parts: []part{{"preset webscraping", listWebscrapingNetAllow[:]}}},
+	keyNetAllow:    {parts: []part{{"preset webscraping", listWebscrapingNetAllow}}},
 	keyNetRate:     {origin: "preset webscraping", n: 60},
 	keyNetLog:      {origin: "preset webscraping", n: 1},
-	keyRead:        {parts: []part{{"preset strict", listStrictRead[:]}}},
-	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry[:]}}},
-	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets[:]}}},
-	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs[:]}}},
-	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass[:]}}},
+	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
+	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
+	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
+	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset strict", n: 2147483648},
 	keyCPUs:        {origin: "preset strict", n: 1000},
 	keyPids:        {origin: "preset strict", n: 256},
@@ -191,7 +191,7 @@ var presetWebscraping = profile{name: "webscraping", values: [numKeys]value{
 	keyKillAfter:   {origin: "preset strict", n: 5000000000},
 	keyOutput:      {origin: "preset strict", n: 1048576},
 	keySeccomp:     {origin: "preset strict", s: "strict"},
-	keyRequire:     {parts: []part{{"preset strict", listStrictRequire[:]}}},
+	keyRequire:     {parts: []part{{"preset strict", listStrictRequire}}},
 }}
 
 var presetDocker = profile{name: "docker", values: [numKeys]value{
@@ -204,15 +204,15 @@ var presetDocker = profile{name: "docker", values: [numKeys]value{
 	keyUser:        {origin: "preset docker", s: "1000:1000"},
 	keyHostname:    {origin: "preset docker", s: "sandbox"},
 	keyNetMode:     {origin: "preset docker", s: "none"},
-	keyTmpfs:       {parts: []part{{"preset docker", listDockerTmpfs[:]}}},
-	keyEnvPass:     {parts: []part{{"preset docker", listDockerEnvPass[:]}}},
+	keyTmpfs:       {parts: []part{{"preset docker", listDockerTmpfs}}},
+	keyEnvPass:     {parts: []part{{"preset docker", listDockerEnvPass}}},
 	keyMemory:      {origin: "preset docker", n: 1073741824},
 	keyCPUs:        {origin: "preset docker", n: 1000},
 	keyPids:        {origin: "preset docker", n: 512},
 	keyWallTime:    {origin: "preset docker", n: 1800000000000},
 	keyKillAfter:   {origin: "preset docker", n: 5000000000},
 	keyOutput:      {origin: "preset docker", n: 1048576},
-	keyRequire:     {parts: []part{{"preset docker", listDockerRequire[:]}}},
+	keyRequire:     {parts: []part{{"preset docker", listDockerRequire}}},
 }}
 
 var presetUnrestricted = profile{name: "unrestricted", values: [numKeys]value{
@@ -228,11 +228,11 @@ var presetUnrestricted = profile{name: "unrestricted", values: [numKeys]value{
 	keyOutput:      {origin: "preset unrestricted", n: 1048576},
 }}
 
-var listStrictRead = [...]string{
+var listStrictRead = []string{
 	"/usr",
 }
 
-var listStrictReadTry = [...]string{
+var listStrictReadTry = []string{
 	"/bin",
 	"/sbin",
 	"/lib",
@@ -266,7 +266,7 @@ var listStrictReadTry = [...]string{
 	"/etc/bash.bashrc",
 }
 
-var listStrictSecrets = [...]string{
+var listStrictSecrets = []string{
 	"~/.ssh",
 	"~/.gnupg",
 	"~/.aws",
@@ -360,14 +360,14 @@ var listStrictSecrets = [...]string{
 	"/run/credentials",
 }
 
-var listStrictTmpfs = [...]string{
+var listStrictTmpfs = []string{
 	"/tmp",
 	"/var/tmp",
 	"/run",
 	"/dev/shm",
 }
 
-var listStrictEnvPass = [...]string{
+var listStrictEnvPass = []string{
 	"PATH",
 	"TERM",
 	"COLORTERM",
@@ -385,7 +385,7 @@ var listStrictEnvPass = [...]string{
 	"SOURCE_DATE_EPOCH",
 }
 
-var listStrictRequire = [...]string{
+var listStrictRequire = []string{
 	"user",
 	"pid",
 	"mount",
@@ -400,7 +400,7 @@ var listStrictRequire = [...]string{
 	"rlimits",
 }
 
-var listAicodeReadTry = [...]string{
+var listAicodeReadTry = []string{
 	"~",
 	"/opt",
 	"/etc/gitconfig",
@@ -408,7 +408,7 @@ var listAicodeReadTry = [...]string{
 	"/etc/profile.d",
 }
 
-var listAicodeWriteTry = [...]string{
+var listAicodeWriteTry = []string{
 	"~/.cache",
 	"~/.npm",
 	"~/.yarn",
@@ -426,7 +426,7 @@ var listAicodeWriteTry = [...]string{
 	"~/.rustup/tmp",
 }
 
-var listAicodeSecrets = [...]string{
+var listAicodeSecrets = []string{
 	"./.env",
 	"./.env.local",
 	"./.env.*.local",
@@ -434,15 +434,15 @@ var listAicodeSecrets = [...]string{
 	"./.env.production",
 }
 
-var listDevelopmentNetAllow = [...]string{
+var listDevelopmentNetAllow = []string{
 	"*",
 }
 
-var listDevelopmentRead = [...]string{
+var listDevelopmentRead = []string{
 	"/",
 }
 
-var listDevelopmentWriteTry = [...]string{
+var listDevelopmentWriteTry = []string{
 	"~/.cache",
 	"~/.npm",
 	"~/.yarn",
@@ -459,7 +459,7 @@ var listDevelopmentWriteTry = [...]string{
 	"~/.rustup",
 }
 
-var listDevelopmentSecrets = [...]string{
+var listDevelopmentSecrets = []string{
 	"./.env",
 	"./.env.local",
 	"./.env.*.local",
@@ -467,19 +467,19 @@ var listDevelopmentSecrets = [...]string{
 	"./.env.production",
 }
 
-var listTestingReadTry = [...]string{
+var listTestingReadTry = []string{
 	"/opt",
 }
 
-var listWebscrapingNetAllow = [...]string{
+var listWebscrapingNetAllow = []string{
 	"*:80,443",
 }
 
-var listDockerTmpfs = [...]string{
+var listDockerTmpfs = []string{
 	"/tmp",
 }
 
-var listDockerEnvPass = [...]string{
+var listDockerEnvPass = []string{
 	"TERM",
 	"COLORTERM",
 	"NO_COLOR",
@@ -488,7 +488,7 @@ var listDockerEnvPass = [...]string{
 	"TZ",
 }
 
-var listDockerRequire = [...]string{
+var listDockerRequire = []string{
 	"pid",
 	"mount",
 	"net",

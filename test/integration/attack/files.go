@@ -52,8 +52,8 @@ func read(path string) error {
 	return err
 }
 
-// f01 writes where the system lives. dirs are the directories, file is an
-// existing file.
+// f01 writes where the system lives. dirs are the directories, file and other
+// are existing files.
 func f01(r *report) {
 	for dir := range strings.SplitSeq(r.arg("dirs"), ",") {
 		r.err("create in "+dir, create(filepath.Join(dir, r.arg("name"))))
@@ -69,7 +69,7 @@ func f01(r *report) {
 	r.err("setxattr", unix.Setxattr(file, "user.sbxrun", []byte("x"), 0))
 	r.err("truncate", unix.Truncate(file, 0))
 	r.err("rename", unix.Rename(file, file+".moved"))
-	r.err("unlink", unix.Unlink(file))
+	r.err("unlink", unix.Unlink(r.arg("other")))
 	r.err("neighbour: create in the workspace", create(filepath.Join(r.arg("ws"), r.arg("name"))))
 	r.err("neighbour: create in /tmp", create(filepath.Join("/tmp", r.arg("name"))))
 	r.err("neighbour: create in HOME", create(filepath.Join(os.Getenv("HOME"), r.arg("name"))))
@@ -172,8 +172,9 @@ func f13(r *report) {
 	null := int(unix.Mkdev(1, 3))
 	r.err("mknod char", unix.Mknod(filepath.Join(ws, "char"), unix.S_IFCHR|0o666, null))
 	r.err("mknod block", unix.Mknod(filepath.Join(ws, "block"), unix.S_IFBLK|0o666, int(unix.Mkdev(7, 0))))
-	r.err("mknod in /tmp", unix.Mknod(filepath.Join("/tmp", filepath.Base(r.arg("node"))+".tmp"), unix.S_IFCHR|0o666, null))
-	os.Remove(filepath.Join("/tmp", filepath.Base(r.arg("node"))+".tmp"))
+	tmp := filepath.Join("/tmp", r.arg("name"))
+	r.err("mknod in /tmp", unix.Mknod(tmp, unix.S_IFCHR|0o666, null))
+	os.Remove(tmp)
 	if node := r.arg("node"); node != "" {
 		r.err("open the host's node", openFor(node, unix.O_RDWR))
 	}
@@ -239,6 +240,22 @@ func f16(r *report) {
 	r.err("neighbour: read /proc/self/exe", openFor("/proc/self/exe", unix.O_RDONLY))
 }
 
+// openAny opens a file of a directory that has numbers for names, and returns
+// nil if any can be opened.
+func openAny(dir string) error {
+	var err error
+	for n := range 256 {
+		e := openFor(fmt.Sprintf("%s/%d", dir, n), unix.O_RDONLY)
+		if e == nil {
+			return nil
+		}
+		if err == nil || err == unix.ENOENT {
+			err = e
+		}
+	}
+	return err
+}
+
 func execAsChild(path string) error {
 	cmd := self("exit", "code=0")
 	cmd.Path = path
@@ -289,9 +306,12 @@ func f21(r *report) {
 		r.err("read "+strings.TrimPrefix(k, "state."), read(r.args[k]))
 		r.err("write "+strings.TrimPrefix(k, "state."), openFor(r.args[k], unix.O_WRONLY))
 	}
-	for _, f := range []string{"environ", "mem", "maps", "fd", "fdinfo", "auxv", "stack", "syscall", "cwd/.", "root/."} {
+	for _, f := range []string{"environ", "maps", "auxv", "stack", "syscall", "cwd/.", "root/."} {
 		r.err("read /proc/1/"+f, read("/proc/1/"+f))
 	}
+	r.err("open /proc/1/mem", openFor("/proc/1/mem", unix.O_RDONLY))
+	r.err("open a descriptor of 1", openAny("/proc/1/fd"))
+	r.err("read the position of a descriptor of 1", openAny("/proc/1/fdinfo"))
 	// Index 0 is the newest filter; see PTRACE_SECCOMP_GET_FILTER in ptrace(2).
 	r.call("read the filter of 1", unix.SYS_PTRACE, 0x420c, 1, 0, 0)
 	r.forked("read the filter of its own parent", unix.SYS_PTRACE, 0x420c, uintptr(os.Getpid()), 0, 0)

@@ -50,9 +50,10 @@ func v06(r *report) {
 		r.err("process_vm_readv of "+t.name, err)
 		r.call("pidfd_getfd of "+t.name, unix.SYS_PIDFD_GETFD, pidfd(t.pid), 0, 0)
 		r.call("kcmp of "+t.name, unix.SYS_KCMP, uintptr(t.pid), uintptr(os.Getpid()), 0, 0, 0)
-		for _, f := range []string{"mem", "fd", "environ", "maps", "auxv"} {
+		for _, f := range []string{"mem", "environ", "maps", "auxv"} {
 			r.err("open "+f+" of "+t.name, openFor(fmt.Sprintf("/proc/%d/%s", t.pid, f), unix.O_RDONLY))
 		}
+		r.err("open a descriptor of "+t.name, openAny(fmt.Sprintf("/proc/%d/fd", t.pid)))
 		r.err("write mem of "+t.name, openFor(fmt.Sprintf("/proc/%d/mem", t.pid), unix.O_RDWR))
 		for _, l := range []string{"exe", "root", "cwd", "fd/0"} {
 			_, err := os.Readlink(fmt.Sprintf("/proc/%d/%s", t.pid, l))

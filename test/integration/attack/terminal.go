@@ -20,6 +20,9 @@ func t04(r *report) {
 	entries, _ := os.ReadDir("/dev/pts")
 	n := 0
 	for _, e := range entries {
+		if only := r.arg("only"); only != "" && e.Name() != only {
+			continue
+		}
 		p := filepath.Join("/dev/pts", e.Name())
 		fd, err := unix.Open(p, unix.O_WRONLY|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 		if err != nil || e.Name() == "ptmx" {

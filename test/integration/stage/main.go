@@ -258,9 +258,9 @@ func (s *stage) stand(command []string) error {
 		}
 		go func() { b.Wait(); fmt.Fprintln(os.Stderr, "stage: the bystander died") }()
 	}
-	// As process 1 of a pid namespace its end is everybody's: a signal that is
-	// meant to end the jail must reach it.
-	signal.Ignore(syscall.SIGHUP)
+	// As process 1 of a pid namespace the kernel spares it, but the runtime of Go
+	// ends it at a signal that it may not be ended by.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
 	attr := &syscall.SysProcAttr{}
 	if s.thenUID != 0 {
 		attr.Credential = &syscall.Credential{Uid: uint32(s.thenUID), Gid: uint32(s.thenUID)}

@@ -1,0 +1,120 @@
+//go:build linux
+
+package integration
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A state is what of the host could have leaked: open descriptors of this
+// process, and the run directories of sbxrun.
+type state struct {
+	fds   int
+	temps map[string]bool
+}
+
+// lookAround notes the state before the tests.
+func lookAround() state {
+	return state{fds: openFDs(), temps: temporaries()}
+}
+
+// leaks names what is left behind: processes, mounts, cgroups, temporary files
+// and descriptors. It looks at what carries the tests' own names only, for other
+// sandboxes may run on this host.
+func (s state) leaks() []string {
+	var left []string
+	within(2*time.Second, func() bool {
+		left = nil
+		for _, p := range processes(runDir) {
+			left = append(left, "process "+p)
+		}
+		left = append(left, mountsOf(runDir)...)
+		left = append(left, deadGroups()...)
+		return len(left) == 0
+	})
+	for path := range temporaries() {
+		if !s.temps[path] {
+			left = append(left, "file "+path)
+		}
+	}
+	if n := openFDs(); n > s.fds {
+		left = append(left, fmt.Sprintf("%d descriptors of the test, %d before", n, s.fds))
+	}
+	return left
+}
+
+func openFDs() int {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	n := 0
+	for _, e := range entries {
+		// The poller's own descriptors come with the first use of it.
+		link, _ := os.Readlink("/proc/self/fd/" + e.Name())
+		if !strings.HasPrefix(link, "anon_inode:") {
+			n++
+		}
+	}
+	return n
+}
+
+// temporaries are files that carry sbxrun's name where programs put such.
+func temporaries() map[string]bool {
+	m := map[string]bool{}
+	for _, pattern := range []string{"/tmp/sbxrun*", "/tmp/.sbxrun*", "/run/sbxrun*", "/dev/shm/sbxrun*", "/var/tmp/sbxrun*"} {
+		paths, _ := filepath.Glob(pattern)
+		for _, p := range paths {
+			if p != runDir && !strings.HasPrefix(p, "/tmp/sbxrun-battery-") {
+				m[p] = true
+			}
+		}
+	}
+	return m
+}
+
+// mountsOf are the mounts whose source or target is below dir.
+func mountsOf(dir string) []string {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer f.Close()
+	var found []string
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if strings.Contains(s.Text(), dir) {
+			found = append(found, "mount "+s.Text())
+		}
+	}
+	return found
+}
+
+// deadGroups are cgroups of runs whose sbxrun is gone. A group is named for the
+// process that made it, r-TIME-PID-RANDOM.
+func deadGroups() []string {
+	var found []string
+	roots, _ := cgroupRoots()
+	for _, root := range roots {
+		for _, pattern := range []string{root + "/sbxrun/r-*", root + "/sbxrun-test-*/sbxrun/r-*", root + "/sbxrun-test-*/*/sbxrun/r-*"} {
+			dirs, _ := filepath.Glob(pattern)
+			for _, dir := range dirs {
+				parts := strings.Split(filepath.Base(dir), "-")
+				if len(parts) != 4 {
+					continue
+				}
+				pid, err := strconv.Atoi(parts[2])
+				if err != nil || syscall.Kill(pid, 0) == nil {
+					continue
+				}
+				if exists(dir) {
+					found = append(found, "cgroup "+dir)
+				}
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,76 @@
+//go:build linux
+
+package integration
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// What every test uses, made once by TestMain.
+var (
+	// runDir holds all that the tests put on the host. Its name is in the
+	// command line of every process that they start: by it they are found.
+	runDir string
+
+	sbxrun string // the binary under test
+	attack string // test/integration/attack
+	stage  string // test/integration/stage
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) (code int) {
+	if err := prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		return 1
+	}
+	defer os.RemoveAll(runDir)
+	subjects, cleanup, err := findSubjects()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		return 1
+	}
+	defer cleanup()
+	whos = subjects
+	before := lookAround()
+	code = m.Run()
+	if left := before.leaks(); len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "integration: left behind on the host:")
+		for _, l := range left {
+			fmt.Fprintln(os.Stderr, "\t"+l)
+		}
+		return 1
+	}
+	return code
+}
+
+// prepare builds the three programs. They are static: they run in any root.
+func prepare() (err error) {
+	if runDir, err = os.MkdirTemp("", "sbxrun-battery-"); err != nil {
+		return err
+	}
+	// The ordinary user must get at what is below.
+	if err := os.Chmod(runDir, 0o755); err != nil {
+		return err
+	}
+	bin := filepath.Join(runDir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-o", bin+"/",
+		"github.com/sbxrun/sbxrun/cmd/sbxrun", "github.com/sbxrun/sbxrun/test/integration/attack", "github.com/sbxrun/sbxrun/test/integration/stage")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	sbxrun, attack, stage = bin+"/sbxrun", bin+"/attack", bin+"/stage"
+	return nil
+}

@@ -42,7 +42,7 @@ type environment struct {
 // others.
 func newEnvironment(b *bench, name, cwd string, flags ...string) (*environment, error) {
 	e := &environment{dir: filepath.Join(b.dir, "env-"+name), cwd: cwd, sbxrun: b.sbxrun}
-	e.flags = append([]string{"--profile", "strict", "--cd", cwd}, flags...)
+	e.flags = slices.Concat([]string{"--profile", "strict", "--cd", cwd}, b.extra, flags)
 	if err := os.MkdirAll(e.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -90,8 +90,12 @@ func (e *environment) bare() *contender {
 }
 
 func (e *environment) sbxrunContender() *contender {
+	note := "and Landlock, cgroup, rlimits"
+	if slices.Contains(e.flags, "--allow-degraded") {
+		note = "with what was not degraded"
+	}
 	return &contender{
-		name: "sbxrun", note: "and Landlock, cgroup, rlimits",
+		name: "sbxrun", note: note,
 		wrap: func(argv ...string) command {
 			return command{Argv: slices.Concat([]string{e.sbxrun}, e.flags, []string{"--"}, argv), Env: os.Environ(), Dir: e.cwd}
 		},
@@ -203,12 +207,19 @@ func (e *environment) gvisor() *contender {
 		c.skip = "not installed"
 		return c
 	}
+	// runsc as root gives its standard streams to nobody (fchown), which must
+	// not be the host's /dev/null.
+	stdio := filepath.Join(e.dir, "stdio")
+	if err := os.WriteFile(stdio, nil, 0o644); err != nil {
+		c.skip = err.Error()
+		return c
+	}
 	args := []string{path, "--network=none", "--ignore-cgroups"}
 	if os.Geteuid() != 0 {
 		args = append(args, "--rootless")
 	}
 	c.wrap = func(argv ...string) command {
-		return command{Argv: slices.Concat(args, []string{"do"}, argv), Env: os.Environ(), Dir: e.cwd}
+		return command{Argv: slices.Concat(args, []string{"do"}, argv), Env: os.Environ(), Dir: e.cwd, Stdio: stdio}
 	}
 	return c
 }

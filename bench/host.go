@@ -26,6 +26,8 @@ type hostInfo struct {
 	LoadAfter  string   `json:"load_after"`
 	Quick      bool     `json:"quick,omitempty"`
 
+	With string `json:"with,omitempty"` // flags added to every sbxrun
+
 	// Dynamic says that sbxrun was linked dynamically, which is not how it is
 	// shipped: the dynamic linker alone costs it 0.4 to 0.9 ms.
 	Dynamic bool `json:"dynamic,omitempty"`
@@ -35,7 +37,7 @@ func describeHost(b *bench) hostInfo {
 	h := hostInfo{
 		Date: time.Now().Format("2006-01-02 15:04 MST"), Kernel: readLine("/proc/sys/kernel/osrelease"),
 		CPU: cpuModel(), Cores: runtime.NumCPU(), Cgroup: cgroupVersion(), UID: os.Geteuid(), Go: runtime.Version(),
-		LoadBefore: loadAverage(), Quick: b.quick, Dynamic: dynamic(b.sbxrun),
+		LoadBefore: loadAverage(), Quick: b.quick, With: strings.Join(b.extra, " "), Dynamic: dynamic(b.sbxrun),
 	}
 	for _, argv := range [][]string{
 		{b.sbxrun, "version"}, {"bwrap", "--version"}, {"runc", "--version"}, {"firejail", "--version"},
@@ -52,6 +54,9 @@ func (h hostInfo) print(w io.Writer) {
 	fmt.Fprintf(w, "%s; Linux %s; %s, %d cores; cgroup %s; uid %d; %s; load average %s\n",
 		h.Date, h.Kernel, h.CPU, h.Cores, h.Cgroup, h.UID, h.Go, h.LoadBefore)
 	fmt.Fprintln(w, strings.Join(h.Versions, "; "))
+	if h.With != "" {
+		fmt.Fprintln(w, "every sbxrun with", h.With)
+	}
 	if h.Dynamic {
 		fmt.Fprintln(w, "WARNING: this sbxrun is linked dynamically, which slows its start; build it with make build, or CGO_ENABLED=0")
 	}

@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -30,6 +31,7 @@ type bench struct {
 	dir    string // scratch, removed at the end
 	sbxrun string
 	quick  bool
+	extra  []string // flags for sbxrun, added to those of every run
 
 	truePath string
 	goEmpty  string // an empty Go program, static
@@ -54,13 +56,16 @@ func main() {
 		file    string
 		startup bool
 		source  string
+		extra   string
 	)
 	flag.BoolVar(&b.quick, "quick", false, "take about 20 seconds instead of five minutes; leaves the Go build out")
 	flag.BoolVar(&startup, "startup", false, "report where sbxrun's own time goes, and measure nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
 	flag.StringVar(&source, "source", "bench", "the `directory` with this program's source")
+	flag.StringVar(&extra, "with", "", "`flags` to add to every sbxrun, for example \"--allow-degraded cgroup\" where an ordinary user has no cgroup")
 	flag.Parse()
+	b.extra = strings.Fields(extra)
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}

@@ -24,15 +24,27 @@ type command struct {
 	Env  []string
 	Dir  string
 
+	// Stdio is the file that the command gets as its three standard streams;
+	// "" is /dev/null.
+	Stdio string
+
 	// Files are what the command finds open from descriptor 3 on, at their
 	// beginning.
 	Files []string
 }
 
+func (c command) openStdio() (*os.File, error) {
+	name := c.Stdio
+	if name == "" {
+		name = os.DevNull
+	}
+	return os.OpenFile(name, os.O_RDWR, 0)
+}
+
 // A spawner starts one command over and over.
 type spawner struct {
 	command
-	null  *os.File
+	stdio *os.File
 	files []*os.File
 	attr  syscall.ProcAttr
 
@@ -43,10 +55,10 @@ type spawner struct {
 func newSpawner(c command) (*spawner, error) {
 	s := &spawner{command: c}
 	var err error
-	if s.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+	if s.stdio, err = c.openStdio(); err != nil {
 		return nil, err
 	}
-	fd := s.null.Fd()
+	fd := s.stdio.Fd()
 	s.attr = syscall.ProcAttr{Dir: c.Dir, Env: c.Env, Files: []uintptr{fd, fd, fd}}
 	for _, name := range c.Files {
 		f, err := os.Open(name)
@@ -61,7 +73,7 @@ func newSpawner(c command) (*spawner, error) {
 }
 
 func (s *spawner) close() {
-	s.null.Close()
+	s.stdio.Close()
 	for _, f := range s.files {
 		f.Close()
 	}
@@ -107,6 +119,12 @@ func (c command) output() (string, error) {
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...)
 	cmd.Dir = c.Dir
 	cmd.Env = c.Env
+	stdin, err := c.openStdio()
+	if err != nil {
+		return "", err
+	}
+	defer stdin.Close()
+	cmd.Stdin = stdin
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	for _, name := range c.Files {

@@ -24,7 +24,7 @@ func (b *bench) startup() error {
 	if err := os.Mkdir(cwd, 0o755); err != nil {
 		return err
 	}
-	run := []string{b.sbxrun, "--profile", "strict", "--cd", cwd, "--", b.truePath}
+	run := slices.Concat([]string{b.sbxrun, "--profile", "strict", "--cd", cwd}, b.extra, []string{"--", b.truePath})
 
 	describeHost(b).print(os.Stdout)
 	fmt.Println("\nShares of a start, ms, medians in turns")

@@ -140,7 +140,7 @@ var keys = [numKeys]keyInfo{
 	keyPids:      {name: "limits.pids", kind: kindCount, order: orderLess, env: "PIDS", doc: "Processes and threads."},
 	keyFileSize:  {name: "limits.file_size", kind: kindSize, order: orderLess, env: "FSIZE", doc: "Largest file that can be written."},
 	keyOpenFiles: {name: "limits.open_files", kind: kindCount, order: orderLess, env: "NOFILE", doc: "Open files of each process."},
-	keyDisk:      {name: "limits.disk", kind: kindSize, order: orderLess, env: "DISK", doc: "Private storage: /tmp, the private home and their like together."},
+	keyDisk:      {name: "limits.disk", kind: kindSize, order: orderLess, env: "DISK", doc: "Private storage: /tmp, the private home and their like together; none is the driver's own bound, for there is always one."},
 	keyWallTime:  {name: "limits.wall_time", kind: kindDuration, order: orderLess, env: "TIMEOUT", doc: "Time after which the run is ended."},
 	keyKillAfter: {name: "limits.kill_after", kind: kindDuration, order: orderLess, env: "KILL_AFTER", doc: "Time from SIGTERM to SIGKILL."},
 	keyOutput:    {name: "limits.output", kind: kindSize, order: orderLess, env: "MAX_OUTPUT", doc: "Bytes kept of each captured stream."},

@@ -29,10 +29,11 @@ func quote(s string) string {
 // home returns the caller's home directory, or "" if there is none that could
 // be told from the rest of the system.
 func (f *Facts) home() string {
-	if f.Home == "/" || !path.IsAbs(f.Home) {
+	h := path.Clean(f.Home)
+	if h == "/" || !path.IsAbs(h) {
 		return ""
 	}
-	return f.Home
+	return h
 }
 
 // absolute makes a path that the caller wrote absolute.

@@ -89,6 +89,7 @@ type resolver struct {
 	user     User
 	userName string
 	home     string // HOME of the command
+	private  bool   // home is empty storage of the sandbox's own
 
 	homeLinks []string // symbolic links on the way to the caller's home
 }
@@ -300,14 +301,34 @@ func (r *resolver) identify(isolated bool) error {
 		r.userName = "nobody"
 	}
 	r.home = "/home/sandbox"
+	if r.showsHomes() {
+		// The host's /home is there, read-only, and nothing can be made in it.
+		r.home = "/tmp/home"
+	}
+	r.private = true
 	if r.enum(keyHome) == "host" {
 		if h := r.facts.home(); h != "" {
-			r.home = path.Clean(h)
+			r.home, r.private = path.Clean(h), false
 		} else {
 			r.notes = append(r.notes, "there is no home directory to show: the command gets an empty one")
 		}
 	}
 	return nil
+}
+
+// showsHomes reports whether a grant shows /home itself.
+func (r *resolver) showsHomes() bool {
+	homes := func(item string) bool {
+		return item != "" && item[0] == '/' && len(item) < len("/home")+4 && within("/home", path.Clean(item))
+	}
+	for _, k := range [...]key{keyRead, keyReadTry, keyWrite, keyWriteTry} {
+		for _, part := range r.values[k].parts {
+			if slices.ContainsFunc(part.items, homes) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(r.req.ReadOnly, homes) || slices.ContainsFunc(r.req.ReadWrite, homes)
 }
 
 // cpuPeriod is the kernel's default cpu.cfs_period_us, in microseconds.
@@ -586,7 +607,7 @@ func (r *resolver) mounts(p *policy.Policy) error {
 			}
 		}
 	}
-	if r.home == "/home/sandbox" {
+	if r.private {
 		if err := tmpfs(r.home, 0, ""); err != nil {
 			return err
 		}
@@ -737,8 +758,8 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		paths []string
 		statement
 	}{
-		{"flag --ro", r.req.ReadOnly, statement{access: policy.ReadExec}},
-		{"flag --rw", r.req.ReadWrite, statement{access: policy.All}},
+		{"flag --ro", r.req.ReadOnly, statement{access: policy.ReadExec, flag: true}},
+		{"flag --rw", r.req.ReadWrite, statement{access: policy.All, flag: true}},
 		{"flag --hide", r.req.Hide, statement{hide: true}},
 	} {
 		for _, item := range f.paths {
@@ -748,7 +769,7 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 			}
 		}
 	}
-	if r.home == r.facts.Home {
+	if !r.private {
 		for _, l := range r.homeLinks {
 			st = append(st, statement{path: l, access: policy.ReadExec, optional: true, named: true, link: true, origin: "home"})
 		}

@@ -336,6 +336,26 @@ func TestPaths(t *testing.T) {
 	if access(t, r, "/tmp") != "rwx" || slices.ContainsFunc(r.Policy.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == "/tmp" }) {
 		t.Errorf("%v", r.Policy.OCI.Mounts)
 	}
+	// A flag beats what the profile says of the same path; flags add up.
+	for _, c := range []struct {
+		req        Request
+		path, want string
+	}{
+		{Request{ReadOnly: []string{"."}}, "/home/u/src/project", "r-x"},
+		{Request{Profile: "production", ReadWrite: []string{"."}}, "/home/u/src/project", "rwx"},
+		{Request{Profile: "aicode"}, "/home/u/.cache", "rwx"},
+		{Request{Profile: "aicode", ReadOnly: []string{"~/.cache"}}, "/home/u/.cache", ""}, // as all of the home
+		{Request{ReadOnly: []string{"/opt"}, ReadWrite: []string{"/opt"}}, "/opt", "rwx"},
+	} {
+		if got := access(t, mustResolve(t, c.req, facts), c.path); got != c.want {
+			t.Errorf("%+v: %s is %q, want %q", c.req, c.path, got, c.want)
+		}
+	}
+	slash := testFacts(hostFS())
+	slash.Home = "/home/u/"
+	if r := mustResolve(t, Request{Profile: "aicode"}, slash); access(t, r, "/home/u/.ssh") != "---" {
+		t.Errorf("HOME with a slash at its end: %v", r.Policy.Files)
+	}
 	r = mustResolve(t, Request{Devices: []string{"/dev/kvm"}}, facts)
 	if d := r.Policy.OCI.Linux.Devices; len(d) != 1 || d[0].Path != "/dev/kvm" || d[0].Type != "c" {
 		t.Errorf("%v", d)
@@ -485,6 +505,7 @@ func TestCombineOrder(t *testing.T) {
 			case 5:
 				s.access, s.named, s.optional = policy.ReadExec, rnd.IntN(2) == 0, rnd.IntN(2) == 0
 			}
+			s.flag = s.access != 0 && rnd.IntN(2) == 0
 			st = append(st, s)
 		}
 		mounts := []string{"/a/b"}[:rnd.IntN(2)]

@@ -20,6 +20,7 @@ type statement struct {
 	optional bool          // the path may be missing
 	named    bool          // the grant names this path itself, not a pattern
 	link     bool          // the path is a symbolic link, granted so that it can be followed
+	flag     bool          // a flag grants it: what weaker sources grant for this very path does not count
 
 	hide   bool          // hidden, whatever else is said
 	secret bool          // hidden, unless a grant names the path or one below it
@@ -29,7 +30,8 @@ type statement struct {
 // combine makes the rules of a policy from statements. The statements are a
 // set: their order does not matter.
 //
-//   - Grants for one path add up; the deepest grant for a path decides.
+//   - Grants for one path add up, but flags replace what the profile grants for
+//     the same path; the deepest grant for a path decides.
 //   - A hidden path is hidden with all below it: no grant shows any of it.
 //   - A secret path is hidden too, but a grant that names it lifts that, and one
 //     that names a path below it shows that path alone. A grant of a directory
@@ -124,13 +126,17 @@ func mergeStatements(statements []statement) []statement {
 		m.hide = m.hide || s.hide
 		m.secret = m.secret || s.secret
 		m.deny |= s.deny
-		if s.access != 0 {
-			m.optional = s.optional && (m.optional || m.access == 0)
-			m.link = s.link && (m.link || m.access == 0)
+		switch {
+		case s.access == 0:
+		case m.access == 0 || s.flag && !m.flag:
+			m.access, m.optional, m.link, m.flag, m.origin = s.access, s.optional, s.link, s.flag, s.origin
+		case s.flag == m.flag:
 			m.access |= s.access
-			m.named = m.named || s.named
+			m.optional = m.optional && s.optional
+			m.link = m.link && s.link
 			m.origin = s.origin
 		}
+		m.named = m.named || s.named
 	}
 	return merged
 }

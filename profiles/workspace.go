@@ -19,7 +19,7 @@ func findWorkspace(req *Request, facts *Facts) (dir, where string, err error) {
 			return "", "", &Error{Where: "workspace", What: facts.Cwd, Err: pathCause(err), Fix: "change to a directory that exists, or name one with --cd"}
 		}
 		if info.IsDir() {
-			return facts.Cwd, "workspace", nil
+			return path.Clean(facts.Cwd), "workspace", nil
 		}
 	}
 	where = "flag --cd"

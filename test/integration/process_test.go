@@ -100,7 +100,7 @@ func processTests() []entry {
 		},
 		{
 			id: "P10", title: "join namespaces",
-			deny:     refused + "|EACCES",
+			deny: refused + "|EACCES",
 			controls: []control{jailed(jail{want: namespaces, except: map[string]string{
 				"setns cgroup": "the jail has none of its own, and the host's is not its root's", "setns cgroup of 1": "as the other",
 			}})},

@@ -27,8 +27,8 @@ type terminal struct {
 	out bytes.Buffer
 }
 
-// terminal opens one. What is written to it is collected.
-func (f *fixture) terminal() *terminal {
+// newTerminal opens one. What is written to it is collected.
+func (f *fixture) newTerminal() *terminal {
 	f.Helper()
 	master, tty, err := pty.Open()
 	if err != nil {
@@ -159,11 +159,11 @@ func ownTerminal(f *fixture, request string) {
 			f.Errorf("%s was not tried", request)
 		}
 	}
-	tm := f.terminal()
+	tm := f.newTerminal()
 	code := tm.end(tm.start(f.strict([]string{"-t"}, f.attack, "K03")))
 	judge(f.report(&outcome{code: code, stdout: tm.text()}), "EPERM")
 	f.step("control without the sandbox", func() {
-		tm := f.terminal()
+		tm := f.newTerminal()
 		code := tm.end(tm.start(f.who.command(f.attack, "K03")))
 		want := "ok"
 		if request == "TIOCLINUX" {
@@ -178,11 +178,11 @@ func ownTerminal(f *fixture, request string) {
 // t04 is T04: a terminal of the host's is neither to be seen nor to be written,
 // with a terminal of one's own or without.
 func t04(f *fixture) {
-	canary := f.terminal()
+	canary := f.newTerminal()
 	mark := "written by " + f.unique("t04")
 	e := entry{id: "T04", deny: "ENOENT|EACCES|ENXIO|EPERM", want: map[string]string{"terminals in sight": "at most its own"}}
 	e.judge(f, f.report(f.attackIn(nil, "T04", "mark="+mark)), e.inside)
-	tm := f.terminal()
+	tm := f.newTerminal()
 	code := tm.end(tm.start(f.strict([]string{"-t"}, f.attack, "T04", "mark="+mark)))
 	e.judge(f, f.report(&outcome{code: code, stdout: tm.text()}), e.inside)
 	if strings.Contains(canary.text(), mark) {
@@ -212,7 +212,7 @@ func t05(f *fixture) {
 		{"SIGINT to sbxrun, then SIGTERM", []string{"watch", "ready={ws}/up"}, syscall.SIGINT, -1},
 	} {
 		os.Remove(filepath.Join(f.ws, "up"))
-		tm := f.terminal()
+		tm := f.newTerminal()
 		before := tm.modes()
 		command := []string{f.attack}
 		for _, a := range c.command {
@@ -241,7 +241,7 @@ func t05(f *fixture) {
 		f.gone(f.ws)
 	}
 	f.step("control without the sandbox", func() {
-		tm := f.terminal()
+		tm := f.newTerminal()
 		tm.end(tm.start(f.who.command(f.attack, "raw")))
 		if !tm.isRaw() {
 			f.Error("a command that dies in raw mode did not leave it behind")
@@ -256,7 +256,7 @@ func t07(f *fixture) {
 		for _, end := range []string{"TERM", "hang-up"} {
 			os.Remove(up)
 			os.Remove(log)
-			tm := f.terminal()
+			tm := f.newTerminal()
 			cmd := tm.start(args)
 			if !within(10*time.Second, func() bool { return exists(up) }) {
 				f.Errorf("%s: the command did not start: %q", name, tm.text())

@@ -3,18 +3,15 @@ package main
 import "golang.org/x/sys/unix"
 
 // int80 makes a system call by the i386 ABI, by its numbers.
+//
+//go:noescape
 func int80(nr, a1, a2, a3, a4, a5 uint32) int32
 
 // i386 makes a call by that ABI in a forked process: the kernel may kill it.
-func (r *report) i386(name string, nr uint32, args ...uint32) {
-	var a [5]uint32
-	copy(a[:], args)
-	r.got(name, fork(func() unix.Errno {
-		if v := int80(nr, a[0], a[1], a[2], a[3], a[4]); v < 0 {
-			return unix.Errno(-v)
-		}
-		return 0
-	}))
+func (r *report) i386(name string, nr uintptr, args ...uintptr) {
+	c := raw6(nr, args...)
+	c.i386 = true
+	r.got(name, fork(c))
 }
 
 // x32 makes a call by the x32 ABI: the native number with a bit of its own.

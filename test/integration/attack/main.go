@@ -82,28 +82,61 @@ func (r *report) call(name string, nr uintptr, args ...uintptr) uintptr {
 // forked makes one system call in a forked process and records its errno, or
 // the signal that the call brought.
 func (r *report) forked(name string, nr uintptr, args ...uintptr) {
-	var a [6]uintptr
-	copy(a[:], args)
-	r.got(name, fork(func() unix.Errno {
-		_, _, errno := unix.RawSyscall6(nr, a[0], a[1], a[2], a[3], a[4], a[5])
-		return errno
-	}))
+	r.got(name, fork(raw6(nr, args...)))
 }
 
-// fork runs f in a forked process, whose exit code is the errno, and says what
-// came of it. The process has one thread and no runtime: f may make raw system
-// calls and nothing else.
-func fork(f func() unix.Errno) string {
+// A rawCall is a system call for a process that has no runtime.
+type rawCall struct {
+	nr   uintptr
+	a    [6]uintptr
+	i386 bool // by int 0x80
+}
+
+func raw6(nr uintptr, args ...uintptr) rawCall {
+	c := rawCall{nr: nr}
+	copy(c.a[:], args)
+	return c
+}
+
+// fork makes system calls, one after the other until one fails, in a forked
+// process, and says what came of it.
+func fork(calls ...rawCall) string {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	pid, errno := forkCalls(calls)
 	if errno != 0 {
 		return "fork: " + errnoName(errno)
 	}
-	if pid == 0 {
-		unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(f()), 0, 0)
-	}
 	return ending(int(pid))
+}
+
+// forkCalls forks. The child has one thread and no scheduler: were its stack to
+// be checked for room, and the check to find that the parent's scheduler had
+// wanted the thread, it would wait for ever. Hence nosplit, as in the syscall
+// package's own fork; what it calls is assembly.
+//
+//go:nosplit
+//go:noinline
+func forkCalls(calls []rawCall) (uintptr, syscall.Errno) {
+	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 || pid != 0 {
+		return pid, errno
+	}
+	failed := uintptr(0)
+	for i := 0; i < len(calls) && failed == 0; i++ {
+		c := &calls[i]
+		if c.i386 {
+			if v := int80(uint32(c.nr), uint32(c.a[0]), uint32(c.a[1]), uint32(c.a[2]), uint32(c.a[3]), uint32(c.a[4])); v < 0 {
+				failed = uintptr(-v)
+			}
+			continue
+		}
+		_, _, e := unix.RawSyscall6(c.nr, c.a[0], c.a[1], c.a[2], c.a[3], c.a[4], c.a[5])
+		failed = uintptr(e)
+	}
+	for {
+		unix.RawSyscall(unix.SYS_EXIT_GROUP, failed, 0, 0)
+	}
 }
 
 // ending waits for a process whose exit code is an errno.
@@ -132,6 +165,9 @@ func errnoName(err error) string {
 	case err == nil || err == unix.Errno(0):
 		return "ok"
 	case errors.As(err, &errno):
+		if errno == unix.EOPNOTSUPP {
+			return "EOPNOTSUPP" // on Linux ENOTSUP is the same number
+		}
 		if n := unix.ErrnoName(errno); n != "" {
 			return n
 		}

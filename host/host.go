@@ -30,8 +30,8 @@ const Name = "host"
 
 // A Driver runs commands on the bare host. The zero value is ready to use.
 type Driver struct {
-	// Home replaces a HOME of the policy that does not exist on the host, as
-	// the private home of a sandbox does not. "" leaves it.
+	// Home replaces a HOME of the policy that is private storage, or does not
+	// exist: there is none on the bare host. "" leaves it.
 	Home string
 
 	// Sweep lets the driver end every process that descends from the command,
@@ -77,7 +77,7 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 	}
 	begin := time.Now()
 	spec := p.OCI.Process
-	env := environment(spec.Env, d.Home, isDir)
+	env := environment(spec.Env, d.Home, func(home string) bool { return isDir(home) && !private(p, home) })
 	// fork/exec reports a missing directory and a missing program alike.
 	if fi, err := os.Stat(spec.Cwd); err != nil {
 		return nil, &driver.SetupError{Driver: Name, Err: err}
@@ -227,7 +227,7 @@ func (p *process) Wait() (*driver.Status, error) {
 // wanted lists the layers that the policy asked for and that do not exist here.
 func wanted(p *policy.Policy) policy.Layers { return p.Require | p.Degrade }
 
-// environment returns env with a HOME that exists.
+// environment returns env with home for a HOME that is not there.
 func environment(env []string, home string, exists func(string) bool) []string {
 	out := make([]string, 0, len(env))
 	for _, e := range env {
@@ -237,6 +237,17 @@ func environment(env []string, home string, exists func(string) bool) []string {
 		out = append(out, e)
 	}
 	return out
+}
+
+// private reports whether the policy has private storage at a path.
+func private(p *policy.Policy, path string) bool {
+	for i := range p.OCI.Mounts {
+		m := &p.OCI.Mounts[i]
+		if m.Type == "tmpfs" && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
+			return true
+		}
+	}
+	return false
 }
 
 // lookup finds a command as execvp(3) does, along the PATH of env. check

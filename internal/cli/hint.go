@@ -14,6 +14,22 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
+// notFound is a command that no directory of PATH has, in the words that shells
+// have for it.
+type notFound struct{ *driver.CommandError }
+
+func (e notFound) Error() string { return e.Command + ": command not found" }
+func (e notFound) Unwrap() error { return e.CommandError }
+
+// commandError tells a missing command from a missing file.
+func commandError(err error) error {
+	var c *driver.CommandError
+	if errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
+		return notFound{c}
+	}
+	return err
+}
+
 // commandHint says what to do about a command that could not be started, "" if
 // it is not known: the usual reason is that the sandbox does not show the
 // place where the host has it.
@@ -31,6 +47,11 @@ func commandHint(err error, p *policy.Policy, d driver.Driver) string {
 		return c.Fix
 	}
 	at := onHost(c.Command, p)
+	if at != "" && errors.Is(c.Err, syscall.EACCES) {
+		if fi, err := os.Stat(at); err == nil && fi.Mode()&0o111 == 0 {
+			return "chmod +x " + quoted(c.Command) + ", or name the program that runs it"
+		}
+	}
 	if at == "" {
 		if errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
 			return "no directory of PATH has it; check the spelling, or name it by its path"
@@ -38,9 +59,6 @@ func commandHint(err error, p *policy.Policy, d driver.Driver) string {
 		return ""
 	}
 	if !d.Sandboxed() {
-		if errors.Is(c.Err, syscall.EACCES) {
-			return at + " is not executable; see chmod(1)"
-		}
 		return ""
 	}
 	real, _ := filepath.EvalSymlinks(at)

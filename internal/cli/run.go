@@ -153,6 +153,8 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		if h := commandHint(err, p, d); h != "" {
 			res.Hint = h
 		}
+		err = commandError(err)
+		res.Error = err.Error()
 	}
 	return res, err
 }

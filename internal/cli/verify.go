@@ -47,10 +47,12 @@ func (o *options) verify(ctx context.Context, d driver.Driver, r *profiles.Resol
 	}
 	say.detail("self-test passed: " + count(uint64(len(checks)), "act", "acts") + " denied as they should be")
 	if mark != "" {
-		// Not being able to keep the result costs time, not safety.
-		if os.MkdirAll(filepath.Dir(mark), 0o700) == nil {
-			os.WriteFile(mark, nil, 0o600)
-		}
+		// Not being able to keep the result costs time, not safety. A home that
+		// does not exist is not made.
+		dir := filepath.Dir(mark)
+		os.Mkdir(filepath.Dir(dir), 0o700)
+		os.Mkdir(dir, 0o700)
+		os.WriteFile(mark, nil, 0o600)
 	}
 	return nil
 }

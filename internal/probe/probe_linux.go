@@ -21,6 +21,9 @@ import (
 // patience bounds each child and each program that is asked for its version.
 const patience = 5 * time.Second
 
+// self is this program, also where it was replaced or its path is not visible.
+const self = "/proc/self/exe"
+
 // Host reports what this host can give a sandbox.
 func Host(ctx context.Context) []Check {
 	user, kernelChecks := namespaces(ctx)
@@ -125,7 +128,8 @@ func Child(args []string) int {
 func attempt(ctx context.Context, a act) (made bool, errno syscall.Errno, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", Command, a.name)
+	cmd := exec.CommandContext(ctx, self, Command, a.name)
+	cmd.Args[0] = os.Args[0]
 	cmd.Env = []string{}
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -302,7 +306,8 @@ func doIDMap() error {
 		return err
 	}
 	// The mapping is that of another namespace, which a process must hold.
-	cmd := exec.Command("/proc/self/exe", Command, "wait")
+	cmd := exec.Command(self, Command, "wait")
+	cmd.Args[0] = os.Args[0]
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 1000, HostID: 0, Size: 1}},

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/native"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"sbxrun": func() { os.Exit(cli.Main(os.Args[1:])) },
+	})
+}
+
+// TestScript runs the scripts over the real main function.
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(env *testscript.Env) error {
+			// A home beside the workspace, as people have it, not above it.
+			for _, dir := range []string{"home", "ws"} {
+				if err := os.MkdirAll(filepath.Join(env.WorkDir, dir), 0o755); err != nil {
+					return err
+				}
+			}
+			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("LANG", "C.UTF-8")
+			env.Cd = filepath.Join(env.WorkDir, "ws")
+			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "native" {
+				return native.Driver{}.Available(context.Background()) == nil, nil
+			}
+			return false, os.ErrInvalid
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"code":    code,
+			"gone":    gone,
+			"newline": newline,
+			"big":     big,
+		},
+	})
+}
+
+// code runs sbxrun and checks its exit code: code 125 --memory 1x ls.
+func code(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: code N [sbxrun's arguments]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec("sbxrun", args[1:]...)
+	got := 0
+	if err != nil {
+		x, ok := err.(interface{ ExitCode() int })
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		got = x.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// gone waits until no process has the word among its arguments.
+func gone(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: gone WORD")
+	}
+	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
+		left := ""
+		names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, name := range names {
+			if b, err := os.ReadFile(name); err == nil && strings.Contains(string(b), args[0]) {
+				left = name
+			}
+		}
+		if left == "" {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%s still has %s", left, args[0])
+		}
+	}
+}
+
+// newline runs sbxrun with arguments in which \n and \0 stand for those bytes,
+// which a script cannot say. Only a newline can be passed to a process at all.
+func newline(ts *testscript.TestScript, neg bool, args []string) {
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], `\n`, "\n")
+	}
+	code(ts, neg, args)
+}
+
+// big runs sbxrun with N arguments of 1 KiB after the others: big 125 1024 -- true.
+func big(ts *testscript.TestScript, neg bool, args []string) {
+	n, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	args = append([]string{args[0]}, args[2:]...)
+	for range n {
+		args = append(args, strings.Repeat("x", 1023))
+	}
+	code(ts, neg, args)
+}

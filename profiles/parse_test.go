@@ -105,6 +105,7 @@ func TestParseBad(t *testing.T) {
 		{src: "limits:\n  Memory: 1g\n", want: "f.yaml:2:3: unknown key limits.Memory", hint: "keys are in lower case: limits.memory"},
 		{src: "limits.memory: 1g\n", want: "f.yaml:1:1: unknown key limits.memory", hint: "did you mean limits.memory? write it as nested keys"},
 		{src: "xyzzy: 1\n", want: "f.yaml:1:1: unknown key xyzzy", hint: "want one of description, profile"},
+		{src: "\"a\\e[2Jb\": 1\n", want: `unknown key a\x1b[2Jb`}, // a terminal would act on it
 		{src: "1: 2\n", want: "f.yaml:1:1: key \"1\" is not text"},
 		// wrong types
 		{src: "verify: \"true\"\n", want: "f.yaml:1:9: verify has a value of the wrong type", hint: "want true or false"},

@@ -46,7 +46,7 @@ type stage struct {
 	failErrno uint32
 	execPaths [maxExecPaths]uintptr // what execve is tried with, in order; C strings
 
-	msgAddr, statusAddr, rusageAddr, pollsAddr, sigsetAddr, siginfoAddr, nowAddr, cloneAddr uintptr
+	msgAddr, statusAddr, rusageAddr, pollsAddr, sigsetAddr, siginfoAddr, nowAddr, cloneAddr, selfAddr uintptr
 
 	dirEntries [maxDirs]dirEntry
 }
@@ -72,6 +72,7 @@ func (s *stage) bind() {
 	s.siginfoAddr = sys.Addr(&s.siginfo)
 	s.nowAddr = sys.Addr(&s.now)
 	s.cloneAddr = sys.Addr(&s.cloneArgs)
+	s.selfAddr = sys.Addr(s)
 }
 
 // The functions below run in the forked child: no allocation, no stack growth,
@@ -139,27 +140,16 @@ func (s *stage) spawn() uintptr {
 		s.cloneArgs.Flags |= unix.CLONE_INTO_CGROUP
 		s.cloneArgs.Cgroup = uint64(s.regs[s.cgroup])
 	}
-	pid, e := s.vfork()
+	pid, e := sys.Vfork(s.cloneAddr, runCommand, s.selfAddr)
 	if e != 0 {
 		s.failStage, s.failStep, s.failErrno = stageClone, 0, uint32(e)
 	}
 	return pid
 }
 
-// vfork is a function of its own so that the child, which shares the stack,
-// overwrites nothing that the parent still needs; see [sys.Vfork].
-//
 //go:nosplit
-//go:noinline
 //go:norace
-func (s *stage) vfork() (uintptr, uintptr) {
-	pid, e := sys.Vfork(s.cloneAddr)
-	if e != 0 || pid != 0 {
-		return pid, e
-	}
-	s.exec()
-	return 0, 0
-}
+func runCommand(arg uintptr) { (*stage)(sys.Pointer(arg)).exec() }
 
 // exec runs the command's program and becomes the command. It does not return.
 //

@@ -149,7 +149,7 @@ func (p *Program) Str(s string) Value {
 	}
 	n := len(p.arena)
 	p.arena = append(append(p.arena, s...), 0)
-	return Value{n: uintptr(unsafe.Pointer(&p.arena[n]))}
+	return Value{n: address(unsafe.Pointer(&p.arena[n]))}
 }
 
 // Addr is what Str is, as a number.
@@ -163,7 +163,7 @@ func (p *Program) Vector(list []string) uintptr {
 		v[i] = p.Addr(s)
 	}
 	p.keep = append(p.keep, v)
-	return uintptr(unsafe.Pointer(&v[0]))
+	return address(unsafe.Pointer(&v[0]))
 }
 
 // Bytes is a pointer to b, alive as long as the program. An empty b is NULL.
@@ -172,19 +172,19 @@ func (p *Program) Bytes(b []byte) Value {
 		return Value{}
 	}
 	p.keep = append(p.keep, b)
-	return Value{n: uintptr(unsafe.Pointer(&b[0]))}
+	return Value{n: address(unsafe.Pointer(&b[0]))}
 }
 
 // Data is a pointer to the bytes of s, without a NUL and without a copy.
 func (p *Program) Data(s string) Value {
 	p.keep = append(p.keep, s)
-	return Value{n: uintptr(unsafe.Pointer(unsafe.StringData(s)))}
+	return Value{n: address(unsafe.Pointer(unsafe.StringData(s)))}
 }
 
 // Ptr is a pointer to *v, alive as long as the program.
 func Ptr[T any](p *Program, v *T) Value {
 	p.keep = append(p.keep, v)
-	return Value{n: uintptr(unsafe.Pointer(v))}
+	return Value{n: address(unsafe.Pointer(v))}
 }
 
 // fprog is struct sock_fprog of seccomp(2).
@@ -258,7 +258,7 @@ func (p *Program) Runnable() Runnable {
 	if len(p.calls) == 0 {
 		return Runnable{}
 	}
-	return Runnable{uintptr(unsafe.Pointer(&p.calls[0])), uintptr(len(p.calls))}
+	return Runnable{address(unsafe.Pointer(&p.calls[0])), uintptr(len(p.calls))}
 }
 
 // Run makes the calls in order and stops at the first that fails. It returns

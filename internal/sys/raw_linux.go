@@ -22,7 +22,22 @@ func Raw(nr, a, b, c, d, e, f uintptr) (r, errno uintptr) {
 // Addr is the address of *p as a number, for calls that a child makes. The
 // caller keeps *p alive: heap objects do not move in Go, but a number does not
 // hold them.
-func Addr[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
+func Addr[T any](p *T) uintptr { return address(unsafe.Pointer(p)) }
+
+// address turns a pointer into a number that stays right. What does not escape
+// lives on a goroutine's stack, and stacks move; a pointer that is stored here,
+// for all that the compiler knows, escapes.
+func address(p unsafe.Pointer) uintptr {
+	if escapes {
+		escaped = p
+	}
+	return uintptr(p)
+}
+
+var (
+	escapes bool // always false
+	escaped unsafe.Pointer
+)
 
 // Pointer undoes Addr.
 //
@@ -100,18 +115,26 @@ func fork(args *CloneArgs, child func(arg uintptr), arg uintptr) (int, uintptr) 
 	}
 }
 
-// Vfork clones a process that shares the caller's memory and stack and suspends
-// the caller until the child calls execve(2) or exits. It returns twice: 0 in
-// the child.
+// Vfork clones a process that shares the caller's memory and stack, runs
+// child(arg) in it, and suspends the caller until the child calls execve(2) or
+// exits. The child must not return: by the time that the parent goes on, it has
+// overwritten every frame below this one.
 //
-// Preconditions: the caller is a child of Fork, args points to a CloneArgs with
-// CLONE_VM|CLONE_VFORK and no stack, and the child never returns from the
-// function that called Vfork.
+// Preconditions: the caller is a child of Fork, and args is the address of a
+// CloneArgs with CLONE_VM|CLONE_VFORK and no stack.
 //
 //go:nosplit
+//go:noinline
 //go:norace
-func Vfork(args uintptr) (pid, errno uintptr) {
-	return rawVfork(args, CloneArgsSize)
+func Vfork(args uintptr, child func(arg uintptr), arg uintptr) (pid, errno uintptr) {
+	pid, errno = rawVfork(args, CloneArgsSize)
+	if errno != 0 || pid != 0 {
+		return pid, errno
+	}
+	child(arg)
+	for {
+		Raw(unix.SYS_EXIT_GROUP, 253, 0, 0, 0, 0, 0)
+	}
 }
 
 // ArgvArea returns where the kernel put this process's arguments and

@@ -1,0 +1,455 @@
+package reexec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv("REEXEC_TEST_SUPERVISOR"); mode != "" {
+		supervisor(mode)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// config is a stage in user and pid namespaces, without mounts, that runs a
+// command of the host.
+func config(argv ...string) *Config {
+	init := &sys.Program{}
+	write := func(path, s string) {
+		fd := init.NewReg()
+		init.Call(fd, sys.Step{Name: "open", Path: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		init.Call(0, sys.Step{Name: "write", Path: path}, unix.SYS_WRITE, fd.Value(), init.Data(s), sys.Imm(len(s)))
+	}
+	write("/proc/self/setgroups", "deny")
+	write("/proc/self/uid_map", fmt.Sprintf("1000 %d 1\n", os.Geteuid()))
+	write("/proc/self/gid_map", fmt.Sprintf("1000 %d 1\n", os.Getegid()))
+	cmd := &sys.Program{}
+	cmd.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
+	return &Config{
+		CloneFlags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID,
+		Init:       init, Start: &sys.Program{}, Command: cmd, After: &sys.Program{},
+		Keep: []int{0, 1, 2},
+		Argv: argv, Paths: []string{argv[0]}, Env: []string{"PATH=/usr/bin:/bin"},
+	}
+}
+
+func run(t *testing.T, cfg *Config) (*Exit, error) {
+	t.Helper()
+	c, err := Start(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Go(); err != nil {
+		t.Error(err)
+	}
+	exit, err := c.Wait()
+	if e := c.Close(true); e != nil {
+		t.Errorf("Close: %v", e)
+	}
+	return exit, err
+}
+
+func TestExit(t *testing.T) {
+	for _, tt := range []struct {
+		script string
+		want   syscall.WaitStatus
+	}{
+		{"exit 0", 0},
+		{"exit 7", 7 << 8},
+		{"kill -TERM $$", syscall.WaitStatus(syscall.SIGTERM)},
+		{"kill -KILL $$", syscall.WaitStatus(syscall.SIGKILL)},
+		// Orphans are reaped and ended, whatever they hold.
+		{"(setsid sleep 60 &) ; trap '' TERM; sleep 60 & exit 3", 3 << 8},
+	} {
+		exit, err := run(t, config("/bin/sh", "-c", tt.script))
+		if err != nil {
+			t.Errorf("%s: %v", tt.script, err)
+			continue
+		}
+		if exit.Status != tt.want {
+			t.Errorf("%s: status %#x, want %#x", tt.script, exit.Status, tt.want)
+		}
+		if exit.ExecNS == 0 || exit.Usage.MaxRSSKiB == 0 {
+			t.Errorf("%s: nothing recorded: %+v", tt.script, exit)
+		}
+	}
+}
+
+func TestExecFails(t *testing.T) {
+	plain := filepath.Join(t.TempDir(), "plain")
+	if err := os.WriteFile(plain, []byte("no program\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		paths []string
+		want  syscall.Errno
+	}{
+		{[]string{"/nonexistent"}, syscall.ENOENT},
+		{[]string{"/nonexistent", "/dev/null/x"}, syscall.ENOENT},
+		// What cannot be executed is remembered, and the search goes on.
+		{[]string{plain, "/nonexistent"}, syscall.EACCES},
+		{nil, syscall.ENOENT},
+	} {
+		cfg := config("x")
+		cfg.Paths = tt.paths
+		_, err := run(t, cfg)
+		var e *ExecError
+		if !errors.As(err, &e) || e.Errno != tt.want {
+			t.Errorf("%v: error %v, want %v", tt.paths, err, tt.want)
+		}
+	}
+	cfg := config("/bin/sh", "-c", "exit 4")
+	cfg.Paths = []string{"/nonexistent", plain, "/bin/sh"}
+	if exit, err := run(t, cfg); err != nil || exit.Status.ExitStatus() != 4 {
+		t.Errorf("search: %v, %v", exit, err)
+	}
+}
+
+// TestEveryStepFails injects a fault into each step of each program: the report
+// names that step, and nothing is left.
+func TestEveryStepFails(t *testing.T) {
+	programs := func(c *Config) []*sys.Program {
+		return []*sys.Program{c.Init, c.Start, c.Command, c.After}
+	}
+	build := func() *Config {
+		c := config("/bin/sh", "-c", "exit 0")
+		// Something in each program.
+		c.Start.Call(0, sys.Step{Name: "getpid"}, unix.SYS_GETPID)
+		c.After.Call(0, sys.Step{Name: "getppid"}, unix.SYS_GETPPID)
+		return c
+	}
+	before := openFDs(t)
+	for which := range programs(build()) {
+		n := programs(build())[which].Len()
+		for i := range n {
+			cfg := build()
+			p := programs(cfg)[which]
+			want := p.Step(i)
+			p.InjectFault(i, syscall.ENOMEM)
+			_, err := run(t, cfg)
+			var e *StepError
+			if !errors.As(err, &e) {
+				t.Errorf("program %d step %d: error %v, want a StepError", which, i, err)
+				continue
+			}
+			if e.Index != i || e.Step != want.Name || e.Path != want.Path || !errors.Is(err, syscall.ENOMEM) {
+				t.Errorf("program %d step %d: %+v, want %+v", which, i, e, want)
+			}
+		}
+	}
+	if after := openFDs(t); after > before {
+		t.Errorf("%d descriptors open, %d before", after, before)
+	}
+}
+
+func TestCloneFails(t *testing.T) {
+	cfg := config("/bin/true")
+	cfg.CloneFlags = unix.CLONE_NEWUSER | unix.CLONE_FS // EINVAL; see clone(2)
+	before := openFDs(t)
+	_, err := Start(cfg)
+	var e *StepError
+	if !errors.As(err, &e) || e.Step != "clone3" || e.Errno != syscall.EINVAL {
+		t.Errorf("error %v, want EINVAL of clone3", err)
+	}
+	if after := openFDs(t); after > before {
+		t.Errorf("%d descriptors open, %d before", after, before)
+	}
+}
+
+func TestSignalAndKill(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	start := func(script string) *Child {
+		cfg := config("/bin/sh", "-c", script)
+		cfg.Keep = append(cfg.Keep, int(w.Fd()))
+		cfg.Command.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, sys.Imm(w.Fd()), sys.Imm(1), sys.Imm(0))
+		c, err := Start(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Go()
+		buf := make([]byte, 16)
+		if n, err := r.Read(buf); err != nil || string(buf[:n]) != "ready\n" {
+			t.Fatalf("%q, %v", buf[:n], err)
+		}
+		return c
+	}
+	c := start(`trap "exit 9" USR1; echo ready; while :; do sleep 0.01; done`)
+	c.Signal(syscall.SIGUSR1)
+	if exit, err := c.Wait(); err != nil || exit.Status.ExitStatus() != 9 {
+		t.Errorf("USR1: %+v, %v", exit, err)
+	}
+	c.Close(true)
+	if err := c.Signal(syscall.SIGTERM); err != syscall.ESRCH {
+		t.Errorf("signal after the end: %v, want ESRCH", err)
+	}
+	if err := c.Kill(); err != syscall.ESRCH {
+		t.Errorf("kill after the end: %v, want ESRCH", err)
+	}
+
+	c = start(`trap "exit 8" TERM; sh -c 'kill -STOP $$' & echo ready; while :; do sleep 0.01; done`)
+	c.Terminate()
+	if exit, err := c.Wait(); err != nil || exit.Status.ExitStatus() != 8 {
+		t.Errorf("terminate: %+v, %v", exit, err)
+	}
+	c.Close(true)
+
+	c = start(`trap "" TERM; echo ready; while :; do sleep 0.01; done`)
+	c.Kill()
+	_, err = c.Wait()
+	var p *ProtocolError
+	if !errors.As(err, &p) {
+		t.Errorf("kill: %v, want no report", err)
+	}
+	c.Close(true)
+}
+
+// supervisor is the process that TestSupervisorKilled kills.
+func supervisor(mode string) {
+	cfg := config("/bin/sh", "-c", `trap "" TERM; setsid sleep 1.2345 & sleep 1.2345 & echo up; wait; sleep 1.2345`)
+	dir, err := unix.Open(os.Getenv("REEXEC_TEST_DIR"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		panic(err)
+	}
+	cfg.Keep = append(cfg.Keep, dir)
+	cfg.Dirs = []Dir{{ParentFD: dir, Name: "group"}}
+	c, err := Start(cfg)
+	if err != nil {
+		panic(err)
+	}
+	unix.Mkdirat(dir, "group", 0o755)
+	switch mode {
+	case "before go":
+		fmt.Println("up")
+	case "running":
+		c.Go()
+	}
+	time.Sleep(time.Minute)
+}
+
+// TestSupervisorKilled: nothing survives a supervisor that is SIGKILLed, and the
+// directories that it would have removed are removed.
+func TestSupervisorKilled(t *testing.T) {
+	for _, mode := range []string{"before go", "running"} {
+		t.Run(mode, func(t *testing.T) {
+			dir := t.TempDir()
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), "REEXEC_TEST_SUPERVISOR="+mode, "REEXEC_TEST_DIR="+dir)
+			// Whatever is left reparents to us, where it can be counted.
+			if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			buf := make([]byte, 8)
+			if n, _ := out.Read(buf); string(buf[:n]) != "up\n" {
+				t.Fatalf("%q", buf[:n])
+			}
+			children := descendants(cmd.Process.Pid)
+			if len(children) == 0 {
+				t.Fatal("no second stage to begin with")
+			}
+			cmd.Process.Kill()
+			cmd.Wait()
+			deadline := time.Now().Add(time.Second)
+			for _, pid := range children {
+				for alive(pid) {
+					if time.Now().After(deadline) {
+						t.Fatalf("process %d is still there", pid)
+					}
+					unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil)
+					time.Sleep(5 * time.Millisecond)
+				}
+			}
+			if _, err := os.Stat(filepath.Join(dir, "group")); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the directory is still there: %v", err)
+			}
+		})
+	}
+}
+
+// descendants lists all processes below pid.
+func descendants(pid int) []int {
+	var out []int
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, f := range tasks {
+		b, _ := os.ReadFile(f)
+		for _, s := range strings.Fields(string(b)) {
+			p, _ := strconv.Atoi(s)
+			out = append(append(out, p), descendants(p)...)
+		}
+	}
+	return out
+}
+
+func alive(pid int) bool { return unix.Kill(pid, 0) == nil }
+
+// TestThreadExit is V03: the thread that cloned the stage ends, the stage does
+// not.
+func TestThreadExit(t *testing.T) {
+	started := make(chan *Child)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+		c, err := Start(config("/bin/sh", "-c", "sleep 0.3; exit 5"))
+		if err != nil {
+			t.Error(err)
+		}
+		c.Go()
+		started <- c
+	}()
+	c := <-started
+	if c == nil {
+		return
+	}
+	exit, err := c.Wait()
+	if err != nil || exit.Status.ExitStatus() != 5 {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	c.Close(true)
+}
+
+// TestForgedMessages is V02: whatever a stage that was taken over may send, the
+// supervisor ends with an error.
+func TestForgedMessages(t *testing.T) {
+	good := message{Kind: msgExited}.encode()
+	for name, packet := range map[string][]byte{
+		"empty":                 {},
+		"short":                 good[:len(good)-1],
+		"long":                  append(append([]byte{}, good...), 0),
+		"zeros":                 make([]byte, messageSize),
+		"supervisor's own kind": message{Kind: msgGo}.encode(),
+		"unknown program":       message{Kind: msgFailed, A: stageExec + 1, C: 1}.encode(),
+		"failure without errno": message{Kind: msgFailed}.encode(),
+		"errno out of range":    message{Kind: msgFailed, C: 5000}.encode(),
+		"stopped, not ended":    message{Kind: msgExited, A: 0x137f}.encode(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(pair[0])
+			unix.Sendto(pair[1], packet, 0, nil)
+			unix.Close(pair[1])
+			c := &Child{fd: pair[0], cfg: config("x")}
+			exit, err := c.Wait()
+			var p *ProtocolError
+			if exit != nil || !errors.As(err, &p) {
+				t.Errorf("%+v, %v: want a ProtocolError", exit, err)
+			}
+		})
+	}
+	// A step that does not exist is reported without a panic.
+	c := &Child{cfg: config("x")}
+	if err := c.failure(message{Kind: msgFailed, B: 1 << 30, C: 1}); err == nil {
+		t.Error("no error")
+	}
+}
+
+// TestDescriptors is V05 for the stage itself: it holds nothing but what it was
+// given.
+func TestDescriptors(t *testing.T) {
+	var fds []int
+	for range 50 {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY, 0) // not close-on-exec
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
+	cfg := config("/bin/sh", "-c", "sleep 10")
+	c, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Go()
+	defer c.Close(true)
+	defer c.Kill()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.Pid()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The control socket and the signal descriptor.
+		if len(open) == 2 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d descriptors open in PID 1: %v", len(open), open)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	before := openFDs(t)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for j := range 10 {
+				want := (i*10 + j) % 200
+				exit, err := run(t, config("/bin/sh", "-c", "exit "+strconv.Itoa(want)))
+				if err != nil || exit.Status.ExitStatus() != want {
+					t.Errorf("%+v, %v: want exit code %d", exit, err, want)
+				}
+			}
+		}()
+	}
+	// Garbage is made and collected meanwhile: the stage must not care.
+	stop := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				runtime.GC()
+			}
+		}
+	}()
+	wg.Wait()
+	close(stop)
+	if after := openFDs(t); after > before {
+		t.Errorf("%d descriptors open, %d before", after, before)
+	}
+}
+
+func openFDs(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -31,16 +32,43 @@ func eachWho(t *testing.T, test func(f *fixture)) {
 	}
 }
 
-// heavy keeps builds from running beside each other: each has a limit on time,
-// and a small machine few processors.
-var heavy sync.Mutex
+// run is do with a cache that all fixtures share: that a host's boundary was
+// proved is kept there, and need not be proved again in each fixture's home.
+func (f *fixture) run(c call) *outcome {
+	f.Helper()
+	c.env = append(c.env, f.cache())
+	return f.do(c)
+}
+
+func (f *fixture) cache() string {
+	f.Helper()
+	dir := filepath.Join(runDir, "cache-"+f.who.name)
+	if err := os.Mkdir(dir, 0o700); err == nil && isRoot() {
+		if err := os.Chown(dir, f.who.uid, f.who.uid); err != nil {
+			f.Fatal(err)
+		}
+	} else if err != nil && !exists(dir) {
+		f.Fatal(err)
+	}
+	return "XDG_CACHE_HOME=" + dir
+}
+
+// heavy bounds how many builds run beside each other: each has a limit on time,
+// and under strict one processor.
+var heavy = make(chan struct{}, runtime.NumCPU())
+
+// build waits for its turn; the function that it returns ends it.
+func build() (done func()) {
+	heavy <- struct{}{}
+	return func() { <-heavy }
+}
 
 // packages are the Debian packages that give the programs of these tests. The
 // Makefile's target test-deps installs the same.
 var packages = map[string]string{
 	"gcc": "gcc libc6-dev", "make": "make", "git": "git", "python3": "python3 python3-venv",
 	"node": "nodejs", "npm": "npm", "javac": "default-jdk-headless", "java": "default-jdk-headless", "rustc": "rustc",
-	"bash": "bash", "script": "bsdutils", "flock": "util-linux", "sqlite3": "sqlite3", "tar": "tar", "find": "findutils", "xargs": "findutils",
+	"bash": "bash", "script": "bsdutils", "flock": "util-linux", "sqlite3": "sqlite3", "tar": "tar", "find": "findutils", "xargs": "findutils", "ps": "procps",
 }
 
 // need fails the test if a program is missing: a test that passes because it was
@@ -75,7 +103,7 @@ func (f *fixture) files(files map[string]string) {
 func (f *fixture) work(flags []string, script string) string {
 	f.Helper()
 	f.need("bash")
-	o := f.do(call{args: f.strict(flags, "bash", "-euo", "pipefail", "-c", script), timeout: 5 * time.Minute})
+	o := f.run(call{args: f.strict(flags, "bash", "-euo", "pipefail", "-c", script), timeout: 5 * time.Minute})
 	if o.code != 0 {
 		f.Fatalf("%v", o)
 	}
@@ -165,6 +193,7 @@ func TestGo(t *testing.T) {
 	}
 	for _, cgo := range []string{"0", "1"} {
 		t.Run("CGO_ENABLED="+cgo, func(t *testing.T) {
+			t.Parallel()
 			eachWho(t, func(f *fixture) {
 				f.files(map[string]string{
 					"hello/go.mod":                            "module example.com/hello\n\ngo 1.22\n\nrequire example.com/greet v1.0.0\n",
@@ -181,8 +210,7 @@ func TestGo(t *testing.T) {
 					f.need("gcc")
 				}
 				tc := f.readable(goEnv(t, "GOROOT"), "bin", "pkg", "src", "VERSION", "go.env")
-				heavy.Lock()
-				defer heavy.Unlock()
+				defer build()()
 				out := f.work(append(tc.flags, "-e", "GOFLAGS=-mod=vendor", "-e", "GOTOOLCHAIN=local", "-e", "CGO_ENABLED="+cgo, "-e", "PATH="+tc.root+"/bin:/usr/bin:/bin"), `
 					cd hello
 					go env GOCACHE
@@ -239,8 +267,7 @@ class TestCalc(unittest.TestCase):
         self.assertIsNotNone(ssl.create_default_context())
 `,
 		})
-		heavy.Lock()
-		defer heavy.Unlock()
+		defer build()()
 		out := f.work(nil, `
 			python3 -m venv env
 			env/bin/python -m pip --version
@@ -279,8 +306,7 @@ test('loopback', async () => {
 });
 `,
 		})
-		heavy.Lock()
-		defer heavy.Unlock()
+		defer build()()
 		out := f.work(nil, `npm test`)
 		f.wantLines(out, "pretest ran")
 		// TAP and the reporter for people say it in their own ways.
@@ -300,7 +326,7 @@ func TestGit(t *testing.T) {
 			{"init", "-q", "-b", "main", at},
 			{"-C", at, "-c", "user.name=Ann", "-c", "user.email=ann@example.com", "commit", "-q", "--allow-empty", "-m", "first"},
 		} {
-			if o := f.do(call{args: f.who.command(append([]string{git}, args...)...)}); o.code != 0 {
+			if o := f.run(call{args: f.who.command(append([]string{git}, args...)...)}); o.code != 0 {
 				f.Fatalf("%v", o)
 			}
 		}
@@ -334,7 +360,7 @@ func TestMake(t *testing.T) {
 		f.need("gcc")
 		f.need("make")
 		f.files(map[string]string{
-			"Makefile": "CFLAGS = -O2 -Wall -Werror -pthread\nhello: main.o double.o\n\t$(CC) $(CFLAGS) -o $@ $^ -lm\ntest: hello\n\t./hello | grep -qx 42 && echo passed\n",
+			"Makefile": "CC = gcc\nCFLAGS = -O2 -Wall -Werror -pthread\nhello: main.o double.o\n\t$(CC) $(CFLAGS) -o $@ $^ -lm\ntest: hello\n\t./hello | grep -qx 42 && echo passed\n",
 			"double.c": "int twice(int n) { return 2 * n; }\n",
 			"main.c": `#include <pthread.h>
 #include <stdio.h>
@@ -371,8 +397,7 @@ public class Hello {
 	}
 }
 `})
-		heavy.Lock()
-		defer heavy.Unlock()
+		defer build()()
 		f.wantLines(f.work(nil, `javac Hello.java; java Hello`), "hello 1000 /home/sandbox")
 	})
 }
@@ -405,8 +430,7 @@ fn main() {
 #[test]
 fn works() { assert_eq!(6 * 7, 42); }
 `})
-		heavy.Lock()
-		defer heavy.Unlock()
+		defer build()()
 		out := f.work(append(tc.flags, "-e", "PATH="+tc.root+"/bin:/usr/bin:/bin"), `
 			rustc -O hello.rs
 			./hello
@@ -428,7 +452,7 @@ func TestTools(t *testing.T) {
 		{"here-documents", nil, "cat <<end\nhere $((6*7))\nend\ncat <<<string", "here 42\nstring\n"},
 		{"large here-document", nil, `x=$(printf '%070000d' 0); wc -c <<<"$x"`, "70001\n"},
 		{"device files", nil, `head -c 3 /dev/zero | wc -c; echo x >/dev/null; head -c 8 /dev/urandom | wc -c; echo in | cat /dev/stdin; ! echo x 2>/dev/null >/dev/full && echo full`, "3\n8\nin\nfull\n"},
-		{"script", []string{"script"}, `script -qec 'tty; echo out; exit 3' /dev/null </dev/null | tr -d '\r' || echo $?`, "/dev/pts/0\nout\n3\n"},
+		{"script", []string{"script"}, `set -o pipefail; script -qec 'tty; echo out; exit 3' /dev/null </dev/null | tr -d '\r' || echo $?`, "/dev/pts/0\nout\n3\n"},
 		{"timeout", nil, `timeout 0.1 sleep 60 || echo $?; timeout 60 echo in time`, "124\nin time\n"},
 		{"nohup", nil, `nohup sh -c 'echo ran; kill -HUP $$; echo survived' 2>/dev/null </dev/null`, "ran\nsurvived\n"},
 		{"xargs", []string{"xargs"}, `seq 40 | xargs -P 4 -n 1 sh -c 'echo $((2*$1))' sh | sort -n | tail -1`, "80\n"},
@@ -459,11 +483,12 @@ asyncio.run(main())'`, "child\nb''\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			eachWho(t, func(f *fixture) {
 				for _, program := range tt.need {
 					f.need(program)
 				}
-				o := f.do(call{args: f.strict(nil, "bash", "-c", tt.script)})
+				o := f.run(call{args: f.strict(nil, "bash", "-c", tt.script)})
 				if o.code != 0 || o.stdout != tt.want || o.stderr != "" {
 					f.Errorf("want %q\n%v", tt.want, o)
 				}
@@ -483,9 +508,10 @@ func TestConcurrent(t *testing.T) {
 			outcomes := make([]*outcome, n)
 			for i := range n {
 				wg.Go(func() {
+					outcomes[i] = &outcome{code: -1} // where the run itself fails
 					script := fmt.Sprintf(`echo out %[1]d; echo err %[1]d >&2; echo %[1]d >/tmp/same; echo %[1]d >~/same; sleep 0.2
-						cat /tmp/same ~/same /dev/stdin; hostname; ps -e 2>/dev/null | grep -c sleep; exit %[1]d`, i+1)
-					outcomes[i] = f.do(call{args: f.strict(nil, "bash", "-c", script)})
+						cat /tmp/same ~/same /dev/stdin; hostname; cat /proc/[0-9]*/comm | grep -c sleep; exit %[1]d`, i+1)
+					outcomes[i] = f.run(call{args: f.strict(nil, "bash", "-c", script)})
 				})
 			}
 			wg.Wait()
@@ -516,7 +542,7 @@ func TestNothingLeft(t *testing.T) {
 			{"daemon", 0, f.strict(nil, "sh", "-c", `setsid sh -c 'trap "" HUP TERM; sleep 600 & sleep 600' >/dev/null 2>&1 & exit 0`)},
 			{"files", 0, f.strict(nil, "sh", "-c", `echo x >/tmp/f; echo x >~/f; echo x >/dev/shm/f; mkfifo /run/p`)},
 		} {
-			if o := f.do(call{args: tt.args}); o.code != tt.code {
+			if o := f.run(call{args: tt.args}); o.code != tt.code {
 				f.Errorf("%s: want %d\n%v", tt.name, tt.code, o)
 			}
 			f.wantNothingLeft()

@@ -18,7 +18,9 @@
 //     symlinks, so that what a workspace contains cannot redirect a mount.
 //   - All private storage that has no size of its own is one tmpfs, the scratch,
 //     of which the root itself is a read-only part: one budget, and one
-//     superblock to create.
+//     superblock to create. A private directory is never made in place: it is
+//     made in the scratch and mounted, so that it is private also where the
+//     target lies in a bind of the host.
 //
 // The package knows nothing of policies, profiles or namespaces; it needs to run
 // in a mount namespace whose user namespace it is privileged in.

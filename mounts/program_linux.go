@@ -32,8 +32,8 @@ func Append(p *sys.Program, t *Tree) (root sys.Reg, err error) {
 	if err != nil {
 		return 0, err
 	}
-	b := &lowering{p: p, root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg()}
-	b.prepare(t, ops)
+	b := &lowering{p: p, store: p.NewReg(), root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg()}
+	b.prepare(t)
 	for i := range ops {
 		b.op(&ops[i])
 	}
@@ -42,16 +42,20 @@ func Append(p *sys.Program, t *Tree) (root sys.Reg, err error) {
 }
 
 type lowering struct {
-	p                    *sys.Program
-	root, src, tree, dst sys.Reg
-	umask                sys.Reg // the caller's
-	maskDir, maskFile    bool    // whether the mask sources were made
+	p              *sys.Program
+	store, root    sys.Reg // the scratch tmpfs, and the directory of it that is the new root
+	src, tree, dst sys.Reg
+	umask          sys.Reg // the caller's
+
+	stored            int  // how many things were made in the store
+	maskDir, maskFile bool // whether the mask sources were made
 }
 
-// Names of what masks show, removed from the root once they are mounted.
+// Names in the store.
 const (
-	maskDirName  = ".mask.d"
-	maskFileName = ".mask.f"
+	rootName     = "root"
+	maskDirName  = "hidden.d"
+	maskFileName = "hidden.f"
 )
 
 func (b *lowering) empty() sys.Value { return b.p.Str("") }
@@ -102,9 +106,10 @@ func (b *lowering) filesystem(out sys.Reg, fstype, about string, a Attr, options
 	p.Call(out, sys.Step{Name: "fsmount", Path: about}, unix.SYS_FSMOUNT, b.src.Value(), sys.Imm(unix.FSMOUNT_CLOEXEC), sys.Imm(fsmountFlags(a)))
 }
 
-// prepare creates the scratch tmpfs and attaches it, so that it is part of the
-// namespace: only mounts that are can be cloned (before Linux 6.15).
-func (b *lowering) prepare(t *Tree, ops []Op) {
+// prepare creates the scratch tmpfs and the new root in it. The root is a
+// directory of the tmpfs, so that what else lies there (private directories,
+// the sources of masks) cannot be reached through it.
+func (b *lowering) prepare(t *Tree) {
 	p := b.p
 	bytes, inodes := t.ScratchBytes, t.ScratchInodes
 	if bytes == 0 {
@@ -115,24 +120,46 @@ func (b *lowering) prepare(t *Tree, ops []Op) {
 	}
 	b.umask = p.NewReg()
 	p.Call(b.umask, sys.Step{Name: "umask"}, unix.SYS_UMASK, sys.Imm(0))
-	b.filesystem(b.root, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")
-	// On top of the old root, where it can be seen by no path walk: that
-	// starts below it. pivot_root(2) wants its new root to be mounted.
-	p.Call(0, sys.Step{Name: "move_mount", Path: "/"}, unix.SYS_MOVE_MOUNT, b.root.Value(), b.empty(),
-		sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
-	for i := range ops {
-		if ops[i].Kind != Mask {
-			continue
-		}
-		if ops[i].IsDir && !b.maskDir {
+	b.filesystem(b.store, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")
+	// Attached on top of the old root, where no path walk sees them: that
+	// starts below. Only what is part of the namespace can be cloned (before
+	// Linux 6.15), and pivot_root(2) wants its new root to be mounted.
+	b.overRoot(b.store)
+	b.make(rootName, 0o755)
+	p.Call(b.root, sys.Step{Name: "open_tree", Path: "/"}, unix.SYS_OPEN_TREE, b.store.Value(), p.Str(rootName), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	b.overRoot(b.root)
+}
+
+func (b *lowering) overRoot(mount sys.Reg) {
+	b.p.Call(0, sys.Step{Name: "move_mount", Path: "/"}, unix.SYS_MOVE_MOUNT, mount.Value(), b.empty(),
+		sys.Imm(unix.AT_FDCWD), b.p.Str("/"), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+}
+
+// make makes a directory in the store.
+func (b *lowering) make(name string, mode uint32) {
+	b.p.Call(0, sys.Step{Name: "mkdirat", Path: name}, unix.SYS_MKDIRAT, b.store.Value(), b.p.Str(name), sys.Imm(mode))
+}
+
+// fresh is a name in the store that nothing has.
+func (b *lowering) fresh() string {
+	b.stored++
+	return strconv.Itoa(b.stored)
+}
+
+// mask returns the source of masks of a kind, and makes it the first time.
+func (b *lowering) mask(dir bool) string {
+	if dir {
+		if !b.maskDir {
 			b.maskDir = true
-			p.Call(0, sys.Step{Name: "mkdirat", Path: maskDirName}, unix.SYS_MKDIRAT, b.root.Value(), p.Str(maskDirName), sys.Imm(0))
+			b.make(maskDirName, 0)
 		}
-		if !ops[i].IsDir && !b.maskFile {
-			b.maskFile = true
-			p.Call(0, sys.Step{Name: "mknodat", Path: maskFileName}, unix.SYS_MKNODAT, b.root.Value(), p.Str(maskFileName), sys.Imm(unix.S_IFREG), sys.Imm(0))
-		}
+		return maskDirName
 	}
+	if !b.maskFile {
+		b.maskFile = true
+		b.p.Call(0, sys.Step{Name: "mknodat", Path: maskFileName}, unix.SYS_MKNODAT, b.store.Value(), b.p.Str(maskFileName), sys.Imm(unix.S_IFREG), sys.Imm(0))
+	}
+	return maskFileName
 }
 
 // rel is target relative to the root's descriptor.
@@ -148,10 +175,10 @@ func (b *lowering) op(o *Op) {
 	case File:
 		b.file(o)
 	case Scratch:
-		if !o.InBind {
-			b.mkdir(o)
-		}
-		b.cloneFrom(b.root.Value(), rel(o.Target), o, o.Attr|NoDev)
+		name := b.fresh()
+		b.make(name, mode(o))
+		b.cloneFrom(name, o, o.Attr|NoDev)
+		b.mountpoint(o)
 		b.attach(o)
 	case Bind, Device:
 		p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
@@ -186,13 +213,10 @@ func (b *lowering) op(o *Op) {
 		b.mountpoint(o)
 		b.attach(o)
 	case Mask:
-		name := maskFileName
-		if o.IsDir {
-			name = maskDirName
-		}
+		name := b.mask(o.IsDir)
 		open := b.openTarget(o)
 		n := p.Len()
-		b.cloneFrom(b.root.Value(), name, o, ReadOnly|NoExec|NoDev)
+		b.cloneFrom(name, o, ReadOnly|NoExec|NoDev)
 		b.moveTo(o)
 		if o.Optional {
 			open.AllowSkip(syscall.ENOENT, p.Len()-n)
@@ -223,24 +247,21 @@ func (b *lowering) mkdir(o *Op) {
 }
 
 // file creates a file. Where a mount already shows something at the target, the
-// file is made in the root under a name that is removed again, and mounted over
-// it.
+// file is made in the store and mounted over it.
 func (b *lowering) file(o *Op) {
 	if !o.InBind {
-		b.create(o, rel(o.Target))
+		b.create(o, b.root, rel(o.Target))
 		return
 	}
-	const name = ".file"
-	b.create(o, name)
-	b.cloneFrom(b.root.Value(), name, o, ReadOnly|NoExec|NoDev)
+	name := b.fresh()
+	b.create(o, b.store, name)
+	b.cloneFrom(name, o, ReadOnly|NoExec|NoDev)
 	b.attach(o)
-	// Only now: a mount of what is unlinked cannot be moved.
-	b.p.Call(0, sys.Step{Name: "unlinkat", Path: name}, unix.SYS_UNLINKAT, b.root.Value(), b.p.Str(name), sys.Imm(0))
 }
 
-func (b *lowering) create(o *Op, name string) {
+func (b *lowering) create(o *Op, dir sys.Reg, name string) {
 	p := b.p
-	p.Call(b.src, sys.Step{Name: "openat", Path: o.Target}, unix.SYS_OPENAT, b.root.Value(), p.Str(name),
+	p.Call(b.src, sys.Step{Name: "openat", Path: o.Target}, unix.SYS_OPENAT, dir.Value(), p.Str(name),
 		sys.Imm(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(mode(o)))
 	if o.Data != "" {
 		p.Call(0, sys.Step{Name: "write", Path: o.Target}, unix.SYS_WRITE, b.src.Value(), p.Data(o.Data), sys.Imm(len(o.Data)))
@@ -279,9 +300,9 @@ func (b *lowering) clone(fd sys.Value, o *Op, a Attr, recursive bool) {
 	b.setattr(o.Target, sflags, a)
 }
 
-// cloneFrom is clone of a path of the root.
-func (b *lowering) cloneFrom(dir sys.Value, name string, o *Op, a Attr) {
-	b.p.Call(b.tree, sys.Step{Name: "open_tree", Path: o.Target}, unix.SYS_OPEN_TREE, dir, b.p.Str(name),
+// cloneFrom is clone of something in the store.
+func (b *lowering) cloneFrom(name string, o *Op, a Attr) {
+	b.p.Call(b.tree, sys.Step{Name: "open_tree", Path: o.Target}, unix.SYS_OPEN_TREE, b.store.Value(), b.p.Str(name),
 		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
 	b.setattr(o.Target, unix.AT_EMPTY_PATH, a)
 }
@@ -321,18 +342,14 @@ func (b *lowering) moveTo(o *Op) {
 //	int pivot_root(const char *new_root, const char *put_old);
 func (b *lowering) enter() {
 	p := b.p
-	if b.maskDir {
-		p.Call(0, sys.Step{Name: "unlinkat", Path: maskDirName}, unix.SYS_UNLINKAT, b.root.Value(), p.Str(maskDirName), sys.Imm(unix.AT_REMOVEDIR))
-	}
-	if b.maskFile {
-		p.Call(0, sys.Step{Name: "unlinkat", Path: maskFileName}, unix.SYS_UNLINKAT, b.root.Value(), p.Str(maskFileName), sys.Imm(0))
-	}
 	p.Call(0, sys.Step{Name: "mount_setattr", Path: "/"}, unix.SYS_MOUNT_SETATTR, b.root.Value(), b.empty(), sys.Imm(unix.AT_EMPTY_PATH),
 		b.attr(ReadOnly|NoDev), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 	p.Call(0, sys.Step{Name: "fchdir", Path: "/"}, unix.SYS_FCHDIR, b.root.Value())
 	dot := p.Str(".")
 	p.Call(0, sys.Step{Name: "pivot_root", Path: "/"}, unix.SYS_PIVOT_ROOT, dot, dot)
-	// The old root now lies on top of the new one, and "." is still below it.
+	// The old root now lies on top of the new one, and the store on top of the
+	// old root. "." is below both, and leads to what is on top.
+	p.Call(0, sys.Step{Name: "umount2", Path: "scratch"}, unix.SYS_UMOUNT2, dot, sys.Imm(unix.MNT_DETACH))
 	p.Call(0, sys.Step{Name: "umount2", Path: "old root"}, unix.SYS_UMOUNT2, dot, sys.Imm(unix.MNT_DETACH))
 	p.Call(0, sys.Step{Name: "chdir", Path: "/"}, unix.SYS_CHDIR, p.Str("/"))
 	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, b.umask.Value())

@@ -82,10 +82,8 @@ func lower(p *policy.Policy, host Host) (*lowered, error) {
 			return nil, err
 		}
 	}
-	mounts.SortEntries(l.entries)
-	// Masks come last among entries of their depth or not at all: a mask is of
-	// what everything else shows.
 	l.entries = append(l.entries, l.masks...)
+	mounts.SortEntries(l.entries)
 	if err := l.masked(); err != nil {
 		return nil, err
 	}
@@ -153,7 +151,13 @@ func (l *lowering) file(r policy.FileRule) error {
 		if node.Kind == NodeAbsent {
 			return nil
 		}
-		l.masks = append(l.masks, mounts.Entry{Kind: mounts.Mask, Target: target, IsDir: node.Kind == NodeDir, Optional: true})
+		e := mounts.Entry{Kind: mounts.Mask, Target: target, IsDir: node.Kind == NodeDir, Optional: true}
+		if e.IsDir && l.grantedBelow(target) {
+			// Hidden but for what is granted in it: an empty directory, in
+			// which that has its place.
+			e.Kind, e.Mode = mounts.Scratch, 0o700
+		}
+		l.masks = append(l.masks, e)
 		return nil
 	}
 	switch node.Kind {
@@ -173,6 +177,16 @@ func (l *lowering) file(r policy.FileRule) error {
 	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Attr: attrs(r.Access), IsDir: isDir})
 	l.grant(r.Path, rights(r.Access), !isDir)
 	return nil
+}
+
+// grantedBelow reports whether a rule shows something below a hidden directory.
+func (l *lowering) grantedBelow(dir string) bool {
+	for i := range l.p.Files {
+		if f := &l.p.Files[i]; f.Access != policy.Hide && f.Path != dir && within(f.Path, dir) {
+			return true
+		}
+	}
+	return false
 }
 
 // wholeRoot lowers a rule for "/": each directory in it is shown, but for those
@@ -383,7 +397,7 @@ func (l *lowering) shown(dir string) bool {
 }
 
 func within(p, dir string) bool {
-	return p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }
 
 // masked lowers the OCI lists of paths to hide or to make read-only.

@@ -307,7 +307,8 @@ func (f *fixture) report(o *outcome) *report {
 	f.Helper()
 	for line := range strings.Lines(o.stdout) {
 		var r report
-		if strings.HasPrefix(line, `{"id":`) && json.Unmarshal([]byte(line), &r) == nil {
+		// On a terminal other things may stand before it.
+		if i := strings.Index(line, `{"id":`); i >= 0 && json.Unmarshal([]byte(line[i:]), &r) == nil {
 			return &r
 		}
 	}

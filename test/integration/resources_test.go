@@ -93,17 +93,19 @@ func r01(f *fixture) {
 
 // r02 is R02: memory by mmap, in a child, and in a tmpfs.
 func r02(f *fixture) {
+	_, v2 := cgroupRoots()
 	limits := []string{"--json", "--memory", "64m"}
 	for _, c := range []struct {
-		name string
-		args []string
-		oom  bool
+		name  string
+		args  []string
+		oom   bool
+		child bool
 	}{
-		{"within the limit", []string{"mb=16"}, false},
-		{"anonymous memory", []string{"mb=256"}, true},
-		{"in a child", []string{"mb=256", "child=yes"}, true},
-		{"in /tmp", []string{"mb=256", "dir=/tmp"}, true},
-		{"in /dev/shm", []string{"mb=256", "dir=/dev/shm"}, true},
+		{"within the limit", []string{"mb=16"}, false, false},
+		{"anonymous memory", []string{"mb=256"}, true, false},
+		{"in a child", []string{"mb=256", "child=yes"}, true, true},
+		{"in /tmp", []string{"mb=256", "dir=/tmp"}, true, false},
+		{"in /dev/shm", []string{"mb=256", "dir=/dev/shm"}, true, false},
 	} {
 		o := f.do(call{args: f.strict(limits, append([]string{f.attack, "R02"}, c.args...)...)})
 		r := f.result(o)
@@ -112,6 +114,8 @@ func r02(f *fixture) {
 			if o.code != 0 || r.Reason != "exit" {
 				f.Errorf("%s: %v", c.name, o)
 			}
+		case c.child && !v2 && r.Usage.OOMKills > 0 && o.code == 0:
+			f.Logf("%s: cgroup v1 has no memory.oom.group: the child was killed, counted, and the command went on", c.name)
 		case r.Reason != "oom" || r.Usage.OOMKills == 0 || o.code != 137:
 			f.Errorf("%s: want the whole sandbox killed for memory, and the result to say so: %v", c.name, o)
 		}

@@ -18,10 +18,13 @@ func supervisorTests() []entry {
 			id: "V06", title: "attach to process 1 (CVE-2026-41163)",
 			deny: "EPERM|EACCES|ENOSYS",
 			// pidfd_getfd of a process that may not be opened in the first place.
-			want: map[string]string{"pidfd_getfd of 1": "EPERM|EACCES|ENOSYS|EBADF", "pidfd_getfd of parent": "EPERM|EACCES|ENOSYS|EBADF"},
+			want: map[string]string{
+				"pidfd_getfd of 1": "EPERM|EACCES|ENOSYS|EBADF", "pidfd_getfd of parent": "EPERM|EACCES|ENOSYS|EBADF",
+				"write mem of 1": "EACCES|EPERM|EROFS", "write mem of parent": "EACCES|EPERM|EROFS",
+			},
 			controls: []control{jailed(jail{
 				except: map[string]string{"kcmp of 1": "by the kernel's configuration", "kcmp of parent": "by the kernel's configuration"},
-				want:   map[string]string{"pidfd_getfd of 1": "ok", "pidfd_getfd of parent": "ok"},
+				want:   map[string]string{"process_vm_readv of 1": "ok|EFAULT", "process_vm_readv of parent": "ok|EFAULT"}, // EFAULT: allowed, and nothing is at that address
 			})},
 		},
 		{id: "V10", title: "the policy file is edited during a run", test: v10},
@@ -61,7 +64,7 @@ func v05(f *fixture) {
 		r := f.report(f.do(call{args: f.who.command(f.attack, "V05"), extra: files}))
 		e.judge(f, r, func(act string) string {
 			if act == "descriptors beyond 2" {
-				return "998"
+				return ">=998" // and what the runtime of Go opens
 			}
 			return "ok"
 		})

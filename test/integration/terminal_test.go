@@ -37,6 +37,17 @@ func (f *fixture) newTerminal() *terminal {
 	if err := tty.Chown(f.who.uid, -1); err != nil && isRoot() {
 		f.Fatal(err)
 	}
+	// A descriptor that the runtime polls: a read from it ends when it is closed,
+	// and only then does the terminal hang up.
+	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		f.Fatal(err)
+	}
+	master.Close()
+	master = os.NewFile(uintptr(fd), "ptmx")
 	tm := &terminal{f: f, master: master, tty: tty}
 	go func() {
 		buf := make([]byte, 4096)
@@ -61,6 +72,13 @@ func (tm *terminal) text() string {
 	tm.mu.Lock()
 	defer tm.mu.Unlock()
 	return tm.out.String()
+}
+
+// report is what an attack printed to the terminal.
+func (tm *terminal) report(code int) *report {
+	tm.f.Helper()
+	within(2*time.Second, func() bool { return strings.Contains(tm.text(), "]}") })
+	return tm.f.report(&outcome{code: code, stdout: tm.text()})
 }
 
 // wait waits until the terminal shows a text.
@@ -161,7 +179,7 @@ func ownTerminal(f *fixture, request string) {
 	}
 	tm := f.newTerminal()
 	code := tm.end(tm.start(f.strict([]string{"-t"}, f.attack, "K03")))
-	judge(f.report(&outcome{code: code, stdout: tm.text()}), "EPERM")
+	judge(tm.report(code), "EPERM")
 	f.step("control without the sandbox", func() {
 		tm := f.newTerminal()
 		code := tm.end(tm.start(f.who.command(f.attack, "K03")))
@@ -171,7 +189,7 @@ func ownTerminal(f *fixture, request string) {
 		} else if legacy, _ := os.ReadFile("/proc/sys/dev/tty/legacy_tiocsti"); strings.TrimSpace(string(legacy)) == "0" {
 			want = "EIO"
 		}
-		judge(f.report(&outcome{code: code, stdout: tm.text()}), want)
+		judge(tm.report(code), want)
 	})
 }
 
@@ -184,7 +202,7 @@ func t04(f *fixture) {
 	e.judge(f, f.report(f.attackIn(nil, "T04", "mark="+mark)), e.inside)
 	tm := f.newTerminal()
 	code := tm.end(tm.start(f.strict([]string{"-t"}, f.attack, "T04", "mark="+mark)))
-	e.judge(f, f.report(&outcome{code: code, stdout: tm.text()}), e.inside)
+	e.judge(f, tm.report(code), e.inside)
 	if strings.Contains(canary.text(), mark) {
 		f.Error("the host's terminal was written to")
 	}

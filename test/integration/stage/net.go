@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -76,6 +78,7 @@ func addIPv6(ip netip.Addr) error {
 func listen(spec string) error {
 	network, addr, _ := strings.Cut(spec, ":")
 	if network == "udp" {
+		// Bound and never read: what is sent to it is not refused.
 		_, err := net.ListenPacket(network, addr)
 		return err
 	}
@@ -83,6 +86,11 @@ func listen(spec string) error {
 		os.MkdirAll(filepath.Dir(addr), 0o755)
 	}
 	l, err := net.Listen(network, addr)
+	// A new address takes a moment to be there.
+	for end := time.Now().Add(5 * time.Second); errors.Is(err, unix.EADDRNOTAVAIL) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		l, err = net.Listen(network, addr)
+	}
 	if err != nil {
 		return err
 	}

@@ -113,6 +113,10 @@ type Tree struct {
 	// and 16,384 inodes.
 	ScratchBytes, ScratchInodes uint64
 
+	// Label is the SELinux context of all that is made here (the option
+	// context= of mount(8)); "" leaves it to the host's policy.
+	Label string
+
 	// Entries are applied in order: later ones may lie in earlier ones. An
 	// entry whose parent is part of the new root gets its parents made; below
 	// a bind the target must exist.

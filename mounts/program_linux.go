@@ -32,7 +32,7 @@ func Append(p *sys.Program, t *Tree) (root sys.Reg, err error) {
 	if err != nil {
 		return 0, err
 	}
-	b := &lowering{p: p, store: p.NewReg(), root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg()}
+	b := &lowering{p: p, store: p.NewReg(), root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg(), label: t.Label}
 	b.prepare(t)
 	for i := range ops {
 		b.op(&ops[i])
@@ -47,8 +47,9 @@ type lowering struct {
 	src, tree, dst sys.Reg
 	umask          sys.Reg // the caller's
 
-	stored            int  // how many things were made in the store
-	maskDir, maskFile bool // whether the mask sources were made
+	label             string // SELinux context
+	stored            int    // how many things were made in the store
+	maskDir, maskFile bool   // whether the mask sources were made
 }
 
 // Names in the store.
@@ -98,6 +99,9 @@ func fsmountFlags(a Attr) uint64 {
 func (b *lowering) filesystem(out sys.Reg, fstype, about string, a Attr, options ...string) {
 	p := b.p
 	p.Call(b.src, sys.Step{Name: "fsopen", Path: fstype}, unix.SYS_FSOPEN, p.Str(fstype), sys.Imm(unix.FSOPEN_CLOEXEC))
+	if b.label != "" && fstype != "proc" && fstype != "mqueue" {
+		options = append(options, "context", b.label)
+	}
 	for i := 0; i < len(options); i += 2 {
 		p.Call(0, sys.Step{Name: "fsconfig", Path: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
 			sys.Imm(unix.FSCONFIG_SET_STRING), p.Str(options[i]), p.Str(options[i+1]), sys.Imm(0))

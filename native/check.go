@@ -6,13 +6,14 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
 // degradable are the layers that a run can go without. The others hold the rest
 // up: a sandbox without a mount namespace is no sandbox of this driver's.
-const degradable = policy.LayerCgroup | policy.LayerLandlock
+const degradable = policy.LayerCgroup | policy.LayerLandlock | policy.LayerSELinux | policy.LayerAppArmor
 
 // unsupported names every part of the policy that this driver has no means to
 // enforce, with what to do about it. A field that is neither read by the
@@ -50,10 +51,8 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 		no(pr.User.Username != "", "oci.process.user.username")
 		no(pr.CommandLine != "", "oci.process.commandLine")
 		no(!pr.NoNewPrivileges, "oci.process.noNewPrivileges false")
-		no(pr.ApparmorProfile != "", "oci.process.apparmorProfile")
 		no(pr.OOMScoreAdj != nil, "oci.process.oomScoreAdj")
 		no(pr.Scheduler != nil, "oci.process.scheduler")
-		no(pr.SelinuxLabel != "", "oci.process.selinuxLabel")
 		no(pr.IOPriority != nil, "oci.process.ioPriority")
 		no(pr.ExecCPUAffinity != nil, "oci.process.execCPUAffinity")
 		if c := pr.Capabilities; c != nil {
@@ -73,7 +72,6 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 		no(len(l.Sysctl) != 0, "oci.linux.sysctl")
 		no(l.CgroupsPath != "", "oci.linux.cgroupsPath")
 		no(l.RootfsPropagation != "", "oci.linux.rootfsPropagation")
-		no(l.MountLabel != "", "oci.linux.mountLabel")
 		no(l.IntelRdt != nil, "oci.linux.intelRdt")
 		no(l.MemoryPolicy != nil, "oci.linux.memoryPolicy")
 		no(l.Personality != nil, "oci.linux.personality")
@@ -85,10 +83,24 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 	} else {
 		no(true, "oci.linux missing")
 	}
+	if o.Linux != nil {
+		e.Rules = append(e.Rules, cgroups.Unsupported(o.Linux.Resources)...)
+	}
 	if len(e.Rules) == 0 {
 		return nil
 	}
 	return e
+}
+
+// check reports what of a policy is invalid, unsupported or contradictory.
+func check(p *policy.Policy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if err := unsupported(p); err != nil {
+		return err
+	}
+	return contradiction(p)
 }
 
 // namespaceLayer is the layer that a namespace is.
@@ -124,6 +136,7 @@ func planned(p *policy.Policy) policy.Layers {
 	if len(p.OCI.Process.Rlimits) != 0 {
 		l |= policy.LayerRlimits
 	}
+	// SELinux and AppArmor are added once the host is known to have them.
 	return l
 }
 
@@ -144,6 +157,12 @@ func contradiction(p *policy.Policy) error {
 		if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
 			have |= policy.LayerCgroupPids
 		}
+	}
+	if p.OCI.Process.ApparmorProfile != "" {
+		have |= policy.LayerAppArmor
+	}
+	if p.OCI.Process.SelinuxLabel != "" || p.OCI.Linux.MountLabel != "" {
+		have |= policy.LayerSELinux
 	}
 	if missing := essential &^ have; missing != 0 {
 		return &driver.UnsupportedError{Driver: Name, Rules: []string{"no namespaces: " + missing.String()}}

@@ -1,18 +1,12 @@
 package native
 
 import (
-	"context"
 	"errors"
-	"os"
-	"strings"
 	"syscall"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/seccomp"
 )
 
 // explain turns the report of a failed step into an error that names the layer,
@@ -67,6 +61,8 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 		return "Landlock refused the rules", "boot with lsm=landlock,… (Linux 5.13 or later); or go without it: --allow-degraded landlock"
 	case policy.LayerSeccomp:
 		return "the kernel refused the system call filter", "run on a kernel with CONFIG_SECCOMP_FILTER"
+	case policy.LayerSELinux, policy.LayerAppArmor:
+		return "the security module does not let this process change to the label or profile", "check that it is loaded, and that the caller may change to it"
 	case policy.LayerCgroup:
 		return "the command could not be put into its cgroup", "see sbxrun doctor; or go without it: --allow-degraded cgroup"
 	}
@@ -78,15 +74,4 @@ const (
 	apparmorFix   = "install sbxrun's AppArmor profile for this path, or sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root)"
 )
 
-func sysctl(name string) string {
-	b, err := os.ReadFile("/proc/sys/" + name)
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(b))
-}
-
-// customFilter compiles a filter of the policy's own, or finds it compiled.
-func customFilter(ctx context.Context, profile *specs.LinuxSeccomp) (seccomp.Program, error) {
-	return seccomp.Program{}, errors.ErrUnsupported
-}
+func sysctl(name string) string { return sysfs("/proc/sys/" + name) }

@@ -23,8 +23,14 @@ package native
 // Name is the driver's name.
 const Name = "native"
 
-// A Driver is the native driver. The zero value is ready to use.
-type Driver struct{}
+// A Driver is the native driver. The zero value is ready to use, but for
+// policies with a seccomp profile of their own.
+type Driver struct {
+	// SeccompCompiler is the path of sbxrun-seccomp, which compiles seccomp
+	// profiles that are not built in, and CacheDir the directory in which the
+	// results are kept. Both are absolute.
+	SeccompCompiler, CacheDir string
+}
 
 // Name returns the driver's name.
 func (Driver) Name() string { return Name }

@@ -65,18 +65,8 @@ func (Driver) Check(p *policy.Policy) error {
 	return err
 }
 
-func check(p *policy.Policy) error {
-	if err := p.Validate(); err != nil {
-		return err
-	}
-	if err := unsupported(p); err != nil {
-		return err
-	}
-	return contradiction(p)
-}
-
 // Start builds the sandbox and starts the command.
-func (Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
 	begin := monotonic()
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -93,10 +83,13 @@ func (Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (
 	if err := s.streams(stdio); err != nil {
 		return nil, err
 	}
-	if err := s.filter(ctx); err != nil {
+	if err := s.filter(ctx, d); err != nil {
 		return nil, err
 	}
 	if err := s.landlock(); err != nil {
+		return nil, err
+	}
+	if err := s.labels(); err != nil {
 		return nil, err
 	}
 	if err := s.prepareCgroup(); err != nil {
@@ -144,6 +137,8 @@ type starter struct {
 	opened []int // descriptors to close once the stage has its copies
 	bpf    seccomp.Program
 	abi    int
+	label  string // what is written to attr/exec, with the file below attr
+	attr   string
 	group  *cgroups.Group
 	limits []specs.POSIXRlimit // beside the policy's own
 }
@@ -226,16 +221,20 @@ func streamRights(fd int) landlock.Access {
 }
 
 // filter finds the seccomp program.
-func (s *starter) filter(ctx context.Context) error {
+func (s *starter) filter(ctx context.Context, d Driver) error {
 	var err error
+	fix := ""
 	switch {
 	case s.p.Seccomp != "":
 		s.bpf, err = seccomp.Builtin(s.p.Seccomp)
 	case s.p.OCI.Linux.Seccomp != nil:
-		s.bpf, err = customFilter(ctx, s.p.OCI.Linux.Seccomp)
+		s.bpf, err = seccomp.Custom(ctx, s.p.OCI.Linux.Seccomp, d.CacheDir, d.SeccompCompiler)
+		if errors.Is(err, seccomp.ErrNoCompiler) {
+			fix = "a seccomp profile of your own needs sbxrun-seccomp beside sbxrun: make build"
+		}
 	}
 	if err != nil {
-		return &driver.SetupError{Driver: Name, Err: err, Fix: driver.HintOf(err)}
+		return &driver.SetupError{Driver: Name, Err: err, Fix: fix}
 	}
 	return nil
 }
@@ -251,6 +250,42 @@ func (s *starter) landlock() error {
 	}
 	return s.without(policy.LayerLandlock, "this kernel has no Landlock, or it is not enabled",
 		"boot with lsm=landlock,… (Linux 5.13 or later)", nil)
+}
+
+// labels finds out whether the host has the security module that a label of the
+// policy is for, and how it is set.
+func (s *starter) labels() error {
+	pr := s.p.OCI.Process
+	if pr.ApparmorProfile != "" {
+		if sysfs("/sys/module/apparmor/parameters/enabled") != "Y" {
+			return s.without(policy.LayerAppArmor, "AppArmor is not enabled on this host", "boot with lsm=apparmor,…, or leave out the profile", nil)
+		}
+		s.label = "exec " + pr.ApparmorProfile
+		s.attr = "attr/apparmor/exec" // Linux 5.8; attr/exec may be another module's
+		s.layers |= policy.LayerAppArmor
+	}
+	if pr.SelinuxLabel != "" || s.p.OCI.Linux.MountLabel != "" {
+		if sysfs("/sys/fs/selinux/enforce") == "" {
+			return s.without(policy.LayerSELinux, "SELinux is not enabled on this host", "boot with lsm=selinux,…, or leave out the label", nil)
+		}
+		if s.label != "" {
+			return &driver.UnsupportedError{Driver: Name, Rules: []string{"an AppArmor profile together with an SELinux label"}}
+		}
+		if pr.SelinuxLabel != "" {
+			s.label, s.attr = pr.SelinuxLabel, "attr/exec"
+		}
+		s.low.tree.Label = s.p.OCI.Linux.MountLabel
+		s.layers |= policy.LayerSELinux
+	}
+	return nil
+}
+
+func sysfs(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // without notes that a layer cannot be had, or reports that it may not be

@@ -57,6 +57,10 @@ func (s *starter) config() (*reexec.Config, error) {
 	if s.abi > 0 {
 		ruleset = landlock.Append(init, root, s.abi, &s.low.ruleset)
 	}
+	var proc sys.Reg
+	if s.label != "" {
+		proc = writableProc(init, root)
+	}
 	var slave sys.Reg
 	if oci.Process.Terminal {
 		slave = terminal(init, root)
@@ -102,6 +106,9 @@ func (s *starter) config() (*reexec.Config, error) {
 	}
 	cmd.Call(0, sys.Step{Name: "chdir", Path: oci.Process.Cwd}, unix.SYS_CHDIR, cmd.Str(oci.Process.Cwd))
 	namespaces.AppendDropCapabilities(cmd)
+	if s.label != "" {
+		setLabel(cmd, proc, s.attr, s.label)
+	}
 	prctl(cmd, unix.PR_SET_NO_NEW_PRIVS, 1)
 	if ruleset != 0 {
 		landlock.AppendRestrict(cmd, ruleset)
@@ -124,6 +131,28 @@ func (s *starter) config() (*reexec.Config, error) {
 
 func prctl(p *sys.Program, op int, arg int) {
 	p.Call(0, sys.Step{Name: "prctl"}, unix.SYS_PRCTL, sys.Imm(op), sys.Imm(arg), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+}
+
+// writableProc leaves a mount of the sandbox's proc that is attached nowhere, and
+// not read-only, in the result: labels are set by writing to it.
+func writableProc(p *sys.Program, root sys.Reg) sys.Reg {
+	fd := p.NewReg()
+	step := sys.Step{Name: "open_tree", Path: "label"}
+	p.Call(fd, step, unix.SYS_OPEN_TREE, root.Value(), p.Str("proc"), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
+	p.Call(0, step, unix.SYS_MOUNT_SETATTR, fd.Value(), p.Str(""), sys.Imm(unix.AT_EMPTY_PATH),
+		sys.Ptr(p, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+	return fd
+}
+
+// setLabel makes the next execve(2) change to an SELinux label or an AppArmor
+// profile; see proc_pid_attr(5). It comes before no_new_privs, under which some
+// changes are refused, and before Landlock, which has no rule for this mount.
+func setLabel(p *sys.Program, proc sys.Reg, attr, label string) {
+	fd := p.NewReg()
+	step := sys.Step{Name: "setexeccon", Path: label}
+	p.Call(fd, step, unix.SYS_OPENAT, proc.Value(), p.Str("thread-self/"+attr), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data(label), sys.Imm(len(label)))
+	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }
 
 // terminal opens a pseudo-terminal of the sandbox's own devpts, passes its
@@ -223,6 +252,8 @@ func layerOf(stage, step, path string) policy.Layers {
 		return policy.LayerCgroup
 	case step == "unshare":
 		return policy.LayerCgroupNS
+	case step == "setexeccon":
+		return policy.LayerSELinux
 	case step == "loopback":
 		return policy.LayerNet
 	}

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // An entry is one test of the battery: an attack, what its acts must get in the
@@ -115,8 +117,8 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	// V02 (a forged or truncated handshake of the child fails closed) and V03
-	// (the end of a Go thread does not kill the child) are tests of
-	// internal/reexec, where a handshake can be forged.
+	// (the end of a Go thread does not kill the child) are TestForgedMessages and
+	// TestThreadExit of internal/reexec, where a handshake can be forged.
 }
 
 // attack runs an entry's attack under strict.
@@ -309,6 +311,16 @@ func witnessed(calls []string, except map[string]string) control {
 			f.Logf("%v", o)
 		}
 	}}
+}
+
+// landlockABI is the version of Landlock that this kernel has, 0 if none; see
+// landlock_create_ruleset(2). What an act meets depends on it.
+func landlockABI() int {
+	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(v)
 }
 
 // numbers are system calls for stage -answer.

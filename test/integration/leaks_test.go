@@ -107,7 +107,8 @@ func deadGroups() []string {
 					continue
 				}
 				pid, err := strconv.Atoi(parts[2])
-				if err != nil || syscall.Kill(pid, 0) == nil {
+				// EPERM: it lives, and is somebody else's.
+				if err != nil || syscall.Kill(pid, 0) != syscall.ESRCH {
 					continue
 				}
 				if exists(dir) {

@@ -172,6 +172,10 @@ func n03(f *fixture) {
 		tcp := f.listen("tcp4", "127.0.0.1:0")
 		o := f.attackIn([]string{"--net", "host"}, append(args, "to.the host's network="+tcp.addr)...)
 		e := entry{id: "N03", deny: "ENOENT|EACCES|EPERM", want: map[string]string{"reach the host's network": "ok"}}
+		if landlockABI() < 6 {
+			f.Log("named: this kernel's Landlock has no scopes (before Linux 6.12): the socket is in reach of --net host")
+			return
+		}
 		e.judge(f, f.report(o), e.inside)
 	})
 	if n := path.hits.Load() + abstract.hits.Load(); n != 0 {

@@ -405,5 +405,5 @@ func p18(r *report) {
 	r.forked("SCHED_RR", unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_RR, ptr(prio))
 	r.forked("negative nice", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, ^uintptr(4))
 	r.forked("real-time io", unix.SYS_IOPRIO_SET, 1, 0, 1<<13)
-	r.forked("neighbour: be nicer", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 5)
+	r.forked("neighbour: be nicer", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 19)
 }

@@ -1,0 +1,90 @@
+# sbxrun: the front door. `make run` and `make test` set up a fresh machine.
+
+GO        ?= go
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS   := -s -w -X github.com/sbxrun/sbxrun/internal/cli.version=$(VERSION)
+FUZZTIME  ?= 30s
+PACKAGES  := ./...
+CACHE     := $(CURDIR)/.cache
+STATICCHECK := $(CACHE)/staticcheck
+
+.PHONY: all
+all: build
+
+.PHONY: help
+help: ## what the targets do
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+.PHONY: run
+run: ## build, and show the main job: a real command, confined, with its result
+	@tools/deps run
+	@$(MAKE) --no-print-directory build
+	@tools/demo bin/sbxrun
+
+# The binary that runs is static, so that it starts fast and runs anywhere. The
+# compiler for seccomp profiles of one's own needs libseccomp and is a program
+# beside it; without libseccomp everything else works.
+.PHONY: build
+build: ## bin/sbxrun, and bin/sbxrun-seccomp where libseccomp is installed
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sbxrun ./cmd/sbxrun
+	@if pkg-config --exists libseccomp 2>/dev/null; then \
+		echo CGO_ENABLED=1 $(GO) build -o bin/sbxrun-seccomp ./cmd/sbxrun-seccomp; \
+		CGO_ENABLED=1 $(GO) build -trimpath -ldflags '-s -w -linkmode external -extldflags -static' -o bin/sbxrun-seccomp ./cmd/sbxrun-seccomp; \
+	else \
+		echo 'bin/sbxrun-seccomp not built: it needs libseccomp (Debian: libseccomp-dev); only custom seccomp profiles need it'; \
+	fi
+
+.PHONY: test
+test: ## install what the tests need, and run all of them
+	@tools/deps test
+	@$(MAKE) --no-print-directory build
+	$(GO) vet $(PACKAGES)
+	$(GO) test -timeout 30m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: race
+race: ## the packages with concurrency, under the race detector
+	$(GO) test -race -timeout 20m ./driver ./internal/... ./native ./cgroups ./host
+
+.PHONY: lint
+lint: $(STATICCHECK) ## gofmt, vet, staticcheck, and that generated files are current
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt:"; echo "$$out"; exit 1; fi
+	$(GO) vet $(PACKAGES)
+	GOOS=darwin $(GO) vet $$(GOOS=darwin $(GO) list $(PACKAGES) | grep -v -e /cmd/sbxrun-seccomp -e /seccomp/compile -e /seccomp/internal)
+	$(STATICCHECK) $(PACKAGES)
+	@$(MAKE) --no-print-directory generate
+	@out=$$(git status --porcelain -- profiles seccomp docs); if [ -n "$$out" ]; then echo "make generate changes:"; echo "$$out"; exit 1; fi
+
+$(STATICCHECK): tools/go.mod
+	cd tools && $(GO) build -o $@ honnef.co/go/tools/cmd/staticcheck
+
+.PHONY: generate
+generate: ## what is generated: presets, seccomp programs, the schema, the manual page
+	$(GO) generate ./...
+
+.PHONY: cross
+cross: ## build and compile the tests for linux and darwin, amd64 and arm64
+	@for os in linux darwin; do for arch in amd64 arm64; do \
+		echo "$$os/$$arch"; \
+		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./cmd/sbxrun || exit 1; \
+		list=$$(CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) list $(PACKAGES) | grep -v -e /seccomp/compile -e /seccomp/internal -e /cmd/sbxrun-seccomp -e /test/); \
+		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) vet $$list || exit 1; \
+	done; done
+
+.PHONY: bench
+bench: ## sbxrun beside bubblewrap, runc, firejail, gVisor and a C floor, in one run
+	@tools/deps bench
+	@$(MAKE) --no-print-directory build
+	$(GO) run ./bench $(BENCHFLAGS)
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME
+	@for f in $$(grep -rl --include='*_test.go' '^func Fuzz' . | sort); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$f); do \
+			echo "$$target in $$(dirname $$f)"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$(dirname $$f) || exit 1; \
+		done; done
+
+.PHONY: clean
+clean: ## what the other targets made here
+	rm -rf bin $(CACHE)

@@ -1,0 +1,138 @@
+// Package architecture holds no code: its tests keep the packages apart as
+// docs/architecture.md has them.
+package architecture
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/sbxrun/sbxrun/"
+
+// rooms are the packages and what of this module each may import. What is not
+// listed may not be imported: a new dependency between packages is a decision,
+// and is made here.
+var rooms = map[string][]string{
+	"policy":                  {},
+	"profiles":                {"policy", "seccomp"},
+	"driver":                  {"policy"},
+	"seccomp":                 {},
+	"seccomp/compile":         {"seccomp", "seccomp/internal/bpf"},
+	"seccomp/internal/bpf":    {},
+	"bench/empty":             {},
+	"cgroups":                 {},
+	"internal/sys":            {},
+	"internal/reexec":         {"internal/sys"},
+	"mounts":                  {"internal/sys"},
+	"namespaces":              {"internal/sys"},
+	"landlock":                {"internal/sys"},
+	"native":                  {"policy", "driver", "namespaces", "mounts", "cgroups", "seccomp", "landlock", "internal/reexec", "internal/sys"},
+	"host":                    {"policy", "driver"},
+	"internal/probe":          {"cgroups", "internal/sys"},
+	"internal/cli":            {"policy", "profiles", "driver", "native", "host", "seccomp", "cgroups", "internal/probe"},
+	"cmd/sbxrun":              {"internal/cli"},
+	"cmd/sbxrun-seccomp":      {"seccomp", "seccomp/compile"},
+	"seccomp/internal/gen":    {"seccomp", "seccomp/compile"},
+	"profiles/internal/gen":   {"profiles"},
+	"tools/man":               {"internal/cli"},
+	"bench":                   {"policy", "native", "mounts", "seccomp", "driver"},
+	"test/integration":        {},
+	"test/integration/attack": {},
+	"test/integration/stage":  {"internal/reexec", "internal/sys"},
+	"test/architecture":       {},
+}
+
+// unsafeRooms may import unsafe: raw system calls are in one place.
+var unsafeRooms = []string{"internal/sys", "test/integration/attack"}
+
+// heavy are modules that the program which runs must not link: each costs every
+// start, and the run path needs none of them; see docs/dependencies.md.
+var heavy = []string{
+	"github.com/google/jsonschema-go", "github.com/seccomp/libseccomp-golang", "github.com/containerd/cgroups",
+	"github.com/modelcontextprotocol", "github.com/moby", "github.com/docker", "github.com/prometheus",
+	"github.com/godbus", "github.com/cilium/ebpf", "github.com/cpuguy83/go-md2man", "google.golang.org",
+	"github.com/opencontainers/selinux", "github.com/rogpeppe/go-internal", "github.com/creack/pty",
+	"net/http", "crypto/tls", "os/user", "testing",
+}
+
+type listed struct {
+	ImportPath   string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+	Deps         []string
+	CgoFiles     []string
+}
+
+// list runs go list for linux, without cgo as the program is built.
+func list(t *testing.T, cgo string, args ...string) []listed {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps,CgoFiles"}, args...)...)
+	cmd.Dir = filepath.Join("..", "..")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS=linux")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []listed
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p listed
+		if err := d.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func TestRooms(t *testing.T) {
+	for _, p := range list(t, "1", "./...") {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		allowed, ok := rooms[name]
+		if !ok {
+			t.Errorf("package %s is in no room: say in this test what it may import", name)
+			continue
+		}
+		for _, i := range p.Imports {
+			dep, own := strings.CutPrefix(i, module)
+			if own && !slices.Contains(allowed, dep) {
+				t.Errorf("%s imports %s, which it must not know", name, dep)
+			}
+			if i == "unsafe" && !slices.Contains(unsafeRooms, name) {
+				t.Errorf("%s imports unsafe; raw calls belong in internal/sys", name)
+			}
+		}
+	}
+}
+
+// TestRunPath keeps what every run pays for small.
+func TestRunPath(t *testing.T) {
+	all := list(t, "0", "./cmd/sbxrun")
+	if len(all) != 1 {
+		t.Fatalf("%d packages", len(all))
+	}
+	for _, dep := range all[0].Deps {
+		for _, h := range heavy {
+			if dep == h || strings.HasPrefix(dep, h+"/") {
+				t.Errorf("cmd/sbxrun links %s", dep)
+			}
+		}
+	}
+}
+
+// TestStyle finds what a reader should not find.
+func TestStyle(t *testing.T) {
+	for _, p := range list(t, "1", "./...") {
+		base := filepath.Base(p.ImportPath)
+		if slices.Contains([]string{"util", "utils", "common", "helpers", "helper", "manager", "misc"}, base) {
+			t.Errorf("%s: a name that says nothing", p.ImportPath)
+		}
+	}
+}

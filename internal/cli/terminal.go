@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,9 +16,15 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 )
 
-// lastOutput bounds how long the terminal's last output is waited for once the
-// command has ended.
-const lastOutput = 200 * time.Millisecond
+const (
+	// stalled is how long nobody may read the terminal's last output, once the
+	// command has ended, before it is given up. A pager or a slow line takes its
+	// time; but a run that was ended by its time limit is to end.
+	stalled = 30 * time.Second
+
+	// again is the time between two ends of file.
+	again = 200 * time.Millisecond
+)
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
@@ -79,29 +86,68 @@ func (t *terminal) attach(p driver.Process) func() {
 			resize()
 		}
 	}()
+	done := make(chan struct{})
 	go func() {
 		defer t.recover()
 		io.Copy(master, os.Stdin)
-		if !tty {
-			master.Write([]byte{4}) // Ctrl-D: a pipe's end is the terminal's end of file
+		if tty {
+			return
+		}
+		// A pipe's end is the terminal's end of file, Ctrl-D. It is typed until
+		// the command ends, for a pipe stays at its end as well, and because a
+		// program that changes the terminal's modes, as a shell does when it
+		// starts, loses the one that waited to be read; see termios(3), ICANON.
+		for {
+			if _, err := master.Write([]byte{4}); err != nil {
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(again):
+			}
 		}
 	}()
-	done := make(chan struct{})
+	shown := &counter{w: os.Stdout}
 	go func() {
 		defer close(done)
 		defer t.recover()
 		// EIO once no process has the terminal open any more; see pty(7).
-		io.Copy(os.Stdout, master)
+		io.Copy(shown, master)
 	}()
 	return func() {
-		select {
-		case <-done:
-		case <-time.After(lastOutput):
-		}
+		shown.wait(done, stalled)
 		signal.Stop(changed)
 		close(changed)
 		master.Close()
 		t.restore()
+	}
+}
+
+// A counter passes writes on and counts them.
+type counter struct {
+	w io.Writer
+	n atomic.Int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n.Add(1)
+	return n, err
+}
+
+// wait waits until done, or until nothing was written for the given time.
+func (c *counter) wait(done <-chan struct{}, idle time.Duration) {
+	for {
+		before := c.n.Load()
+		select {
+		case <-done:
+			return
+		case <-time.After(idle):
+			if c.n.Load() == before {
+				return
+			}
+		}
 	}
 }
 

@@ -464,6 +464,28 @@ func TestTerminalEnds(t *testing.T) {
 	}
 }
 
+// TestTerminalPipes: -t also serves callers that have no terminal.
+func TestTerminalPipes(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		for _, tt := range []struct{ name, script, want string }{
+			{"no terminal", `"$@" sh -c 'tty; exit 4' </dev/null | cat; echo ${PIPESTATUS[0]}`, "/dev/pts/0\r\n4\n"},
+			// 12,000 lines are more than the buffers between hold: the last of
+			// them are in the terminal when the command ends.
+			{"a slow reader", `"$@" seq 12000 </dev/null | (sleep 1; tail -n 1)`, "12000\r\n"},
+			{"stdin's end", `"$@" sh -c 'stty -echo; cat; cat; echo end' </dev/null`, "end\r\n"},
+			// The shell switches the terminal's modes when it starts.
+			{"a script for a shell", `echo 'echo $((6*7))' | "$@" bash --norc | tr -d '\r' | grep -o '42$'`, "42\n"},
+		} {
+			args := f.who.command("bash", "-c", tt.script, "bash")
+			o := f.run(call{args: append(args, f.strict([]string{"-t"})[len(f.who.become):]...)})
+			if o.stdout != tt.want || o.stderr != "" {
+				f.Errorf("%s: want %q\n%v", tt.name, tt.want, o)
+			}
+		}
+		f.wantNothingLeft()
+	})
+}
+
 // TestInheritedTerminal: without -t the command has the caller's terminal as its
 // standard streams, can open them again, and has it not for its controlling
 // terminal.

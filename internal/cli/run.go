@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -117,6 +118,10 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, err
 	}
 	if !d.Sandboxed() {
+		// The host driver's commands die with the thread that started them
+		// (golang/go#27505), so this goroutine keeps its own. A sandbox does
+		// not depend on a thread, and locking costs every run one more.
+		runtime.LockOSThread()
 		say.warn("driver " + d.Name() + ": nothing is isolated, the command can do whatever you can")
 	}
 

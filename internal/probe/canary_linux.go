@@ -61,11 +61,13 @@ var canaries = [...]canary{
 	}},
 	{"become-root", false, func(string) error { return unix.Setresuid(0, 0, 0) }},
 	{"trace", false, func(string) error {
-		// PTRACE_TRACEME, of which the parent would have to know.
-		if _, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, 0, 0, 0, 0); errno != 0 {
-			return errno
+		// A filter answers before the kernel looks for the process, which does
+		// not exist: pid_max is at most 4194304.
+		_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<30, 0, 0, 0, 0)
+		if errno == 0 || errno == unix.ESRCH {
+			return nil
 		}
-		return nil
+		return errno
 	}},
 	{"change-kernel", false, func(string) error {
 		f, err := os.OpenFile("/proc/sys/kernel/core_pattern", os.O_WRONLY, 0)

@@ -40,10 +40,11 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 		}
 		open := p.Call(fd, sys.Step{Name: "openat2", Path: rule.Path}, unix.SYS_OPENAT2, root.Value(), p.Str(rule.Path), how, sys.Imm(unix.SizeofOpenHow))
 		if rule.Optional {
-			open.AllowSkip(syscall.ENOENT, 2)
+			open.AllowSkip(syscall.ENOENT, 2) // the two calls of add
 		}
+		// The descriptors are close-on-exec, and PID 1 closes all that it has
+		// no use for at once.
 		add(p, ruleset, fd.Value(), rule.Path, allowed)
-		p.Call(0, sys.Step{Name: "close", Path: rule.Path}, unix.SYS_CLOSE, fd.Value())
 	}
 	for _, f := range r.FDs {
 		// EBADFD: a pipe, a socket or the like, which Landlock lets be opened

@@ -125,18 +125,21 @@ func (b *lowering) prepare(t *Tree) {
 	b.umask = p.NewReg()
 	p.Call(b.umask, sys.Step{Name: "umask"}, unix.SYS_UMASK, sys.Imm(0))
 	b.filesystem(b.store, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")
-	// Attached on top of the old root, where no path walk sees them: that
-	// starts below. Only what is part of the namespace can be cloned (before
-	// Linux 6.15), and pivot_root(2) wants its new root to be mounted.
-	b.overRoot(b.store)
+	// Only what is part of the namespace can be cloned (before Linux 6.15), so
+	// the store is attached to the old tree, and goes when that goes. /proc is
+	// a directory that every host has, and no source lies in.
+	b.over(b.store, "/proc")
 	b.make(rootName, 0o755)
 	p.Call(b.root, sys.Step{Name: "open_tree", Path: "/"}, unix.SYS_OPEN_TREE, b.store.Value(), p.Str(rootName), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
-	b.overRoot(b.root)
+	// pivot_root(2) wants its new root to be mounted. On top of the old one no
+	// path walk sees it: that starts below.
+	b.over(b.root, "/")
 }
 
-func (b *lowering) overRoot(mount sys.Reg) {
-	b.p.Call(0, sys.Step{Name: "move_mount", Path: "/"}, unix.SYS_MOVE_MOUNT, mount.Value(), b.empty(),
-		sys.Imm(unix.AT_FDCWD), b.p.Str("/"), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+// over attaches a mount on top of a directory of the old tree.
+func (b *lowering) over(mount sys.Reg, dir string) {
+	b.p.Call(0, sys.Step{Name: "move_mount", Path: dir}, unix.SYS_MOVE_MOUNT, mount.Value(), b.empty(),
+		sys.Imm(unix.AT_FDCWD), b.p.Str(dir), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
 // make makes a directory in the store.
@@ -351,9 +354,8 @@ func (b *lowering) enter() {
 	p.Call(0, sys.Step{Name: "fchdir", Path: "/"}, unix.SYS_FCHDIR, b.root.Value())
 	dot := p.Str(".")
 	p.Call(0, sys.Step{Name: "pivot_root", Path: "/"}, unix.SYS_PIVOT_ROOT, dot, dot)
-	// The old root now lies on top of the new one, and the store on top of the
-	// old root. "." is below both, and leads to what is on top.
-	p.Call(0, sys.Step{Name: "umount2", Path: "scratch"}, unix.SYS_UMOUNT2, dot, sys.Imm(unix.MNT_DETACH))
+	// The old root now lies on top of the new one. "." is below it, and leads to
+	// what is on top; see "pivot_root(".", ".")" in pivot_root(2).
 	p.Call(0, sys.Step{Name: "umount2", Path: "old root"}, unix.SYS_UMOUNT2, dot, sys.Imm(unix.MNT_DETACH))
 	p.Call(0, sys.Step{Name: "chdir", Path: "/"}, unix.SYS_CHDIR, p.Str("/"))
 	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, b.umask.Value())

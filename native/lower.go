@@ -132,6 +132,9 @@ func attrs(a policy.Access) mounts.Attr {
 
 // file lowers one rule for a host path.
 func (l *lowering) file(r policy.FileRule) error {
+	if r.Access == policy.Hide && !l.shown(r.Path) {
+		return nil // rules are sorted: what could show it has been seen
+	}
 	node, err := l.host.Lookup(r.Path)
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func (Driver) Check(p *policy.Policy) error {
 	if err := check(p); err != nil {
 		return err
 	}
-	_, err := lower(p, hostFS{})
+	_, err := lower(p, HostFS{})
 	return err
 }
 
@@ -74,7 +74,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err := check(p); err != nil {
 		return nil, err
 	}
-	low, err := lower(p, hostFS{})
+	low, err := lower(p, HostFS{})
 	if err != nil {
 		return nil, err
 	}
@@ -416,10 +416,10 @@ func (s *starter) clone(cfg *reexec.Config) (*reexec.Child, error) {
 	return child, err
 }
 
-// hostFS is the host's file system as [Host].
-type hostFS struct{}
+// HostFS is this host's file system as [Host].
+type HostFS struct{}
 
-func (hostFS) Lookup(p string) (Node, error) {
+func (HostFS) Lookup(p string) (Node, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {
 		switch err {
@@ -459,7 +459,7 @@ func realPath(p, link string) string {
 	return real
 }
 
-func (hostFS) List(dir string) ([]string, error) {
+func (HostFS) List(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err

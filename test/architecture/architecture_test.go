@@ -49,7 +49,7 @@ var rooms = map[string][]string{
 }
 
 // unsafeRooms may import unsafe: raw system calls are in one place.
-var unsafeRooms = []string{"internal/sys", "test/integration/attack"}
+var unsafeRooms = []string{"internal/sys", "test/integration/attack", "test/integration/stage"}
 
 // heavy are modules that the program which runs must not link: each costs every
 // start, and the run path needs none of them; see docs/dependencies.md.

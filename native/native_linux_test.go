@@ -1,0 +1,215 @@
+package native_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// resolve returns the policy strict for a command in dir. Cgroups are left out:
+// they have tests of their own, and not every user can have them.
+func resolve(tb testing.TB, dir string, change func(*profiles.Request), command ...string) *policy.Policy {
+	tb.Helper()
+	zero, zeroF, zeroI := uint64(0), float64(0), int64(0)
+	req := &profiles.Request{Command: command, Dir: dir, Memory: &zero, CPUs: &zeroF, Pids: &zeroI}
+	if change != nil {
+		change(req)
+	}
+	r, err := profiles.Resolve(req, &profiles.Facts{
+		Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
+		Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/"),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return r.Policy
+}
+
+// output runs a policy and returns what the command wrote.
+func output(t *testing.T, p *policy.Policy) (string, *driver.Result, error) {
+	t.Helper()
+	res, err := driver.Run(context.Background(), native.Driver{}, p, driver.RunOptions{Capture: true})
+	return res.Stdout + res.Stderr, res, err
+}
+
+// TestMountTable: what the command sees mounted is what was mounted for it, and
+// nothing of the host's tree is left under or behind it.
+func TestMountTable(t *testing.T) {
+	dir := t.TempDir()
+	p := resolve(t, dir, nil, "cat", "/proc/self/mountinfo")
+	out, res, err := output(t, p)
+	if err != nil {
+		t.Fatal(err, res)
+	}
+	tree, err := native.Tree(p, native.HostFS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops, err := tree.Ops()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"/": true}
+	for _, o := range ops {
+		switch o.Kind.String() {
+		case "dir", "symlink", "file":
+		default:
+			want[o.Target] = true
+		}
+	}
+	seen := map[string]bool{}
+	root := ""
+	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+		f := strings.Fields(line)
+		id, parent, target, options := f[0], f[1], f[4], f[5]
+		if seen[target] {
+			t.Errorf("%s is mounted twice", target)
+		}
+		seen[target] = true
+		if !want[target] {
+			t.Errorf("not ours: %s", line)
+		}
+		if target == "/" {
+			root = id
+			if !strings.Contains(options, "ro") {
+				t.Errorf("the root is writable: %s", line)
+			}
+		} else if root == "" || parent == "0" {
+			t.Errorf("not below the root: %s", line)
+		}
+		if !strings.Contains(options, "nosuid") {
+			t.Errorf("not nosuid: %s", line)
+		}
+		if strings.Contains(line, "shared:") || strings.Contains(line, "master:") {
+			t.Errorf("mounts of the host propagate: %s", line)
+		}
+	}
+	for target := range want {
+		if !seen[target] {
+			t.Errorf("%s is not mounted", target)
+		}
+	}
+}
+
+// TestPrivateStorageInBind: private storage below a directory of the host is not
+// that directory.
+func TestPrivateStorageInBind(t *testing.T) {
+	dir := t.TempDir()
+	inner := filepath.Join(dir, "inner")
+	if err := os.Mkdir(inner, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile(filepath.Join(inner, "hosts"), nil, 0o644)
+	p := resolve(t, dir, func(r *profiles.Request) { r.Tmpfs = []profiles.Tmpfs{{Path: inner}} },
+		"sh", "-c", "ls inner; touch inner/private shared")
+	out, res, err := output(t, p)
+	if err != nil || res.ExitCode != 0 || out != "" {
+		t.Errorf("%q, %+v, %v", out, res, err)
+	}
+	if _, err := os.Stat(filepath.Join(inner, "private")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("private storage is the host's directory: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "shared")); err != nil {
+		t.Errorf("the workspace is not shared: %v", err)
+	}
+}
+
+// TestSwappedSource: a source that became a symbolic link after the policy was
+// resolved is refused, and what it leads to is not shown.
+func TestSwappedSource(t *testing.T) {
+	top := t.TempDir()
+	real := filepath.Join(top, "parent", "ws")
+	secret := filepath.Join(top, "secret", "ws")
+	for _, d := range []string{real, secret} {
+		if err := os.MkdirAll(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := resolve(t, real, nil, "ls")
+	if out, res, err := output(t, p); err != nil || res.ExitCode != 0 {
+		t.Fatalf("control: %q, %v", out, err)
+	}
+	os.Rename(filepath.Join(top, "parent"), filepath.Join(top, "moved"))
+	os.Symlink(filepath.Join(top, "secret"), filepath.Join(top, "parent"))
+	_, res, err := output(t, p)
+	if !errors.Is(err, syscall.ELOOP) || res.Reason != driver.ReasonSetup || res.ExitCode != driver.ExitSetup {
+		t.Errorf("%+v, %v; want ELOOP", res, err)
+	}
+}
+
+// TestDirectoryAsStream: a directory as a standard stream would be a way out.
+func TestDirectoryAsStream(t *testing.T) {
+	dir, err := os.Open("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	p := resolve(t, t.TempDir(), nil, "true")
+	for name, stdio := range map[string]driver.Stdio{
+		"stdin": {Stdin: dir}, "extra": {Extra: []*os.File{dir}},
+	} {
+		proc, err := native.Driver{}.Start(context.Background(), p, stdio)
+		if !errors.Is(err, syscall.EISDIR) {
+			t.Errorf("%s: %v, %v; want EISDIR", name, proc, err)
+		}
+	}
+}
+
+// TestExtraFiles: files passed on purpose arrive as 3, 4, …, and nothing else.
+func TestExtraFiles(t *testing.T) {
+	r1, w1, _ := os.Pipe()
+	r2, w2, _ := os.Pipe()
+	defer r1.Close()
+	defer r2.Close()
+	p := resolve(t, t.TempDir(), nil, "sh", "-c", "echo three >&3; echo four >&4; ls /proc/self/fd | wc -w >&4")
+	proc, err := native.Driver{}.Start(context.Background(), p, driver.Stdio{Extra: []*os.File{w1, w2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := proc.Wait(); err != nil || st.ExitCode != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	w1.Close()
+	w2.Close()
+	three, _ := io.ReadAll(r1)
+	four, _ := io.ReadAll(r2)
+	// ls has one more, for the directory that it lists.
+	if string(three) != "three\n" || string(four) != "four\n6\n" {
+		t.Errorf("%q, %q", three, four)
+	}
+}
+
+func TestAvailable(t *testing.T) {
+	if err := (native.Driver{}).Available(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	p := resolve(b, b.TempDir(), nil, "/bin/true")
+	for b.Loop() {
+		res, err := driver.Run(context.Background(), native.Driver{}, p, driver.RunOptions{})
+		if err != nil || res.ExitCode != 0 {
+			b.Fatal(res, err)
+		}
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	p := resolve(b, b.TempDir(), nil, "/bin/true")
+	for b.Loop() {
+		if err := (native.Driver{}).Check(p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -13,6 +13,8 @@
 // --json, --dry-run or a subcommand: stdout belongs to the command that runs.
 package cli
 
+//go:generate go run ./man ../../docs/man
+
 import (
 	"os"
 

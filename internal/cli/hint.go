@@ -110,6 +110,8 @@ func toolRoot(file, home string) string {
 	if rest, ok := strings.CutPrefix(file, home+"/"); ok && home != "" && strings.HasPrefix(home, "/") {
 		if first, _, deeper := strings.Cut(rest, "/"); deeper && first != ".local" {
 			return home + "/" + first
+		} else if !deeper {
+			return file // not the whole home for one file
 		}
 		return filepath.Dir(file)
 	}

@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Every subcommand of the tree is one that Main looks for, or it would be run
+// as a program.
+func TestSubcommands(t *testing.T) {
+	for _, c := range Root().Commands() {
+		if !isSubcommand(c.Name()) {
+			t.Errorf("%s is in the tree, and Main does not know it", c.Name())
+		}
+	}
+	for _, arg := range []string{"ls", "--", "--json", "doctor2", ""} {
+		if isSubcommand(arg) {
+			t.Errorf("%q is taken for a subcommand", arg)
+		}
+	}
+}
+
+func TestParseRunFlags(t *testing.T) {
+	o := &options{}
+	fs := newRunFlags(o, "sbxrun")
+	err := fs.Parse([]string{"-P", "strict", "--memory", "2g", "--bind", "/a:/b:ro", "--tmpfs", "/c:1m", "--user", "5:6", "-it", "--verify=false", "--allow-degraded", "cgroup,landlock", "cmd", "--json", "-v"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := o.req
+	if r.Profile != "strict" || *r.Memory != 2<<30 || !r.Terminal || *r.Verify || r.Degrade != policy.LayerCgroup|policy.LayerLandlock {
+		t.Errorf("got %+v", r)
+	}
+	if want := (profiles.Bind{Source: "/a", Destination: "/b", ReadOnly: true}); r.Binds[0] != want {
+		t.Errorf("bind %+v", r.Binds)
+	}
+	if want := (profiles.Tmpfs{Path: "/c", Size: 1 << 20}); r.Tmpfs[0] != want {
+		t.Errorf("tmpfs %+v", r.Tmpfs)
+	}
+	if want := (profiles.User{UID: 5, GID: 6}); *r.User != want {
+		t.Errorf("user %+v", r.User)
+	}
+	if got := strings.Join(fs.Args(), " "); got != "cmd --json -v" || o.json || say.verbose {
+		t.Errorf("the command's flags were taken: %q", got)
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain é":                  "plain é",
+		"a\nsbxrun: error: forged": `a\nsbxrun: error: forged`,
+		"\x1b[2J":                  `\x1b[2J`,
+		"a\x00b\x7f":               `a\x00b\x7f`,
+		"reversed \u202etxt.exe":   "reversed \uFFFDtxt.exe",
+		"C1 \u009b31m":             `C1 \x9b31m`,
+	} {
+		if got := printable(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestText(t *testing.T) {
+	for _, tt := range []struct {
+		in        string
+		truncated bool
+		text, raw string
+	}{
+		{"text", false, "text", ""},
+		{"", true, "", ""},
+		{"a\xff", false, "a\xff", "Yf8="},
+		{"abc\xc3", true, "abc", ""},             // é cut in two
+		{"abc\xe2\x82", true, "abc", ""},         // € cut
+		{"abc\xf0\x9f\x98", true, "abc", ""},     // an emoji cut
+		{"abc\xc3\xa9", true, "abcé", ""},        // whole
+		{"abc\xff", true, "abc\xff", "YWJj/w=="}, // not cut: never was a character
+	} {
+		text, raw := text(tt.in, tt.truncated)
+		if text != tt.text || raw != tt.raw {
+			t.Errorf("%q: %q, %q; want %q, %q", tt.in, text, raw, tt.text, tt.raw)
+		}
+	}
+}
+
+// The result object has every field that RUN-3 names, and its lists are lists.
+func TestEncodeResult(t *testing.T) {
+	b, err := encodeResult(&driver.Result{Stdout: "<a>\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Count(b, []byte("\n")) != 1 || bytes.Contains(b, []byte(`\u003c`)) {
+		t.Errorf("got %s", b)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(b, &m); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range strings.Fields("exit_code reason stdout stderr stdout_truncated stderr_truncated duration_ms setup_ms sandboxed driver profile layers degraded usage denials") {
+		if m[k] == nil {
+			t.Errorf("%s is missing or null in %s", k, b)
+		}
+	}
+}
+
+func TestQuoted(t *testing.T) {
+	for in, want := range map[string]string{"/a/b-c_1.d": "/a/b-c_1.d", "/a b": "'/a b'", "/a'b": `'/a'\''b'`, "$(x)": "'$(x)'"} {
+		if got := quoted(in); got != want {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestToolRoot(t *testing.T) {
+	for in, want := range map[string]string{
+		"/root/.pyenv/shims/python3": "/root/.pyenv",
+		"/root/go/bin/gopls":         "/root/go",
+		"/root/tool":                 "/root/tool",
+		"/root/.local/bin/uv":        "/root/.local/bin",
+		"/opt/node/bin/node":         "/opt/node",
+		"/opt/tool":                  "/opt",
+		"/bin/x":                     "/bin",
+	} {
+		if got := toolRoot(in, "/root"); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestAccess(t *testing.T) {
+	p := &policy.Policy{
+		OCI:   &specs.Spec{Mounts: []specs.Mount{{Destination: "/tmp", Type: "tmpfs"}}},
+		Files: []policy.FileRule{{Path: "/usr", Access: policy.ReadExec}, {Path: "/usr/secret"}, {Path: "/tmp/ws", Access: policy.All}},
+	}
+	for path, want := range map[string]policy.Access{
+		"/usr/bin/x": policy.ReadExec, "/usr/secret/x": 0, "/usrx": 0, "/tmp/x": 0, "/tmp/ws/x": policy.All, "/etc": 0,
+	} {
+		if got := access(p, path); got != want {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+}
+
+func TestEnvFile(t *testing.T) {
+	name := t.TempDir() + "/env"
+	if err := os.WriteFile(name, []byte("# comment\n\nA=1\r\nB\nC=x=y # kept\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readEnvFile(name)
+	if want := "A=1|B|C=x=y # kept"; err != nil || strings.Join(got, "|") != want {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+}
+
+func BenchmarkParseFlags(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		o := &options{}
+		if err := newRunFlags(o, "sbxrun").Parse([]string{"--memory", "1g", "--", "true"}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

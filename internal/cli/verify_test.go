@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// claims is a driver that isolates by its own word only: in place of the
+// canaries it says what it is told to.
+type claims struct {
+	say    func(acts []string) string
+	status driver.Status
+	args   []string
+}
+
+func (*claims) Name() string                    { return "claims" }
+func (*claims) Sandboxed() bool                 { return true }
+func (*claims) Available(context.Context) error { return nil }
+func (*claims) Check(*policy.Policy) error      { return nil }
+func (c *claims) Start(_ context.Context, p *policy.Policy, s driver.Stdio) (driver.Process, error) {
+	c.args = p.OCI.Process.Args
+	s.Stdout.WriteString(c.say(c.args[2:]))
+	return c, nil
+}
+func (*claims) Signal(syscall.Signal) error     { return nil }
+func (*claims) Terminate() error                { return nil }
+func (*claims) Kill() error                     { return nil }
+func (*claims) Pty() *os.File                   { return nil }
+func (c *claims) Wait() (*driver.Status, error) { st := c.status; return &st, nil }
+
+// The self-test fails closed: only acts that were tried, and all of them
+// denied, pass.
+func TestSelfTestFailsClosed(t *testing.T) {
+	all := func(held string) func([]string) string {
+		return func(acts []string) string {
+			var b strings.Builder
+			for _, a := range acts {
+				name, _, _ := strings.Cut(a, "=")
+				b.WriteString(name + "\t" + held + "\tas told\n")
+			}
+			return b.String()
+		}
+	}
+	layers := policy.LayerUser | policy.LayerSeccomp
+	for _, tt := range []struct {
+		name   string
+		driver claims
+		want   string // in the error; "" is none
+	}{
+		{"all held", claims{say: all("true"), status: driver.Status{Layers: layers}}, ""},
+		{"nothing held", claims{say: all("false"), status: driver.Status{Layers: layers}}, "did not hold: as told"},
+		{"nothing tried", claims{say: func([]string) string { return "" }, status: driver.Status{Layers: layers}}, "was not tried"},
+		{"one not tried", claims{say: func(a []string) string { return all("true")(a[1:]) }, status: driver.Status{Layers: layers}}, "was not tried"},
+		{"a layer missing", claims{say: all("true"), status: driver.Status{Layers: policy.LayerUser}}, "required and not enforced: seccomp"},
+		{"crashed", claims{say: all("true"), status: driver.Status{Layers: layers, Signal: syscall.SIGSYS}}, "ended with signal"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}}, Require: layers}
+			checks, err := selfTest(context.Background(), &tt.driver, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.driver.args[1] != probe.CanaryCommand || p.OCI.Process.Args[0] != "x" {
+				t.Errorf("ran %q, and left %q in the run's own policy", tt.driver.args, p.OCI.Process.Args)
+			}
+			err = boundaryError(checks)
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("got %v", err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("got %v, want %q", err, tt.want)
+			case err != nil && driver.ExitCodeOf(err) != driver.ExitSetup:
+				t.Errorf("exit code %d", driver.ExitCodeOf(err))
+			}
+		})
+	}
+}

@@ -219,6 +219,12 @@ func rlimits(p *sys.Program, list []specs.POSIXRlimit) {
 			continue // refused by check
 		}
 		want := &unix.Rlimit{Cur: r.Soft, Max: r.Hard}
+		if r.Type == "RLIMIT_CORE" && r.Hard == 0 {
+			// 0 does not keep a core from a handler that core_pattern pipes
+			// to; 1 does, and is too little for a file. See core(5) and
+			// do_coredump in fs/coredump.c.
+			want.Cur, want.Max = 1, 1
+		}
 		// A limit that the caller itself is under can only be lowered.
 		var own unix.Rlimit
 		if unix.Getrlimit(n, &own) == nil {

@@ -161,7 +161,7 @@ func TestEveryStepFails(t *testing.T) {
 
 func TestCloneFails(t *testing.T) {
 	cfg := config("/bin/true")
-	cfg.CloneFlags = unix.CLONE_NEWUSER | unix.CLONE_FS // EINVAL; see clone(2)
+	cfg.CloneFlags |= unix.CLONE_FS // EINVAL together with CLONE_NEWUSER; see clone(2)
 	before := openFDs(t)
 	_, err := Start(cfg)
 	var e *StepError
@@ -170,6 +170,19 @@ func TestCloneFails(t *testing.T) {
 	}
 	if after := openFDs(t); after > before {
 		t.Errorf("%d descriptors open, %d before", after, before)
+	}
+}
+
+// TestNamespacesRequired: without a pid namespace of its own the stage would
+// signal the host's processes.
+func TestNamespacesRequired(t *testing.T) {
+	for _, flags := range []uint64{0, unix.CLONE_NEWUSER, unix.CLONE_NEWPID} {
+		cfg := config("/bin/true")
+		cfg.CloneFlags = flags
+		if c, err := Start(cfg); err == nil {
+			c.Close(true)
+			t.Errorf("flags %#x: started", flags)
+		}
 	}
 }
 

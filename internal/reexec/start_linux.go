@@ -71,7 +71,13 @@ type Exit struct {
 }
 
 // Start clones the second stage. The command does not run before Go.
+//
+// A pid namespace is not optional: the stage ends a sandbox by signalling every
+// process that it can see.
 func Start(cfg *Config) (*Child, error) {
+	if cfg.CloneFlags&unix.CLONE_NEWPID == 0 || cfg.CloneFlags&unix.CLONE_NEWUSER == 0 {
+		return nil, errors.New("reexec: no pid and user namespace")
+	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, &StepError{Stage: "clone", Step: "socketpair", Errno: errnoOf(err)}

@@ -283,7 +283,7 @@ func lookup(name, dir string, env []string, check func(string) error) (string, e
 		if err == nil {
 			return file, nil
 		}
-		if err == syscall.EACCES {
+		if err == errNotExecutable {
 			found = err // but a later directory may have one that can be
 		}
 	}
@@ -301,10 +301,20 @@ func executable(file string) error {
 		return err
 	}
 	if fi.IsDir() || fi.Mode()&0o111 == 0 {
-		return syscall.EACCES
+		return errNotExecutable
 	}
 	return nil
 }
+
+// errNotExecutable is a file that is there and cannot be executed. A directory
+// of PATH that may not be searched says EACCES as well, and has nothing to do
+// with the command: a caller's PATH may name some of root's.
+var errNotExecutable error = notExecutable{}
+
+type notExecutable struct{}
+
+func (notExecutable) Error() string { return syscall.EACCES.Error() }
+func (notExecutable) Unwrap() error { return syscall.EACCES }
 
 func isDir(p string) bool {
 	fi, err := os.Stat(p)

@@ -105,7 +105,7 @@ func TestStartErrors(t *testing.T) {
 }
 
 func TestLookup(t *testing.T) {
-	files := map[string]error{"/a/x": syscall.EACCES, "/b/x": nil, "/a/y": syscall.EACCES, "/w/z": nil, "/w/./z": nil, "/w/d/z": nil}
+	files := map[string]error{"/a/x": errNotExecutable, "/b/x": nil, "/a/y": errNotExecutable, "/root/v": syscall.EACCES, "/w/z": nil, "/w/./z": nil, "/w/d/z": nil}
 	check := func(f string) error {
 		if err, ok := files[f]; ok {
 			return err
@@ -116,11 +116,12 @@ func TestLookup(t *testing.T) {
 		name, path, want string
 		err              error
 	}{
-		{"x", "/a:/b", "/b/x", nil},        // what cannot be executed is passed over
-		{"y", "/a:/b", "", syscall.EACCES}, // and is the reason if nothing else is found
-		{"z", ":/a:", "", syscall.ENOENT},  // an empty element is not the working directory
-		{"z", "d", "/w/d/z", nil},          // a relative one is below it
-		{"./z", "", "/w/./z", nil},         // a slash means no search
+		{"x", "/a:/b", "/b/x", nil},           // what cannot be executed is passed over
+		{"y", "/a:/b", "", errNotExecutable},  // and is the reason if nothing else is found
+		{"v", "/root:/a", "", syscall.ENOENT}, // a directory that may not be searched
+		{"z", ":/a:", "", syscall.ENOENT},     // an empty element is not the working directory
+		{"z", "d", "/w/d/z", nil},             // a relative one is below it
+		{"./z", "", "/w/./z", nil},            // a slash means no search
 		{"/b/x", "", "/b/x", nil},
 		{"", "/a", "", syscall.ENOENT},
 	} {

@@ -6,11 +6,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/native"
 )
@@ -36,11 +39,19 @@ func TestScript(t *testing.T) {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("LANG", "C.UTF-8")
 			env.Cd = filepath.Join(env.WorkDir, "ws")
+			if !limits() {
+				// An ordinary user without a delegated group; what is tested
+				// here is the command line.
+				env.Setenv("SBXRUN_ALLOW_DEGRADED", "cgroup")
+			}
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "native" {
+			switch cond {
+			case "native":
 				return native.Driver{}.Available(context.Background()) == nil, nil
+			case "limits": // by cgroup
+				return limits(), nil
 			}
 			return false, os.ErrInvalid
 		},
@@ -52,6 +63,24 @@ func TestScript(t *testing.T) {
 		},
 	})
 }
+
+// limits reports whether this user can have cgroups here.
+var limits = sync.OnceValue(func() bool {
+	layout, err := cgroups.Read()
+	if err != nil {
+		return false
+	}
+	memory, pids, quota, period := int64(64<<20), int64(64), int64(100000), uint64(100000)
+	g, err := cgroups.Prepare(layout, &specs.LinuxResources{
+		Memory: &specs.LinuxMemory{Limit: &memory},
+		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+		Pids:   &specs.LinuxPids{Limit: &pids},
+	})
+	if g != nil {
+		g.Close()
+	}
+	return err == nil
+})
 
 // code runs sbxrun and checks its exit code: code 125 --memory 1x ls.
 func code(ts *testscript.TestScript, neg bool, args []string) {

@@ -70,11 +70,15 @@ func flagError(fs *pflag.FlagSet, err error) error {
 	return err
 }
 
-// nearestFlag returns the flag whose name is at most two edits away.
+// nearestFlag returns the flag whose name is at most two edits away, or one if
+// what was given is so short that two would make it anything.
 func nearestFlag(fs *pflag.FlagSet, name string) string {
 	best, at := "", 3
-	if len(name) < 3 {
+	switch {
+	case len(name) < 3:
 		return ""
+	case len(name) < 5:
+		at = 2
 	}
 	fs.VisitAll(func(f *pflag.Flag) {
 		if d := distance(name, f.Name); d < at {

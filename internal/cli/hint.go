@@ -46,6 +46,15 @@ func commandHint(err error, p *policy.Policy, d driver.Driver) string {
 	case c.Fix != "":
 		return c.Fix
 	}
+	if errors.Is(c.Err, syscall.EACCES) && strings.Contains(c.Command, "/") {
+		name := c.Command
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(p.OCI.Process.Cwd, name)
+		}
+		if fi, err := os.Stat(name); err == nil && fi.IsDir() {
+			return quoted(c.Command) + " is a directory; name a program"
+		}
+	}
 	at := onHost(c.Command, p)
 	if at != "" && errors.Is(c.Err, syscall.EACCES) {
 		if fi, err := os.Stat(at); err == nil && fi.Mode()&0o111 == 0 {

@@ -112,17 +112,26 @@ func (o *options) openResult() (*results, error) {
 		dir = "."
 	}
 	if r.dir, err = os.OpenRoot(dir); err != nil {
-		return nil, err
+		return nil, o.cannotWrite(err)
 	}
 	r.name = name
 	// Prove that a file can be made there, and leave none if the run is killed.
 	tmp := r.temporary()
 	f, err := r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, o.cannotWrite(err)
 	}
 	f.Close()
 	return r, r.dir.Remove(tmp)
+}
+
+// cannotWrite names the result file as it was given, not what was tried on it.
+func (o *options) cannotWrite(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		err = path.Err
+	}
+	return &usageError{"--result-file " + o.resultFile + ": " + err.Error(), "name a file in a directory that exists and that you can write to"}
 }
 
 func (r *results) temporary() string { return "." + r.name + "." + strconv.Itoa(os.Getpid()) + ".tmp" }

@@ -173,6 +173,11 @@ func (o *options) command(args []string) error {
 	if len(args) == 0 {
 		return &usageError{"no command to run", "for example: sbxrun -- make test; see sbxrun --help"}
 	}
+	if args[0] == "" {
+		// Looked for in PATH it would be each directory itself. Shells and
+		// env(1) call it not found.
+		return notFound{&driver.CommandError{Command: "''", Err: syscall.ENOENT, Fix: "the command is an empty word, perhaps a variable that is not set"}}
+	}
 	o.req.Command = args
 	return nil
 }

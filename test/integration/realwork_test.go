@@ -63,8 +63,8 @@ func build() (done func()) {
 	return func() { <-heavy }
 }
 
-// packages are the Debian packages that give the programs of these tests. The
-// Makefile's target test-deps installs the same.
+// packages are the Debian packages that give the programs of these tests.
+// tools/deps installs the same.
 var packages = map[string]string{
 	"gcc": "gcc libc6-dev", "make": "make", "git": "git", "python3": "python3 python3-venv",
 	"node": "nodejs", "npm": "npm", "javac": "default-jdk-headless", "java": "default-jdk-headless", "rustc": "rustc",

@@ -6,10 +6,12 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -118,4 +120,37 @@ func deadGroups() []string {
 		}
 	}
 	return found
+}
+
+// TestLeakCheck shows that what is left behind is found: a process, a cgroup and
+// a temporary file.
+func TestLeakCheck(t *testing.T) {
+	s := lookAround()
+	sleeper := exec.Command(attack, "sleep")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { sleeper.Process.Kill(); sleeper.Wait() }()
+	temp, err := os.CreateTemp("", "sbxrun-leak-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { temp.Close(); os.Remove(temp.Name()) }()
+	want := []string{"process ", "file " + temp.Name(), "descriptors"}
+	for _, w := range whos {
+		for _, dir := range w.delegated() {
+			// A process id beyond the largest that there is.
+			group := filepath.Join(dir, "leak", "sbxrun", "r-0-4194305-0")
+			if os.MkdirAll(group, 0o755) == nil {
+				defer removeGroups(filepath.Join(dir, "leak"))
+				want = append(want, "cgroup "+group)
+			}
+		}
+	}
+	left := strings.Join(s.leaks(), "\n")
+	for _, w := range want {
+		if !strings.Contains(left, w) {
+			t.Errorf("%q is not found in:\n%s", w, left)
+		}
+	}
 }

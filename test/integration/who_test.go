@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -104,6 +105,14 @@ func delegate() (groups []string, cleanup func(), err error) {
 	}
 	roots, v2 := cgroupRoots()
 	for _, root := range roots {
+		// Those of a suite that was killed: nobody else will remove them.
+		old, _ := filepath.Glob(filepath.Join(root, "sbxrun-test-*"))
+		for _, dir := range old {
+			var pid int
+			if n, _ := fmt.Sscanf(filepath.Base(dir), "sbxrun-test-%d", &pid); n == 1 && syscall.Kill(pid, 0) == syscall.ESRCH {
+				removeGroups(dir)
+			}
+		}
 		dir := filepath.Join(root, fmt.Sprintf("sbxrun-test-%d", os.Getpid()))
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			cleanup()

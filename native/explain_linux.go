@@ -19,6 +19,19 @@ func explain(err error) error {
 		return &driver.SetupError{Driver: Name, Err: err}
 	}
 	layer := layerOf(step.Stage, step.Step, step.Path)
+	if layer == policy.LayerUser && step.Errno == syscall.ENOSPC {
+		// One call makes all namespaces, and one errno is for all their limits.
+		for _, l := range [...]struct {
+			layer policy.Layers
+			name  string
+		}{{policy.LayerPID, "pid"}, {policy.LayerMount, "mnt"}, {policy.LayerNet, "net"}, {policy.LayerIPC, "ipc"}, {policy.LayerUTS, "uts"}} {
+			name := "max_" + l.name + "_namespaces"
+			if sysctl("user/"+name) == "0" {
+				return &driver.UnavailableError{What: "layer " + shortLayer(l.layer), Cause: "this host allows no such namespace (user." + name + " is 0)",
+					Fix: "sysctl -w user." + name + "=10000 (as root)", Err: err}
+			}
+		}
+	}
 	cause, fix := causeOf(layer, step)
 	if cause == "" {
 		return &driver.SetupError{Driver: Name, Err: err, Fix: fix}
@@ -61,6 +74,8 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 		return "Landlock refused the rules", "boot with lsm=landlock,… (Linux 5.13 or later); or go without it: --allow-degraded landlock"
 	case policy.LayerSeccomp:
 		return "the kernel refused the system call filter", "run on a kernel with CONFIG_SECCOMP_FILTER"
+	case policy.LayerNoNewPrivs:
+		return "the kernel refused no_new_privs", "run on Linux 3.5 or later, outside a container that filters prctl"
 	case policy.LayerSELinux, policy.LayerAppArmor:
 		return "the security module does not let this process change to the label or profile", "check that it is loaded, and that the caller may change to it"
 	case policy.LayerCgroup:

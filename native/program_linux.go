@@ -109,7 +109,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	if s.label != "" {
 		setLabel(cmd, proc, s.attr, s.label)
 	}
-	prctl(cmd, unix.PR_SET_NO_NEW_PRIVS, 1)
+	cmd.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	if ruleset != 0 {
 		landlock.AppendRestrict(cmd, ruleset)
 	}
@@ -252,6 +252,8 @@ func layerOf(stage, step, path string) policy.Layers {
 		return policy.LayerLandlock
 	case step == "seccomp":
 		return policy.LayerSeccomp
+	case step == "prctl" && path == "no_new_privs":
+		return policy.LayerNoNewPrivs
 	case path == "/proc/self/uid_map" || path == "/proc/self/gid_map" || path == "/proc/self/setgroups":
 		return policy.LayerUser
 	case step == "join" || path == "cgroup" && step != "unshare":

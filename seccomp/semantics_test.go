@@ -234,6 +234,14 @@ func TestDecisions(t *testing.T) {
 		{"process_madvise", args{}, all.deny}, {"kcmp", args{}, all.deny},
 		{"pidfd_open", args{}, all.allow}, {"pidfd_send_signal", args{}, all.allow}, {"process_mrelease", args{}, all.allow},
 
+		// F15: set-id bits. R11: the limits of another process.
+		{"chmod", args{0, 0o755}, all.allow}, {"chmod", args{0, 0o4755}, all.deny}, {"chmod", args{0, 1<<32 | 0o6755}, all.deny},
+		{"chmod", args{0, 0o2775}, perProfile{eperm, eperm, allowed}}, {"chmod", args{0, 0o1777}, all.allow},
+		{"fchmod", args{3, 0o755}, all.allow}, {"fchmod", args{3, 0o4755}, all.deny},
+		{"fchmodat", args{0, 0, 0o644}, all.allow}, {"fchmodat", args{0, 0, 0o4644}, all.deny},
+		{"fchmodat2", args{0, 0, 0o644}, all.allow}, {"fchmodat2", args{0, 0, 0o4644}, all.deny},
+		{"prlimit64", args{0}, all.allow}, {"prlimit64", args{1}, all.deny}, {"prlimit64", args{1 << 32}, all.allow},
+
 		// P18: scheduling.
 		{"sched_setscheduler", args{0, 0}, all.allow}, {"sched_setscheduler", args{0, 3}, all.allow},
 		{"sched_setscheduler", args{0, 5}, all.allow}, {"sched_setscheduler", args{0, 0x40000003}, all.allow},

@@ -21,8 +21,8 @@ type group struct {
 // newer than 5.1 is in it by name.
 var table = []group{
 	// Files and directories. mknod makes FIFOs; devices need CAP_MKNOD.
-	{"AAA", `access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3
-		faccessat faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat
+	{"AAA", `access chdir chown close close_range copy_file_range creat dup dup2 dup3
+		faccessat faccessat2 fadvise64 fallocate fchdir fchown fchownat
 		fcntl fdatasync flock fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64
 		lchown link linkat lseek lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2
 		pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv
@@ -56,7 +56,7 @@ var table = []group{
 		futex_waitv futex_wake get_robust_list getcpu getegid geteuid getgid getgroups getitimer
 		getpgid getpgrp getpid getppid getpriority getresgid getresuid getrlimit getrusage getsid
 		gettid getuid ioprio_get ioprio_set kill nanosleep pause pidfd_open pidfd_send_signal prctl
-		prlimit64 process_mrelease restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
+		process_mrelease restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask
 		rt_sigqueueinfo rt_sigreturn rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo set_robust_list
 		set_tid_address setfsgid setfsuid setgid setgroups setitimer setpgid setpriority setregid
 		setresgid setresuid setreuid setrlimit setsid setuid sigaltstack tgkill tkill vfork wait4
@@ -200,6 +200,26 @@ func rules(profile string) []specs.LinuxSyscall {
 		errno(epermErrno, "ioctl", is(1, tiocsetd)),
 		allow("ioctl", otherwise(1)),
 	}
+
+	// Set-user-id and set-group-id bits: what root's sandbox leaves in the
+	// workspace is root's, and would make everybody root by it. A file that is
+	// created with them loses them when it is written (inode(7)). In default,
+	// directories may keep a set-group-id bit, as teams use it; a filter cannot
+	// tell them from files.
+	setIDs := uint64(0o6000) // S_ISUID and S_ISGID
+	if profile == "default" {
+		setIDs = 0o4000
+	}
+	for _, chmod := range []struct {
+		name string
+		mode uint
+	}{{"chmod", 1}, {"fchmod", 1}, {"fchmodat", 2}, {"fchmodat2", 2}} {
+		r = append(r, allow(chmod.name, masked(chmod.mode, setIDs, 0)), errno(epermErrno, chmod.name, otherwise(0)))
+	}
+
+	// Its own limits only: process 1 has the same user, which is all that
+	// prlimit(2) asks for.
+	r = append(r, allow("prlimit64", is(0, 0)), errno(epermErrno, "prlimit64", otherwise(0)))
 
 	// Query, and the plain personality. In others, PER_LINUX32 (8) and
 	// UNAME26 (0x20000), which only change what uname(2) says; the flags that

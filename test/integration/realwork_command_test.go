@@ -69,7 +69,10 @@ func TestExitCodes(t *testing.T) {
 			{"script", nil, []string{"./script"}, 9, "exit", ""},
 			{"-c", []string{"-c", "exit 5"}, nil, 5, "exit", ""},
 		} {
-			args := f.strict(tt.flags, tt.command...)
+			if f.who.noCgroup != "" && tt.message == "time limit" {
+				tt.message = "" // --quiet
+			}
+			args := f.sandbox(tt.flags, tt.command...)
 			o := f.run(call{args: args})
 			if o.code != tt.code || o.stdout != "" || !strings.Contains(o.stderr, tt.message) || tt.message == "" && o.stderr != "" {
 				f.Errorf("%s: want exit code %d and a message with %q\n%v", tt.name, tt.code, tt.message, o)
@@ -86,7 +89,7 @@ func TestExitCodes(t *testing.T) {
 			// The result object says the same, and whose code it is.
 			file := filepath.Join(f.ws, "result.json")
 			for _, flag := range [][]string{{"--json"}, {"--result-file", file}} {
-				o := f.run(call{args: f.strict(append(slices.Clone(tt.flags), flag...), tt.command...)})
+				o := f.run(call{args: f.sandbox(append(slices.Clone(tt.flags), flag...), tt.command...)})
 				if flag[0] == "--result-file" {
 					b, _ := os.ReadFile(file)
 					o.stdout = string(b)
@@ -109,7 +112,7 @@ func TestResultFD(t *testing.T) {
 			f.Fatal(err)
 		}
 		defer file.Close()
-		o := f.run(call{args: f.strict([]string{"--result-fd", "3"}, "sh", "-c", "echo out; echo err >&2; { echo x >&3; } 2>/dev/null || echo closed; exit 125"), extra: []*os.File{file}})
+		o := f.run(call{args: f.sandbox([]string{"--result-fd", "3"}, "sh", "-c", "echo out; echo err >&2; { echo x >&3; } 2>/dev/null || echo closed; exit 125"), extra: []*os.File{file}})
 		b, _ := os.ReadFile(path)
 		if o.code != 125 || o.stdout != "out\nclosed\n" || o.stderr != "err\n" {
 			f.Errorf("%v", o)
@@ -125,16 +128,16 @@ func TestResultFD(t *testing.T) {
 func TestArguments(t *testing.T) {
 	eachWho(t, func(f *fixture) {
 		args := []string{"", "a b", "a\nb", " ", "--", "-t", "--profile", "*", "$HOME", `"'\`, "ä", "\xff\xfe", "", "\x01", strings.Repeat("x", 100_000), ""}
-		o := f.run(call{args: f.strict(nil, append([]string{"sh", "-c", `printf '<%s>' "$@"`, "sh"}, args...)...)})
+		o := f.run(call{args: f.sandbox(nil, append([]string{"sh", "-c", `printf '<%s>' "$@"`, "sh"}, args...)...)})
 		if want := "<" + strings.Join(args, "><") + ">"; o.code != 0 || o.stdout != want || o.stderr != "" {
 			f.Errorf("want %.500q\n%v", want, o)
 		}
 		// -c takes $0 and the rest, as bash -c does.
-		if o := f.run(call{args: f.strict([]string{"-c", `printf '<%s>' "$0" "$@"`}, "zero", "-x", "a b")}); o.stdout != "<zero><-x><a b>" {
+		if o := f.run(call{args: f.sandbox([]string{"-c", `printf '<%s>' "$0" "$@"`}, "zero", "-x", "a b")}); o.stdout != "<zero><-x><a b>" {
 			f.Errorf("%v", o)
 		}
 		// Without --, everything after the first word that is no flag is the command's.
-		bare := append(f.who.command(sbxrun), f.who.flags()...)
+		bare := append(f.who.command(sbxrun), f.quiet()...)
 		if o := f.run(call{args: append(bare, "-P", "strict", "printf", "<%s>", "-t", "--json")}); o.stdout != "<-t><--json>" {
 			f.Errorf("%v", o)
 		}
@@ -144,19 +147,19 @@ func TestArguments(t *testing.T) {
 		for i := range many {
 			many[i] = strings.Repeat(string(rune('a'+i)), 64<<10)
 		}
-		o = f.run(call{args: f.strict(nil, append([]string{"sh", "-c", `echo $#; printf %s "$@" | wc -c; printf '%.1s' "$@"`, "sh"}, many...)...)})
+		o = f.run(call{args: f.sandbox(nil, append([]string{"sh", "-c", `echo $#; printf %s "$@" | wc -c; printf '%.1s' "$@"`, "sh"}, many...)...)})
 		if want := fmt.Sprintf("16\n%d\nabcdefghijklmnop", 1<<20); o.code != 0 || o.stdout != want {
 			f.Errorf("want %q, exit code %d: %.500s %.500s", want, o.code, o.stdout, o.stderr)
 		}
 		script := "exit 3 #" + strings.Repeat("x", 120_000)
-		if o := f.run(call{args: f.strict([]string{"-c", script})}); o.code != 3 {
+		if o := f.run(call{args: f.sandbox([]string{"-c", script})}); o.code != 3 {
 			f.Errorf("a script of 120 kB: exit code %d: %.500s", o.code, o.stderr)
 		}
 
 		// More than the kernel takes: said by sbxrun, not by a crash.
 		file := f.write("ws/env", "BIG="+strings.Repeat("x", 200_000)+"\n", 0o644)
 		for _, flags := range [][]string{{"--env-file", file}, {"--env-file", file, "--json"}} {
-			o = f.run(call{args: f.strict(flags, "true")})
+			o = f.run(call{args: f.sandbox(flags, "true")})
 			if o.code != 126 && o.code != 125 || !strings.Contains(o.stderr, "argument list too long") || len(o.stderr) > 1000 {
 				f.Errorf("want a short error that says what is too long: exit code %d: %.1000s", o.code, o.stderr)
 			}
@@ -186,7 +189,7 @@ func TestEnvironment(t *testing.T) {
 			{"--env-file", []string{"--env-file", file}, append(slices.Clone(usual), "FROM_FILE=a b", "MINE=mine")},
 			{"a secret by name", []string{"-e", "GITHUB_TOKEN"}, append(slices.Clone(usual), "GITHUB_TOKEN=secret")},
 		} {
-			o := f.run(call{args: f.strict(tt.flags, "env", "-0"), env: host})
+			o := f.run(call{args: f.sandbox(tt.flags, "env", "-0"), env: host})
 			got := strings.Split(strings.TrimSuffix(o.stdout, "\x00"), "\x00")
 			for i, v := range got {
 				if strings.HasPrefix(v, "SHELL=") { // bash or sh, as the host has
@@ -200,13 +203,13 @@ func TestEnvironment(t *testing.T) {
 				f.Errorf("%s:\ngot  %q\nwant %q\n%s", tt.name, got, want, o.stderr)
 			}
 		}
-		o := f.run(call{args: f.strict([]string{"--clear-env", "-e", "ONLY=1"}, "/usr/bin/env"), env: host})
+		o := f.run(call{args: f.sandbox([]string{"--clear-env", "-e", "ONLY=1"}, "/usr/bin/env"), env: host})
 		for line := range strings.Lines(o.stdout) {
 			if name, _, _ := strings.Cut(line, "="); !slices.Contains([]string{"ONLY", "HOME", "USER", "LOGNAME", "PATH", "SHELL", "PWD", "SBXRUN_SANDBOX"}, name) {
 				f.Errorf("--clear-env left %s", line)
 			}
 		}
-		o = f.run(call{args: f.strict([]string{"--inherit-env"}, "/usr/bin/env"), env: host})
+		o = f.run(call{args: f.sandbox([]string{"--inherit-env"}, "/usr/bin/env"), env: host})
 		if o.code != 0 {
 			f.Errorf("%v", o)
 		}
@@ -219,19 +222,19 @@ func TestDirectory(t *testing.T) {
 	eachWho(t, func(f *fixture) {
 		f.files(map[string]string{"sub dir/file": "x\n"})
 		for _, tt := range []struct{ dir, want string }{{f.ws, f.ws}, {f.ws + "/sub dir", f.ws + "/sub dir"}, {".", f.ws}, {"sub dir", f.ws + "/sub dir"}} {
-			args := append(f.who.command(sbxrun, "-P", "strict", "-C", tt.dir), f.who.flags()...)
+			args := append(f.who.command(sbxrun, "-P", "strict", "-C", tt.dir), f.quiet()...)
 			o := f.run(call{args: append(args, "--", "sh", "-c", `pwd; pwd -P; readlink /proc/self/cwd; touch new && ls`)})
 			if want := strings.Repeat(tt.want+"\n", 3); o.code != 0 || !strings.HasPrefix(o.stdout, want) || !exists(filepath.Join(tt.want, "new")) {
 				f.Errorf("-C %s: want %q\n%v", tt.dir, want, o)
 			}
 		}
 		// The default is the current directory.
-		args := append(f.who.command(sbxrun), f.who.flags()...)
+		args := append(f.who.command(sbxrun), f.quiet()...)
 		if o := f.run(call{args: append(args, "pwd")}); o.stdout != f.ws+"\n" {
 			f.Errorf("%v", o)
 		}
 		for _, dir := range []string{"/", f.ws + "/missing", f.ws + "/README"} {
-			args := append(f.who.command(sbxrun, "-P", "strict", "-C", dir), f.who.flags()...)
+			args := append(f.who.command(sbxrun, "-P", "strict", "-C", dir), f.quiet()...)
 			if o := f.run(call{args: append(args, "--", "true")}); o.code != 125 || !strings.Contains(o.stderr, "sbxrun: hint: ") {
 				f.Errorf("-C %s: want 125 and a hint\n%v", dir, o)
 			}
@@ -253,7 +256,7 @@ func TestDescriptors(t *testing.T) {
 			extra = append(extra, file)
 		}
 		// The fourth is ls's own, on the directory.
-		if o := f.run(call{args: f.strict(nil, "bash", "-c", script), extra: extra}); o.code != 0 || o.stdout != "4\n" {
+		if o := f.run(call{args: f.sandbox(nil, "bash", "-c", script), extra: extra}); o.code != 0 || o.stdout != "4\n" {
 			f.Errorf("%v", o)
 		}
 		// The control: without a sandbox they are there.
@@ -289,7 +292,7 @@ func TestSignals(t *testing.T) {
 			eachWho(t, func(f *fixture) {
 				ready := filepath.Join(f.ws, "ready")
 				script := tt.script + `; echo >ready; while :; do sleep 60 & wait; done`
-				o := f.run(call{args: f.strict([]string{"--kill-after", "1s"}, "bash", "-c", strings.TrimPrefix(script, "; ")), started: func(cmd *exec.Cmd) {
+				o := f.run(call{args: f.sandbox([]string{"--kill-after", "1s"}, "bash", "-c", strings.TrimPrefix(script, "; ")), started: func(cmd *exec.Cmd) {
 					if !within(20*time.Second, func() bool { return exists(ready) }) {
 						f.Error("the command did not start")
 					}

@@ -31,7 +31,7 @@ func TestStream(t *testing.T) {
 	for _, w := range whos {
 		t.Run(w.name, func(t *testing.T) {
 			f := newFixture(t, w)
-			args := f.strict(nil, "cat")
+			args := f.sandbox(nil, "cat")
 			cmd := exec.Command(args[0], args[1:]...)
 			cmd.Dir, cmd.Env = f.ws, f.environ(f.cache())
 			var stderr bytes.Buffer
@@ -71,7 +71,7 @@ func TestEarlyEnd(t *testing.T) {
 			"stdin's rest": {`seq 100000 | { "$@" head -c 0; wc -l; } | head -n 1`, "100000\n"},
 		} {
 			args := f.who.command("bash", "-c", tt.script, "bash")
-			o := f.run(call{args: append(args, f.strict(nil)[len(f.who.become):]...)})
+			o := f.run(call{args: append(args, f.sandbox(nil)[len(f.who.become):]...)})
 			if got := o.stdout + o.stderr; got != tt.want {
 				f.Errorf("%s: want %q\n%v", name, tt.want, o)
 			}
@@ -84,13 +84,13 @@ func TestEarlyEnd(t *testing.T) {
 		defer r.Close()
 		defer w.Close()
 		for _, flags := range [][]string{nil, {"--json"}} {
-			if o := f.run(call{args: f.strict(flags, "sh", "-c", "echo done; exit 4"), stdin: r, timeout: 20 * time.Second}); o.code != 4 || !strings.Contains(o.stdout, "done") {
+			if o := f.run(call{args: f.sandbox(flags, "sh", "-c", "echo done; exit 4"), stdin: r, timeout: 20 * time.Second}); o.code != 4 || !strings.Contains(o.stdout, "done") {
 				f.Errorf("open stdin: %v", o)
 			}
 		}
 		// A process that goes on and keeps stdout does not hold the result up.
 		for _, flags := range [][]string{nil, {"--json"}} {
-			if o := f.run(call{args: f.strict(flags, "sh", "-c", "setsid sleep 600 & echo done; exit 4"), timeout: 20 * time.Second}); o.code != 4 || o.took > 10*time.Second || !strings.Contains(o.stdout, "done") {
+			if o := f.run(call{args: f.sandbox(flags, "sh", "-c", "setsid sleep 600 & echo done; exit 4"), timeout: 20 * time.Second}); o.code != 4 || o.took > 10*time.Second || !strings.Contains(o.stdout, "done") {
 				f.Errorf("a grandchild that keeps stdout: %v", o)
 			}
 		}
@@ -104,7 +104,7 @@ func TestOutputBounded(t *testing.T) {
 	eachWho(t, func(f *fixture) {
 		const size = 1 << 30
 		var peak atomic.Int64
-		o := f.run(call{args: f.strict([]string{"--json"}, "sh", "-c", fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo all >&2", size)), timeout: 3 * time.Minute, started: func(cmd *exec.Cmd) {
+		o := f.run(call{args: f.sandbox([]string{"--json"}, "sh", "-c", fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo all >&2", size)), timeout: 3 * time.Minute, started: func(cmd *exec.Cmd) {
 			// Not ru_maxrss: execve(2) leaves it at what the test had before.
 			go func() {
 				for ; ; time.Sleep(5 * time.Millisecond) {
@@ -133,7 +133,7 @@ func TestOutputBounded(t *testing.T) {
 			n         int
 			truncated bool
 		}{{999, false}, {1000, false}, {1001, true}} {
-			r := f.result(f.run(call{args: f.strict([]string{"--json", "--max-output", "1000"}, "sh", "-c", fmt.Sprintf("printf %%0%dd 0", tt.n))}))
+			r := f.result(f.run(call{args: f.sandbox([]string{"--json", "--max-output", "1000"}, "sh", "-c", fmt.Sprintf("printf %%0%dd 0", tt.n))}))
 			if len(r.Stdout) != min(tt.n, 1000) || r.StdoutTruncated != tt.truncated {
 				f.Errorf("%d bytes: kept %d, truncated %v", tt.n, len(r.Stdout), r.StdoutTruncated)
 			}
@@ -185,7 +185,7 @@ func TestStandardStreams(t *testing.T) {
 			eachWho(t, func(f *fixture) {
 				args := f.who.command("bash", "-c", tt.script, "bash")
 				// Not --: some of these add flags of their own.
-				inner := f.strict(nil)[len(f.who.become):]
+				inner := f.sandbox(nil)[len(f.who.become):]
 				o := f.run(call{args: append(args, inner[:len(inner)-1]...), env: []string{"OUT=" + f.outside}})
 				if strings.HasSuffix(tt.name, " full") && tt.want == "" {
 					// A result that was asked for and cannot be given is a failure
@@ -331,7 +331,7 @@ func TestTerminal(t *testing.T) {
 		// The shell around it keeps the terminal open, to look at its settings
 		// before and after, as the shell of a login does.
 		args := f.who.command("bash", "-c", `echo ready; read; "$@"; echo "code $?"; read; exit 9`, "bash")
-		x := f.terminal(append(args, f.strict([]string{"-t", "-e", "PS1=" + prompt}, "bash", "--norc", "-i")[len(f.who.become):]...)...)
+		x := f.terminal(append(args, f.sandbox([]string{"-t", "-e", "PS1=" + prompt}, "bash", "--norc", "-i")[len(f.who.become):]...)...)
 		x.expect("ready\r\n")
 		before := x.modes()
 		x.send("\n")
@@ -441,7 +441,7 @@ func TestTerminalEnds(t *testing.T) {
 			t.Parallel()
 			eachWho(t, func(f *fixture) {
 				args := f.who.command("bash", "-c", `echo ready; read; "$@"; echo "code $?"; read`, "bash")
-				x := f.terminal(append(args, f.strict(append([]string{"-t"}, tt.flags...), tt.command...)[len(f.who.become):]...)...)
+				x := f.terminal(append(args, f.sandbox(append([]string{"-t"}, tt.flags...), tt.command...)[len(f.who.become):]...)...)
 				x.expect("ready\r\n")
 				before := x.modes()
 				x.send("\n")
@@ -477,7 +477,7 @@ func TestTerminalPipes(t *testing.T) {
 			{"a script for a shell", `echo 'echo $((6*7))' | "$@" bash --norc | tr -d '\r' | grep -o '42$'`, "42\n"},
 		} {
 			args := f.who.command("bash", "-c", tt.script, "bash")
-			o := f.run(call{args: append(args, f.strict([]string{"-t"})[len(f.who.become):]...)})
+			o := f.run(call{args: append(args, f.sandbox([]string{"-t"})[len(f.who.become):]...)})
 			if o.stdout != tt.want || o.stderr != "" {
 				f.Errorf("%s: want %q\n%v", tt.name, tt.want, o)
 			}
@@ -492,7 +492,7 @@ func TestTerminalPipes(t *testing.T) {
 func TestInheritedTerminal(t *testing.T) {
 	eachWho(t, func(f *fixture) {
 		file := filepath.Join(f.ws, "result.json")
-		x := f.terminal(f.strict([]string{"--result-file", file}, "sh", "-c",
+		x := f.terminal(f.sandbox([]string{"--result-file", file}, "sh", "-c",
 			`test -t 1 && echo terminal; echo a >/dev/stdout; echo b >/dev/stderr; { echo c >/dev/tty; } 2>/dev/null || echo none; stty size; exit 3`)...)
 		x.expect("terminal\r\na\r\nb\r\nnone\r\n24 80\r\n")
 		if code := x.exit(); code != 3 {

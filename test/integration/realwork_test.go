@@ -40,6 +40,21 @@ func (f *fixture) run(c call) *outcome {
 	return f.do(c)
 }
 
+// quiet are the flags of who runs it. Where a user has no cgroup, sbxrun says so
+// in every run, and is told not to: these tests are about what the command says.
+func (f *fixture) quiet() []string {
+	if f.who.noCgroup != "" {
+		return append(f.who.flags(), "--quiet")
+	}
+	return f.who.flags()
+}
+
+// sandbox is strict, quiet.
+func (f *fixture) sandbox(flags []string, command ...string) []string {
+	args := append(f.who.command(sbxrun, "--profile", "strict", "-C", f.ws), f.quiet()...)
+	return append(append(append(args, flags...), "--"), command...)
+}
+
 func (f *fixture) cache() string {
 	f.Helper()
 	dir := filepath.Join(runDir, "cache-"+f.who.name)
@@ -103,7 +118,7 @@ func (f *fixture) files(files map[string]string) {
 func (f *fixture) work(flags []string, script string) string {
 	f.Helper()
 	f.need("bash")
-	o := f.run(call{args: f.strict(flags, "bash", "-euo", "pipefail", "-c", script), timeout: 5 * time.Minute})
+	o := f.run(call{args: f.sandbox(flags, "bash", "-euo", "pipefail", "-c", script), timeout: 5 * time.Minute})
 	if o.code != 0 {
 		f.Fatalf("%v", o)
 	}
@@ -488,7 +503,7 @@ asyncio.run(main())'`, "child\nb''\n"},
 				for _, program := range tt.need {
 					f.need(program)
 				}
-				o := f.run(call{args: f.strict(nil, "bash", "-c", tt.script)})
+				o := f.run(call{args: f.sandbox(nil, "bash", "-c", tt.script)})
 				if o.code != 0 || o.stdout != tt.want || o.stderr != "" {
 					f.Errorf("want %q\n%v", tt.want, o)
 				}
@@ -511,7 +526,7 @@ func TestConcurrent(t *testing.T) {
 					outcomes[i] = &outcome{code: -1} // where the run itself fails
 					script := fmt.Sprintf(`echo out %[1]d; echo err %[1]d >&2; echo %[1]d >/tmp/same; echo %[1]d >~/same; sleep 0.2
 						cat /tmp/same ~/same /dev/stdin; hostname; cat /proc/[0-9]*/comm | grep -c sleep; exit %[1]d`, i+1)
-					outcomes[i] = f.run(call{args: f.strict(nil, "bash", "-c", script)})
+					outcomes[i] = f.run(call{args: f.sandbox(nil, "bash", "-c", script)})
 				})
 			}
 			wg.Wait()
@@ -533,14 +548,14 @@ func TestNothingLeft(t *testing.T) {
 			code int
 			args []string
 		}{
-			{"exit", 0, f.strict(nil, "true")},
-			{"failure", 3, f.strict(nil, "sh", "-c", "exit 3")},
-			{"signal", 137, f.strict(nil, "sh", "-c", "kill -KILL $$")},
-			{"time limit", 124, f.strict([]string{"--timeout", "200ms"}, "sleep", "60")},
-			{"not found", 127, f.strict(nil, "no-such-command")},
-			{"bad flag", 125, f.strict([]string{"--memory", "1x"}, "true")},
-			{"daemon", 0, f.strict(nil, "sh", "-c", `setsid sh -c 'trap "" HUP TERM; sleep 600 & sleep 600' >/dev/null 2>&1 & exit 0`)},
-			{"files", 0, f.strict(nil, "sh", "-c", `echo x >/tmp/f; echo x >~/f; echo x >/dev/shm/f; mkfifo /run/p`)},
+			{"exit", 0, f.sandbox(nil, "true")},
+			{"failure", 3, f.sandbox(nil, "sh", "-c", "exit 3")},
+			{"signal", 137, f.sandbox(nil, "sh", "-c", "kill -KILL $$")},
+			{"time limit", 124, f.sandbox([]string{"--timeout", "200ms"}, "sleep", "60")},
+			{"not found", 127, f.sandbox(nil, "no-such-command")},
+			{"bad flag", 125, f.sandbox([]string{"--memory", "1x"}, "true")},
+			{"daemon", 0, f.sandbox(nil, "sh", "-c", `setsid sh -c 'trap "" HUP TERM; sleep 600 & sleep 600' >/dev/null 2>&1 & exit 0`)},
+			{"files", 0, f.sandbox(nil, "sh", "-c", `echo x >/tmp/f; echo x >~/f; echo x >/dev/shm/f; mkfifo /run/p`)},
 		} {
 			if o := f.run(call{args: tt.args}); o.code != tt.code {
 				f.Errorf("%s: want %d\n%v", tt.name, tt.code, o)

@@ -97,6 +97,7 @@ type lowering struct {
 	out     *lowered
 	entries []mounts.Entry
 	masks   []mounts.Entry
+	proc    bool // /proc is mounted
 	procRO  bool
 }
 
@@ -245,7 +246,10 @@ func (l *lowering) mount(m *specs.Mount) error {
 	switch m.Type {
 	case "proc":
 		e.Kind = mounts.Proc
-		l.procRO = e.Attr&mounts.ReadOnly != 0
+		if m.Destination != "/proc" {
+			return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " type proc"}}
+		}
+		l.proc, l.procRO = true, e.Attr&mounts.ReadOnly != 0
 	case "devpts":
 		e.Kind = mounts.Devpts
 		l.grant(m.Destination, landlock.Read|landlock.WriteFile|landlock.IoctlDev, false)
@@ -407,6 +411,10 @@ func within(p, dir string) bool {
 func (l *lowering) masked() error {
 	if l.p.OCI.Linux == nil {
 		return nil
+	}
+	if l.proc {
+		// PID 1 is the second stage; see internal/reexec.
+		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Mask, Target: "/proc/1", IsDir: true})
 	}
 	for _, t := range l.p.OCI.Linux.MaskedPaths {
 		node, err := l.host.Lookup(t)

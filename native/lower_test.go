@@ -162,6 +162,9 @@ func TestLowerRefuses(t *testing.T) {
 		"an unknown file system": func(p *policy.Policy) {
 			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/x", Type: "nfs"})
 		},
+		"a second proc": func(p *policy.Policy) {
+			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/p", Type: "proc"})
+		},
 		"an unknown option": func(p *policy.Policy) {
 			p.OCI.Mounts[3].Options = append(p.OCI.Mounts[3].Options, "uid=0")
 		},

@@ -34,14 +34,6 @@ func (s *starter) config() (*reexec.Config, error) {
 	init := &sys.Program{}
 	init.Grow(384, 8<<10)
 	namespaces.AppendIDMaps(init, uidMap, gidMap)
-	// The stage is a copy of its supervisor's memory: nobody attaches to it or
-	// reads it through /proc. Only now, because an undumpable process may not
-	// write its own id maps; see prctl(2) and proc(5).
-	prctl(init, unix.PR_SET_DUMPABLE, 0)
-	if addr, n := sys.ArgvArea(); n > 0 {
-		// cmdline is readable all the same.
-		init.Zero(addr, n)
-	}
 	init.Call(0, sys.Step{Name: "prctl", Path: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
 	root, err := mounts.Append(init, &s.low.tree)
 	if err != nil {
@@ -71,11 +63,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	cmd := &sys.Program{}
 	cmd.Grow(128, 4<<10)
 
-	// What PID 1 still does, it does as the owner of what it does it to.
-	after := &sys.Program{}
-	namespaces.AppendClearCapabilities(after)
-
-	cfg := &reexec.Config{CloneFlags: flags, Init: init, Start: start, Command: cmd, After: after}
+	cfg := &reexec.Config{CloneFlags: flags, Init: init, Start: start, Command: cmd, After: &sys.Program{}}
 	cfg.Keep = append(cfg.Keep, s.stdio...)
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
@@ -127,10 +115,6 @@ func (s *starter) config() (*reexec.Config, error) {
 	cfg.Env = oci.Process.Env
 	cfg.Paths = candidates(oci.Process.Args[0], oci.Process.Env)
 	return cfg, nil
-}
-
-func prctl(p *sys.Program, op int, arg int) {
-	p.Call(0, sys.Step{Name: "prctl"}, unix.SYS_PRCTL, sys.Imm(op), sys.Imm(arg), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 }
 
 // writableProc leaves a mount of the sandbox's proc that is attached nowhere, and

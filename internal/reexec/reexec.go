@@ -6,12 +6,19 @@
 // command ends or when its supervisor is gone.
 //
 // Runtimes written in Go usually re-execute themselves for this, because a
-// forked child has no Go runtime, and pay a second start of the runtime on each
+// cloned child has no Go runtime, and pay a second start of the runtime on each
 // run (0.6 to 1.0 ms here, a quarter of a whole run). This stage does without
-// one: it stays a fork and walks programs of system calls (internal/sys) that
-// the supervisor prepared, where it could allocate and fail in comfort. So the
-// plan of a set-up is data. It can be printed and compared, and a test can fail
-// or stop it at any step.
+// one: it stays a clone, which shares the supervisor's memory, and walks programs
+// of system calls (internal/sys) that the supervisor prepared, where it could
+// allocate and fail in comfort. So the plan of a set-up is data. It can be
+// printed and compared, and a test can fail or stop it at any step.
+//
+// Sharing memory with a supervisor is safe as long as nobody in the sandbox gets
+// at the stage. It keeps its capabilities in the sandbox's user namespace, and a
+// process may be traced, or looked into through /proc, only by one that has no
+// fewer (cap_ptrace_access_check in security/commoncap.c); the command has none.
+// Who builds a sandbox hides /proc/1 as well, of which the command line is open
+// to everyone.
 //
 // # Protocol
 //

@@ -8,9 +8,9 @@ import (
 	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
-// stage is all that the second stage needs, as plain numbers: it lives in the
-// supervisor's heap and is read and written by the forked copy, which has no
-// garbage collector. Addresses of its own fields are taken beforehand.
+// stage is all that the second stage needs, as plain numbers. It lives in the
+// supervisor's heap, and once the stage is cloned only that reads and writes it:
+// the two share memory. Addresses of its own fields are taken beforehand.
 type stage struct {
 	regs     sys.Regs
 	prologue sys.Runnable // PID 1: closes what is not its own
@@ -75,7 +75,7 @@ func (s *stage) bind() {
 	s.selfAddr = sys.Addr(s)
 }
 
-// The functions below run in the forked child: no allocation, no stack growth,
+// The functions below run in the cloned child: no allocation, no stack growth,
 // no pointer writes, no calls but of functions like them.
 
 //go:nosplit

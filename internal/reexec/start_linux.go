@@ -3,7 +3,6 @@ package reexec
 import (
 	"errors"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -124,20 +123,21 @@ func Start(cfg *Config) (*Child, error) {
 		PidFD:      uint64(sys.Addr(&pidfd)),
 		ExitSignal: uint64(unix.SIGCHLD),
 	}
-	pid, err := sys.Fork(args, stageMain, sys.Addr(st))
+	task, err := sys.Clone(args, stageMain, sys.Addr(st))
 	unix.Close(pair[1])
-	runtime.KeepAlive(prologue)
-	runtime.KeepAlive(epilogue)
 	if err != nil {
 		unix.Close(pair[0])
 		return nil, &StepError{Stage: "clone", Step: "clone3", Errno: errnoOf(err)}
 	}
-	// From here on the stage reads only its own copy of the memory, as it was
-	// at the clone: mem and the programs may be collected.
-	runtime.KeepAlive(&mem)
-	runtime.KeepAlive(st)
-	return &Child{pid: pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg}, nil
+	// The stage runs in this memory until it has been waited for, whatever
+	// becomes of the Child.
+	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg}
+	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue})
+	return c, nil
 }
+
+// stages keeps the memory of running stages reachable.
+var stages sync.Map
 
 func argBytes(cfg *Config) int {
 	n := 256
@@ -336,6 +336,7 @@ func (c *Child) Close(done bool) error {
 		}
 	}
 	unix.Close(c.pidfd)
+	stages.Delete(c)
 	return err
 }
 

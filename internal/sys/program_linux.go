@@ -40,7 +40,6 @@ type Regs [numRegs]uintptr
 const (
 	callFail  = ^uintptr(0) - iota // fails with the errno in the first argument
 	callStore                      // *(int32*)arg0 = arg1
-	callZero                       // memset(arg0, 0, arg1)
 )
 
 // A call is one system call. Its size matters: a strict run makes about 250.
@@ -212,11 +211,6 @@ func (p *Program) Store32(b []byte, off int, v Value) {
 	p.Call(0, Step{Name: "store"}, callStore, addr, v)
 }
 
-// Zero appends a step that clears n bytes at the address.
-func (p *Program) Zero(addr uintptr, n int) {
-	p.Call(0, Step{Name: "zero"}, callZero, Imm(addr), Imm(n))
-}
-
 // InjectFault makes call i fail with e without reaching the kernel.
 func (p *Program) InjectFault(i int, e syscall.Errno) {
 	p.calls[i] = call{nr: callFail, args: [6]uintptr{uintptr(e)}, name: p.calls[i].name, path: p.calls[i].path}
@@ -265,7 +259,7 @@ func (p *Program) Runnable() Runnable {
 // the number of calls that succeeded and the errno of the one that failed, 0 if
 // none did.
 //
-// It may run in a child of Fork or Vfork: it does not allocate, split the
+// It may run in a child of Clone or Vfork: it does not allocate, split the
 // stack, write pointers or take locks.
 //
 //go:nosplit
@@ -288,11 +282,6 @@ func (r Runnable) Run(regs *Regs) (done uintptr, errno uintptr) {
 			e = a[0]
 		case callStore:
 			*(*int32)(*(*unsafe.Pointer)(unsafe.Pointer(&a[0]))) = int32(a[1])
-		case callZero:
-			for i := uintptr(0); i < a[1]; i++ {
-				q := a[0] + i
-				*(*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&q))) = 0
-			}
 		default:
 			res, e = Raw(c.nr, a[0], a[1], a[2], a[3], a[4], a[5])
 		}

@@ -1,7 +1,6 @@
 package sys
 
 import (
-	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -70,49 +69,79 @@ func beforeFork()
 //go:linkname afterFork syscall.runtime_AfterFork
 func afterFork()
 
-// rawVfork makes clone3(2) with memory shared with the parent, which is why it
-// keeps its return address in a register; implemented in assembly.
+// rawVfork makes clone3(2) with memory and stack shared with the parent, which is
+// why it keeps its return address in a register; implemented in assembly.
 //
 //go:noescape
 func rawVfork(args uintptr, size uintptr) (pid, errno uintptr)
 
-// Fork clones a process that shares nothing it could write with the caller and
-// runs child(arg) in it. The child starts with every signal blocked; child must
-// not return, and is bound by what [Runnable.Run] is bound by. The caller gets
-// the child's pid.
+// rawClone makes clone3(2) with memory shared with the parent and a stack of the
+// child's own, on which the child calls start's function, a *childStart;
+// implemented in assembly.
+//
+//go:noescape
+func rawClone(args uintptr, size uintptr, start uintptr) (pid, errno uintptr)
+
+// childStart is what a child of rawClone runs. Assembly knows its layout.
+type childStart struct {
+	fn  func(arg uintptr)
+	arg uintptr
+}
+
+// stackSize is room for what a child runs. None of it splits the stack, so that
+// the linker bounds it at 800 bytes.
+const stackSize = 16 << 10
+
+// A Task is a process that Clone started. It runs in memory that belongs to this
+// process; who holds the Task keeps that alive.
+type Task struct {
+	Pid   int
+	start *childStart
+	stack []byte
+}
+
+// Clone clones a process that shares this one's memory and nothing else that it
+// could write (not descriptors, not the working directory), and runs child(arg)
+// in it, on a stack of its own. Sharing is what makes it cheap: no page tables
+// are copied, and neither side meets a fault for a page that both had.
+//
+// The child starts with every signal blocked; child must not return, and is
+// bound by what [Runnable.Run] is bound by. It must touch only memory that was
+// set aside for it, and the caller must not: both run at once. All that it
+// touches, and the Task, must be reachable until the process has been waited for.
 //
 //	long clone3(struct clone_args *args, size_t size);
 //
-// Preconditions: args.Stack is 0 and CLONE_VM is not in args.Flags.
+// Preconditions: args has neither a stack nor CLONE_VM in its flags.
 //
 //go:norace
-func Fork(args *CloneArgs, child func(arg uintptr), arg uintptr) (pid int, err error) {
+func Clone(args *CloneArgs, child func(arg uintptr), arg uintptr) (*Task, error) {
+	t := &Task{start: &childStart{child, arg}, stack: make([]byte, stackSize)}
+	a := *args
+	a.Flags |= unix.CLONE_VM
+	a.Stack = uint64(address(unsafe.Pointer(&t.stack[0]))) &^ 15
+	a.StackSize = stackSize - 16
+	ptr, start := Addr(&a), Addr(t.start)
 	// As in syscall.forkExec: no other goroutine creates a descriptor between
-	// its creation and its close-on-exec flag while a fork is under way.
+	// its creation and its close-on-exec flag while a clone is under way.
 	syscall.ForkLock.Lock()
-	pid, errno := fork(args, child, arg)
+	pid, errno := clone(ptr, start)
 	syscall.ForkLock.Unlock()
-	runtime.KeepAlive(args)
+	runtime.KeepAlive(&a)
 	if errno != 0 {
-		return 0, syscall.Errno(errno)
+		return nil, syscall.Errno(errno)
 	}
-	return pid, nil
+	t.Pid = int(pid)
+	return t, nil
 }
 
 //go:noinline
 //go:norace
-//go:nocheckptr
-func fork(args *CloneArgs, child func(arg uintptr), arg uintptr) (int, uintptr) {
+func clone(args, start uintptr) (pid, errno uintptr) {
 	beforeFork()
-	pid, errno := Raw(unix.SYS_CLONE3, uintptr(unsafe.Pointer(args)), CloneArgsSize, 0, 0, 0, 0)
-	if errno != 0 || pid != 0 {
-		afterFork()
-		return int(pid), errno
-	}
-	child(arg)
-	for {
-		Raw(unix.SYS_EXIT_GROUP, 253, 0, 0, 0, 0, 0)
-	}
+	pid, errno = rawClone(args, CloneArgsSize, start)
+	afterFork()
+	return pid, errno
 }
 
 // Vfork clones a process that shares the caller's memory and stack, runs
@@ -120,7 +149,7 @@ func fork(args *CloneArgs, child func(arg uintptr), arg uintptr) (int, uintptr) 
 // exits. The child must not return: by the time that the parent goes on, it has
 // overwritten every frame below this one.
 //
-// Preconditions: the caller is a child of Fork, and args is the address of a
+// Preconditions: the caller is a child of Clone, and args is the address of a
 // CloneArgs with CLONE_VM|CLONE_VFORK and no stack.
 //
 //go:nosplit
@@ -135,35 +164,6 @@ func Vfork(args uintptr, child func(arg uintptr), arg uintptr) (pid, errno uintp
 	for {
 		Raw(unix.SYS_EXIT_GROUP, 253, 0, 0, 0, 0, 0)
 	}
-}
-
-// ArgvArea returns where the kernel put this process's arguments and
-// environment: what /proc/PID/cmdline and /proc/PID/environ show. A forked
-// child that lives on clears it, because its cmdline is readable to anyone who
-// sees the process.
-func ArgvArea() (addr uintptr, size int) {
-	if len(os.Args) == 0 || os.Args[0] == "" {
-		return 0, 0
-	}
-	// The runtime does not copy the strings of os.Args and os.Environ: they
-	// are the kernel's, in one piece, the arguments first (execve(2)).
-	start := uintptr(unsafe.Pointer(unsafe.StringData(os.Args[0])))
-	end := start
-	grow := func(s string) {
-		if s == "" {
-			return
-		}
-		a := uintptr(unsafe.Pointer(unsafe.StringData(s)))
-		// A caller may have replaced elements by strings of its own; the
-		// kernel's area is contiguous, so anything else breaks the chain.
-		if a >= end && a-end <= 64 {
-			end = a + uintptr(len(s)) + 1
-		}
-	}
-	for _, s := range os.Args {
-		grow(s)
-	}
-	return start, int(end - start)
 }
 
 // Prctl is prctl(2).

@@ -48,10 +48,18 @@ type Stdio struct {
 
 	// Extra files become descriptors 3, 4, … of the command.
 	Extra []*os.File
+
+	// Starting, if not nil, is called once set-up is under way and before the
+	// command can run: what takes time and must be in place by then has its
+	// place there. It is not called if set-up fails early.
+	Starting func()
 }
 
 // A Process is a command that runs in a sandbox, together with everything that
 // it started.
+//
+// Once the command and everything else is gone, Signal, Terminate and Kill
+// report ESRCH or os.ErrProcessDone.
 type Process interface {
 	// Signal sends a signal to the command.
 	Signal(sig syscall.Signal) error

@@ -158,7 +158,14 @@ func (r *run) end(why Reason) {
 	}
 	// A run counts as ended by us only if there was something left to end: a
 	// command that was gone when the timer fired was not timed out.
-	if r.proc.Terminate() != nil {
+	switch err := r.proc.Terminate(); {
+	case errors.Is(err, syscall.ESRCH), errors.Is(err, os.ErrProcessDone):
+		return
+	case err != nil:
+		// There is something, and it does not listen.
+		if r.proc.Kill() == nil {
+			r.ended = why
+		}
 		return
 	}
 	r.ended = why

@@ -28,6 +28,7 @@ type fake struct {
 	command   func(*fakeProcess)
 	status    Status
 	gone      bool
+	deaf      bool
 
 	last *fakeProcess
 }
@@ -41,7 +42,7 @@ func (f *fake) Start(_ context.Context, _ *policy.Policy, stdio Stdio) (Process,
 	if f.start != nil {
 		return nil, f.start
 	}
-	p := &fakeProcess{status: f.status, gone: f.gone, killed: make(chan struct{}), terminated: make(chan struct{}), done: make(chan struct{}), signals: make(chan syscall.Signal, 10)}
+	p := &fakeProcess{status: f.status, gone: f.gone, deaf: f.deaf, killed: make(chan struct{}), terminated: make(chan struct{}), done: make(chan struct{}), signals: make(chan syscall.Signal, 10)}
 	for _, to := range []struct {
 		from *os.File
 		to   **os.File
@@ -72,6 +73,7 @@ type fakeProcess struct {
 	status           Status
 	holds            bool // keep the streams open after the end
 	gone             bool // Terminate finds nothing
+	deaf             bool // Terminate cannot be delivered
 	killed           chan struct{}
 	terminated, done chan struct{}
 	signals          chan syscall.Signal
@@ -94,6 +96,9 @@ func (p *fakeProcess) Terminate() error {
 	p.touch()
 	if p.gone {
 		return os.ErrProcessDone
+	}
+	if p.deaf {
+		return syscall.EAGAIN
 	}
 	p.termOnce.Do(func() { close(p.terminated) })
 	return nil
@@ -199,6 +204,13 @@ func TestTimeout(t *testing.T) {
 		time.Sleep(limit + grace)
 		if res.Reason != ReasonExit || d.last.late {
 			t.Errorf("got %+v, signalled after the end: %v", res, d.last.late)
+		}
+	})
+	t.Run("does not listen", func(t *testing.T) {
+		d := &fake{deaf: true, command: func(p *fakeProcess) { <-p.killed }}
+		res, _ := Run(context.Background(), d, testPolicy(limits), RunOptions{})
+		if res.Reason != ReasonTimeout || res.ExitCode != ExitTimeout {
+			t.Errorf("got %+v, want a timeout", res)
 		}
 	})
 	t.Run("gone when the timer fires", func(t *testing.T) {

@@ -119,6 +119,9 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 			files = append(files, f)
 		}
 	}
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
 	proc.p, err = os.StartProcess(file, spec.Args, &os.ProcAttr{
 		Dir:   spec.Cwd,
 		Env:   env,

@@ -215,8 +215,9 @@ func (b *lowering) op(o *Op) {
 		b.mountpoint(o)
 		b.attach(o)
 	case Devpts:
-		// Every mount of devpts is an instance of its own since Linux 4.7.
-		b.filesystem(b.tree, "devpts", o.Target, o.Attr, "ptmxmode", "0666", "mode", "0620")
+		// Every mount of devpts is an instance of its own since Linux 4.7. All
+		// instances share kernel.pty.max, of which this is to leave the rest.
+		b.filesystem(b.tree, "devpts", o.Target, o.Attr, "ptmxmode", "0666", "mode", "0620", "max", "64")
 		b.mountpoint(o)
 		b.attach(o)
 	case Mask:

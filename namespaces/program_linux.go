@@ -22,6 +22,25 @@ func AppendIDMaps(p *sys.Program, uidMap, gidMap string) {
 	write("/proc/self/gid_map", gidMap)
 }
 
+// AppendLimits appends the calls that bound what the processes of a new user
+// namespace take from the caller's budgets, which the kernel counts in it and in
+// every namespace above: no user namespaces of their own at all, whatever the
+// system call filter says, and half of the usual inotify instances. See
+// namespaces(7) and /proc/sys/user.
+//
+// Preconditions of the program: CAP_SYS_RESOURCE in the user namespace, and the
+// ids are mapped.
+func AppendLimits(p *sys.Program) {
+	fd := p.NewReg()
+	for _, l := range [...][2]string{{"max_user_namespaces", "0"}, {"max_inotify_instances", "64"}} {
+		path := "/proc/sys/user/" + l[0]
+		open := p.Call(fd, sys.Step{Name: "open", Path: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		open.AllowSkip(unix.ENOENT, 2) // a kernel without it
+		p.Call(0, sys.Step{Name: "write", Path: path}, unix.SYS_WRITE, fd.Value(), p.Data(l[1]), sys.Imm(len(l[1])))
+		p.Call(0, sys.Step{Name: "close", Path: path}, unix.SYS_CLOSE, fd.Value())
+	}
+}
+
 // ifreq is struct ifreq of netdevice(7) with flags in its union.
 type ifreq struct {
 	name  [unix.IFNAMSIZ]byte

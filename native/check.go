@@ -45,7 +45,6 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 	no(o.ZOS != nil, "oci.zos")
 	no(o.FreeBSD != nil, "oci.freebsd")
 	if pr := o.Process; pr != nil {
-		no(pr.ConsoleSize != nil, "oci.process.consoleSize")
 		no(len(pr.User.AdditionalGids) != 0, "oci.process.user.additionalGids")
 		no(pr.User.Umask != nil, "oci.process.user.umask")
 		no(pr.User.Username != "", "oci.process.user.username")

@@ -59,7 +59,7 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 		switch {
 		case e.Errno == syscall.ENOSYS:
 			return "the mount API is missing (before Linux 5.12) or filtered", "run on Linux 5.12 or later" + elsewhere
-		case (e.Errno == syscall.EPERM || e.Errno == syscall.EACCES) && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
+		case (e.Errno == syscall.EPERM || e.Errno == syscall.EACCES) && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "move_mount") && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
 			return apparmorCause, apparmorFix + elsewhere
 		case e.Errno == syscall.EPERM && e.Path == "proc" || e.Errno == syscall.EPERM && e.Path == "/proc":
 			return "a new /proc is forbidden because parts of this one are hidden, as in most containers", "docker run --security-opt systempaths=unconfined" + elsewhere
@@ -67,11 +67,13 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 			return "mounting is forbidden in user namespaces here", "allow it (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)" + elsewhere
 		case e.Step == "pivot_root" && e.Errno == syscall.EINVAL:
 			return "the host's root is an initramfs, which cannot be left by pivot_root(2)", "switch to a real root file system first (switch_root)"
+		case e.Step == "openat2" && e.Errno == syscall.EACCES:
+			return "", "the path, or a directory above it, is not open to this id without privilege, which a sandbox does not have, root's either"
 		case e.Step == "openat2" && e.Errno == syscall.ELOOP:
 			return "", "a part of this path became a symbolic link while the sandbox was set up; if that was you, run again"
 		}
 	case policy.LayerLandlock:
-		return "Landlock refused the rules", "boot with lsm=landlock,… (Linux 5.13 or later); or go without it: --allow-degraded landlock"
+		return "Landlock refused the rules", "please report this, with the message: the kernel has Landlock"
 	case policy.LayerSeccomp:
 		return "the kernel refused the system call filter", "run on a kernel with CONFIG_SECCOMP_FILTER"
 	case policy.LayerNoNewPrivs:

@@ -46,6 +46,7 @@ const (
 type lowered struct {
 	tree    mounts.Tree
 	ruleset landlock.Ruleset
+	dev     bool // the sandbox has the usual device nodes
 }
 
 // devices are the nodes that every sandbox has; see "Default Devices" in the
@@ -280,6 +281,28 @@ func (l *lowering) mount(m *specs.Mount) error {
 	}
 	l.entries = append(l.entries, e)
 	l.grant(m.Destination, rights(access), !e.IsDir)
+	if e.Kind == mounts.Bind {
+		return l.hideIn(e.Source, e.Target)
+	}
+	return nil
+}
+
+// hideIn hides what rules hide below a source also where a bind shows it under
+// another name.
+func (l *lowering) hideIn(source, target string) error {
+	for i := range l.p.Files {
+		f := &l.p.Files[i]
+		if f.Access != policy.Hide || !within(f.Path, source) {
+			continue
+		}
+		node, err := l.host.Lookup(f.Path)
+		if err != nil {
+			return err
+		}
+		if node.Kind == NodeFile || node.Kind == NodeDir {
+			l.masks = append(l.masks, mounts.Entry{Kind: mounts.Mask, Target: target + f.Path[len(source):], IsDir: node.Kind == NodeDir, Optional: true})
+		}
+	}
 	return nil
 }
 
@@ -344,6 +367,7 @@ func size(s string) (uint64, error) {
 // dev lowers the minimal /dev: part of the read-only root, with the device nodes
 // of the host bound into it.
 func (l *lowering) dev() {
+	l.out.dev = true
 	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Dir, Target: "/dev"})
 	l.grant("/dev", landlock.Read, false)
 	for _, d := range devices {
@@ -358,8 +382,10 @@ func (l *lowering) dev() {
 	}
 }
 
+// device shows a device node. Read-only is the node, not the device: its mode,
+// owner and times are the host's.
 func (l *lowering) device(source, target string) {
-	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Device, Target: target, Source: source, Attr: mounts.NoExec})
+	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Device, Target: target, Source: source, Attr: mounts.NoExec | mounts.ReadOnly})
 	l.grant(target, landlock.ReadFile|landlock.WriteFile|landlock.IoctlDev, true)
 }
 

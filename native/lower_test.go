@@ -212,6 +212,7 @@ func TestCandidates(t *testing.T) {
 var covered = map[string]string{
 	"Version":                 "for other runtimes",
 	"Process.Terminal":        "config",
+	"Process.ConsoleSize":     "terminal",
 	"Process.User.UID":        "the id maps say it",
 	"Process.User.GID":        "the id maps say it",
 	"Process.Args":            "config",

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -32,7 +33,7 @@ func (d Driver) Available(ctx context.Context) error {
 	p := &policy.Policy{
 		OCI: &specs.Spec{
 			Process: &specs.Process{Args: []string{"/"}, Cwd: "/", NoNewPrivileges: true},
-			Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Options: []string{"ro"}}},
+			Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Options: []string{"ro"}}, {Destination: "/dev", Type: "tmpfs"}},
 			Linux: &specs.Linux{
 				UIDMappings: id(os.Geteuid()), GIDMappings: id(os.Getegid()),
 			},
@@ -103,7 +104,11 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, explain(err)
 	}
-	// The second stage is at work by now. Meanwhile the cgroup is made.
+	// The second stage is at work by now. Meanwhile the cgroup is made, and
+	// what the caller wants in place.
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
 	if s.group != nil {
 		if err := s.group.Create(); err != nil {
 			child.Close(false)
@@ -111,8 +116,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		}
 	}
 	if err := child.Go(); err != nil && !errors.Is(err, syscall.ESRCH) {
-		child.Close(false)
-		s.group.Remove()
+		child.Close(false) // release removes the cgroup
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0]}
@@ -133,8 +137,7 @@ type starter struct {
 	layers   policy.Layers
 	degraded policy.Layers
 
-	stdio  []int // what becomes descriptors 0, 1, 2, … of the command
-	opened []int // descriptors to close once the stage has its copies
+	stdio  []stream // what becomes descriptors 0, 1, 2, … of the command
 	bpf    seccomp.Program
 	abi    int
 	label  string // what is written to attr/exec, with the file below attr
@@ -144,63 +147,91 @@ type starter struct {
 }
 
 func (s *starter) release() {
-	for _, fd := range s.opened {
-		unix.Close(fd)
-	}
 	if s.group != nil {
 		s.group.Remove()
 		s.group.Close()
 	}
 }
 
+// A stream is what one of the command's first descriptors is: a descriptor of
+// this process, or a device that is opened in the sandbox.
+type stream struct {
+	fd    int
+	node  string // below the sandbox's root, "" for fd
+	flags int    // to open node with
+}
+
 // streams collects the descriptors that the command gets.
 func (s *starter) streams(stdio driver.Stdio) error {
-	files := [3]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}
-	null := -1
 	add := func(f *os.File) error {
-		var fd int
-		if f == nil {
-			if null < 0 {
-				var err error
-				if null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
-					return &driver.SetupError{Driver: Name, Err: err}
-				}
-				s.opened = append(s.opened, null)
-			}
-			fd = null
-		} else {
-			fd = int(f.Fd())
+		if f == nil && !s.low.dev {
+			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "open", Path: "/dev/null", Err: syscall.ENOENT},
+				Fix: "a sandbox without /dev needs all three standard streams"}
 		}
+		if f == nil {
+			s.stdio = append(s.stdio, stream{node: "dev/null", flags: unix.O_RDWR})
+			return nil
+		}
+		fd := int(f.Fd())
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
 			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "fstat", Path: "descriptor " + itoa(len(s.stdio)), Err: err}}
 		}
-		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		var rights landlock.Access
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFDIR:
 			// openat(2) from a directory leads anywhere on the host.
 			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "pass", Path: "descriptor " + itoa(len(s.stdio)), Err: syscall.EISDIR},
 				Fix: "a directory as a standard stream would open the host's file system to the command"}
+		case unix.S_IFCHR:
+			if node := s.ownNode(st.Rdev); node != "" {
+				// The sandbox's own: through the host's descriptor fchmod(2)
+				// would change the host's device.
+				flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+				if err != nil {
+					return &driver.SetupError{Driver: Name, Err: err}
+				}
+				s.stdio = append(s.stdio, stream{node: node, flags: flags & unix.O_ACCMODE})
+				return nil
+			}
+			rights = streamRights(fd)
+		case unix.S_IFREG, unix.S_IFBLK:
+			rights = streamRights(fd)
 		}
-		s.stdio = append(s.stdio, fd)
-		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFREG, unix.S_IFCHR, unix.S_IFBLK:
-			s.low.ruleset.FDs = append(s.low.ruleset.FDs, landlock.FDRule{FD: fd, Access: streamRights(fd)})
+		s.stdio = append(s.stdio, stream{fd: fd})
+		if rights != 0 {
+			s.low.ruleset.FDs = append(s.low.ruleset.FDs, landlock.FDRule{FD: fd, Access: rights})
 		}
 		return nil
 	}
-	for _, f := range files {
+	for _, f := range [...]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr} {
 		if err := add(f); err != nil {
 			return err
 		}
 	}
 	for _, f := range stdio.Extra {
-		if f == nil {
-			continue
-		}
 		if err := add(f); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ownNode is the path of the sandbox's own node for a device that every sandbox
+// has and that is the same for all who open it, "" for another.
+func (s *starter) ownNode(rdev uint64) string {
+	if !s.low.dev {
+		return ""
+	}
+	switch rdev {
+	case unix.Mkdev(1, 3):
+		return "dev/null"
+	case unix.Mkdev(1, 5):
+		return "dev/zero"
+	case unix.Mkdev(1, 7):
+		return "dev/full"
+	}
+	return ""
 }
 
 // streamRights are what /dev/stdout and its like may be opened for again: what
@@ -291,7 +322,7 @@ func sysfs(path string) string {
 // without notes that a layer cannot be had, or reports that it may not be
 // missing.
 func (s *starter) without(l policy.Layers, cause, fix string, err error) error {
-	if s.p.Require&l != 0 && s.p.Degrade&l != l || s.p.Degrade&l == 0 {
+	if s.p.Degrade&l != l || s.p.Require&l&^s.p.Degrade != 0 {
 		if fix != "" {
 			fix += "; or "
 		}
@@ -400,19 +431,32 @@ func (s *starter) clone(cfg *reexec.Config) (*reexec.Child, error) {
 	// map that the stage may write itself gives up setgroups(2). Credentials
 	// are the thread's own in Linux, so the rest of this process keeps its.
 	groups, err := unix.Getgroups()
-	if err != nil || len(groups) == 0 {
+	gid := os.Getegid()
+	if err != nil || !slices.ContainsFunc(groups, func(g int) bool { return g != gid }) {
 		return reexec.Start(cfg)
 	}
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := sys.SetThreadGroups(nil); err != nil {
-		return nil, err
+	switch err := sys.SetThreadGroups(nil); err {
+	case nil:
+	case unix.EPERM:
+		// Root of a user namespace or container that may not: as for an
+		// ordinary user, they stay.
+		runtime.UnlockOSThread()
+		return reexec.Start(cfg)
+	default:
+		runtime.UnlockOSThread()
+		return nil, &reexec.StepError{Stage: "clone", Step: "setgroups", Errno: unix.EINVAL}
 	}
 	child, err := reexec.Start(cfg)
-	if e := sys.SetThreadGroups(groups); e != nil && err == nil {
-		child.Close(false)
+	if e := sys.SetThreadGroups(groups); e != nil {
+		// The thread stays locked, and ends with this goroutine: nobody else
+		// is to run without the groups.
+		if err == nil {
+			child.Close(false)
+		}
 		return nil, e
 	}
+	runtime.UnlockOSThread()
 	return child, err
 }
 
@@ -487,11 +531,9 @@ func (p *process) Pty() *os.File                   { return p.pty }
 
 // Kill ends PID 1 of the sandbox, and so everything in it.
 func (p *process) Kill() error {
-	err := p.child.Kill()
-	if err == nil {
-		p.killed.Store(true)
-	}
-	return err
+	// Before the signal: Wait may see the end at once.
+	p.killed.Store(true)
+	return p.child.Kill()
 }
 
 // Wait returns once nothing of the sandbox is left.

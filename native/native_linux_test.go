@@ -165,6 +165,76 @@ func TestDirectoryAsStream(t *testing.T) {
 	}
 }
 
+// TestDeviceNodes: the nodes in /dev are the host's, and their owner may be the
+// command's id. Neither by path nor through a standard stream can they change.
+func TestDeviceNodes(t *testing.T) {
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	before, err := null.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `import os
+for what in 0, 1, "/dev/null", "/dev/stdin":
+    for act in (lambda: os.chmod(what, 0o600)), (lambda: os.utime(what)):
+        try: act(); os.write(2, b"changed\n")
+        except OSError as e: os.write(2, (e.strerror + "\n").encode())
+os.write(1, b"x"); assert os.read(0, 1) == b""
+`
+	p := resolve(t, t.TempDir(), nil, "/usr/bin/python3", "-c", script)
+	r, w, _ := os.Pipe()
+	defer r.Close()
+	proc, err := native.Driver{}.Start(context.Background(), p, driver.Stdio{Stdin: null, Stdout: null, Stderr: w})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := proc.Wait(); err != nil || st.ExitCode != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	out, _ := io.ReadAll(r)
+	if want := strings.Repeat("Read-only file system\n", 8); string(out) != want {
+		t.Errorf("%q", out)
+	}
+	if after, _ := os.Stat("/dev/null"); after.Mode() != before.Mode() || !after.ModTime().Equal(before.ModTime()) {
+		t.Errorf("the host's /dev/null changed: %v %v", after.Mode(), after.ModTime())
+	}
+}
+
+// TestStreamOrder: any stream may be any descriptor of this process.
+func TestStreamOrder(t *testing.T) {
+	r, w, _ := os.Pipe()
+	defer r.Close()
+	// stderr and stdout are one file, and stdin is a device of the sandbox.
+	p := resolve(t, t.TempDir(), nil, "sh", "-c", "cat; echo out; echo err >&2; echo three >&3")
+	proc, err := native.Driver{}.Start(context.Background(), p, driver.Stdio{Stdout: w, Stderr: w, Extra: []*os.File{w, nil, w}})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := proc.Wait(); err != nil || st.ExitCode != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if out, _ := io.ReadAll(r); string(out) != "out\nerr\nthree\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+// TestUserNamespaceLimit: no user namespace can be made inside even where no
+// filter forbids it.
+func TestUserNamespaceLimit(t *testing.T) {
+	p := resolve(t, t.TempDir(), nil, "unshare", "-U", "true")
+	p.Seccomp = ""
+	p.Require &^= policy.LayerSeccomp
+	out, res, err := output(t, p)
+	if err != nil || res.ExitCode == 0 || !strings.Contains(out, "No space left") {
+		t.Errorf("%q, %+v, %v; want ENOSPC", out, res, err)
+	}
+}
+
 // TestExtraFiles: files passed on purpose arrive as 3, 4, …, and nothing else.
 func TestExtraFiles(t *testing.T) {
 	r1, w1, _ := os.Pipe()

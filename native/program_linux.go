@@ -1,6 +1,8 @@
 package native
 
 import (
+	"slices"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -34,6 +36,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	init := &sys.Program{}
 	init.Grow(384, 8<<10)
 	namespaces.AppendIDMaps(init, uidMap, gidMap)
+	namespaces.AppendLimits(init)
 	init.Call(0, sys.Step{Name: "prctl", Path: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
 	root, err := mounts.Append(init, &s.low.tree)
 	if err != nil {
@@ -55,7 +58,19 @@ func (s *starter) config() (*reexec.Config, error) {
 	}
 	var slave sys.Reg
 	if oci.Process.Terminal {
-		slave = terminal(init, root)
+		slave = terminal(init, root, oci.Process.ConsoleSize)
+	}
+	sources := make([]sys.Value, len(s.stdio))
+	for i := range s.stdio {
+		st := &s.stdio[i]
+		if st.node == "" {
+			sources[i] = sys.Imm(st.fd)
+			continue
+		}
+		fd := init.NewReg()
+		init.Call(fd, sys.Step{Name: "openat", Path: "/" + st.node}, unix.SYS_OPENAT, root.Value(), init.Str(st.node),
+			sys.Imm(st.flags|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
+		sources[i] = fd.Value()
 	}
 
 	start := &sys.Program{}
@@ -64,7 +79,11 @@ func (s *starter) config() (*reexec.Config, error) {
 	cmd.Grow(128, 4<<10)
 
 	cfg := &reexec.Config{CloneFlags: flags, Init: init, Start: start, Command: cmd, After: &sys.Program{}}
-	cfg.Keep = append(cfg.Keep, s.stdio...)
+	for i := range s.stdio {
+		if s.stdio[i].node == "" {
+			cfg.Keep = append(cfg.Keep, s.stdio[i].fd)
+		}
+	}
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
 			cfg.Keep = append(cfg.Keep, slot.ParentFD)
@@ -101,9 +120,12 @@ func (s *starter) config() (*reexec.Config, error) {
 	if ruleset != 0 {
 		landlock.AppendRestrict(cmd, ruleset)
 	}
-	descriptors(cmd, s.stdio, slave)
+	descriptors(cmd, s.stdio, sources, slave)
 	rlimits(cmd, oci.Process.Rlimits)
 	rlimits(cmd, s.limits)
+	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
+	// kernel without keys.
+	cmd.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
 	// The stage has every signal blocked; dispositions are the defaults
 	// (CLONE_CLEAR_SIGHAND).
 	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
@@ -142,12 +164,15 @@ func setLabel(p *sys.Program, proc sys.Reg, attr, label string) {
 // terminal opens a pseudo-terminal of the sandbox's own devpts, passes its
 // master to the supervisor and leaves the slave in the result; see
 // ioctl_tty(2).
-func terminal(p *sys.Program, root sys.Reg) sys.Reg {
+func terminal(p *sys.Program, root sys.Reg, size *specs.Box) sys.Reg {
 	master, slave := p.NewReg(), p.NewReg()
 	step := sys.Step{Name: "terminal", Path: "/dev/pts/ptmx"}
 	p.Call(master, step, unix.SYS_OPENAT, root.Value(), p.Str("dev/pts/ptmx"), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
 	p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSPTLCK), sys.Ptr(p, new(int32)))
 	p.Call(slave, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCGPTPEER), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
+	if size != nil {
+		p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSWINSZ), sys.Ptr(p, &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)}))
+	}
 	reexec.SendTerminal(p, master.Value())
 	p.Call(0, step, unix.SYS_CLOSE, master.Value())
 	return slave
@@ -163,31 +188,37 @@ func joinV1(p *sys.Program, parent int, name string) {
 	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data("0"), sys.Imm(1))
 }
 
-// descriptors makes the given ones 0, 1, 2, … and closes every other.
-func descriptors(p *sys.Program, fds []int, slave sys.Reg) {
-	n := len(fds)
-	src := make([]sys.Value, n)
-	for i, fd := range fds {
-		src[i] = sys.Imm(fd)
-		if slave != 0 && i < 3 {
-			src[i] = slave.Value()
+// descriptors makes the given streams 0, 1, 2, … and closes every other
+// descriptor. A slave takes the place of the first three.
+func descriptors(p *sys.Program, streams []stream, sources []sys.Value, slave sys.Reg) {
+	n := len(streams)
+	src := slices.Clone(sources)
+	// What could be overwritten before its turn comes moves out of the way: a
+	// descriptor below n, and one whose number is known only then.
+	away := func(v sys.Value) sys.Value {
+		r := p.NewReg()
+		p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, v, sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
+		return r.Value()
+	}
+	if slave != 0 {
+		v := away(slave.Value())
+		for i := range min(3, n) {
+			src[i] = v
+		}
+	}
+	inPlace := func(i int) bool {
+		return streams[i].node == "" && streams[i].fd == i && (slave == 0 || i >= 3)
+	}
+	for i := range streams {
+		if slave != 0 && i < 3 || inPlace(i) {
 			continue
 		}
-		if fd != i && fd < n {
-			// It would be overwritten before its turn comes.
-			r := p.NewReg()
-			p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, sys.Imm(fd), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
-			src[i] = r.Value()
+		if streams[i].node != "" || streams[i].fd < n {
+			src[i] = away(src[i])
 		}
 	}
-	if slave != 0 && n > 3 {
-		// The slave's number is known only then, and could be one of these.
-		r := p.NewReg()
-		p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, slave.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
-		src[0], src[1], src[2] = r.Value(), r.Value(), r.Value()
-	}
-	for i, fd := range fds {
-		if fd == i && (slave == 0 || i >= 3) {
+	for i := range streams {
+		if inPlace(i) {
 			p.Call(0, sys.Step{Name: "fcntl", Path: "F_SETFD"}, unix.SYS_FCNTL, sys.Imm(i), sys.Imm(unix.F_SETFD), sys.Imm(0))
 			continue
 		}

@@ -138,15 +138,13 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	defer term.restore()
 	signals := make(chan os.Signal, 16)
 	ro.Signals = signals
-	// Signals are caught once the command runs: starting the runtime's signal
-	// thread costs a run half a millisecond, unless it does so while the
-	// command starts. Until then a signal ends sbxrun, and the sandbox with it.
-	ro.Started = func(proc driver.Process) func() {
-		catch(signals, p.OCI.Process.Terminal)
-		if p.OCI.Process.Terminal {
-			return term.attach(proc)
-		}
-		return nil
+	// Catching signals takes the runtime about as long as the sandbox takes to
+	// be mounted, and so is done meanwhile. A signal before that ends sbxrun,
+	// and the sandbox with it.
+	ro.Stdio.Starting = func() { catch(signals, p.OCI.Process.Terminal) }
+	if p.OCI.Process.Terminal {
+		ro.Started = term.attach
+		p.OCI.Process.ConsoleSize = consoleSize()
 	}
 	res, err := driver.Run(ctx, d, p, ro)
 	if o.hasScript && isNotFound(err) && p.OCI.Process.Args[0] == "bash" {

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
@@ -42,6 +43,16 @@ func catch(to chan<- os.Signal, tty bool) {
 	if len(want) != 0 {
 		signal.Notify(to, want...)
 	}
+}
+
+// consoleSize is the size of the caller's terminal, nil if it has none.
+func consoleSize() *specs.Box {
+	for _, f := range []*os.File{os.Stdout, os.Stdin} {
+		if ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && ws.Row != 0 {
+			return &specs.Box{Height: uint(ws.Row), Width: uint(ws.Col)}
+		}
+	}
+	return nil
 }
 
 // terminal joins the caller's terminal to the command's. The zero value is

@@ -296,9 +296,10 @@ func TestSignals(t *testing.T) {
 					if !within(20*time.Second, func() bool { return exists(ready) }) {
 						f.Error("the command did not start")
 					}
-					// sbxrun begins to catch signals while the command comes up.
-					for _, s := range tt.send {
-						time.Sleep(150 * time.Millisecond)
+					for i, s := range tt.send {
+						if i > 0 {
+							time.Sleep(150 * time.Millisecond)
+						}
 						cmd.Process.Signal(s)
 					}
 				}})

@@ -138,9 +138,8 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	defer term.restore()
 	signals := make(chan os.Signal, 16)
 	ro.Signals = signals
-	// Catching signals takes the runtime about as long as the sandbox takes to
-	// be mounted, and so is done meanwhile. A signal before that ends sbxrun,
-	// and the sandbox with it.
+	// Caught while the sandbox is mounted. A signal before that ends sbxrun, and
+	// the sandbox with it.
 	ro.Stdio.Starting = func() { catch(signals, p.OCI.Process.Terminal) }
 	if p.OCI.Process.Terminal {
 		ro.Started = term.attach

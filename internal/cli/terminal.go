@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/sigpipe"
 )
 
 const (
@@ -31,18 +31,13 @@ func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // catch has the signals that are for the command sent to the channel.
 func catch(to chan<- os.Signal, tty bool) {
-	want := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	want := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
 	if tty {
 		// With a terminal of its own the command learns of a new size from the
 		// kernel, when that terminal is resized.
 		want = want[:len(want)-1]
 	}
-	// nohup(1) and shells without job control start programs with signals
-	// ignored, and mean it.
-	want = slices.DeleteFunc(want, signal.Ignored)
-	if len(want) != 0 {
-		signal.Notify(to, want...)
-	}
+	sigpipe.Notify(to, want...)
 }
 
 // consoleSize is the size of the caller's terminal, nil if it has none.

@@ -30,6 +30,10 @@ type Driver struct {
 	// profiles that are not built in, and CacheDir the directory in which the
 	// results are kept. Both are absolute.
 	SeccompCompiler, CacheDir string
+
+	// Frugal leaves out what only a caller who reports usage needs: the
+	// cgroup's counts are read only of a command that failed, for the verdict.
+	Frugal bool
 }
 
 // Name returns the driver's name.

@@ -119,7 +119,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		child.Close(false) // release removes the cgroup
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
-	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0]}
+	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal}
 	s.group = nil
 	if p.OCI.Process.Terminal {
 		if proc.pty, err = child.Terminal(); err != nil {
@@ -520,6 +520,7 @@ type process struct {
 	degraded policy.Layers
 	begin    int64
 	command  string
+	frugal   bool
 	pty      *os.File
 
 	killed atomic.Bool // by Kill
@@ -556,9 +557,10 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	if p.group != nil {
 		// A stage that was killed reports nothing, but its processes die with
 		// it; what the cgroup counted is there as long as the cgroup is.
-		st, serr := p.group.Stats()
-		if serr == nil {
-			stats = st
+		if !p.frugal || exit == nil || exit.Status != 0 {
+			if st, err := p.group.Stats(); err == nil {
+				stats = st
+			}
 		}
 		removed = p.group.Remove() == nil
 		p.group.Close()

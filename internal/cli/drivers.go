@@ -1,12 +1,47 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
+
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func drivers(f *facts) []driver.Driver {
 	return []driver.Driver{native.Driver{}, hostDriver(f)}
+}
+
+// fit sets a driver up for one run: a native driver needs the compiler for a
+// filter that is not built in, and reads no counts that nobody will see.
+func fit(d driver.Driver, f *facts, p *policy.Policy, frugal bool) driver.Driver {
+	n, ok := d.(native.Driver)
+	if !ok {
+		return d
+	}
+	n.Frugal = frugal
+	if p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+		if exe, err := os.Executable(); err == nil {
+			n.SeccompCompiler = filepath.Join(filepath.Dir(exe), "sbxrun-seccomp")
+		}
+		if dir := cacheHome(f); dir != "" {
+			n.CacheDir = filepath.Join(dir, "sbxrun", "seccomp")
+		}
+	}
+	return n
+}
+
+// cacheHome is the caller's cache directory, "" if there is none; see the XDG
+// Base Directory Specification.
+func cacheHome(f *facts) string {
+	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
+		return dir
+	}
+	if f.Home == "" {
+		return ""
+	}
+	return filepath.Join(f.Home, ".cache")
 }

@@ -19,6 +19,7 @@ type stage struct {
 	command  sys.Runnable // the command's process
 	epilogue sys.Runnable // PID 1: closes what is the command's
 	after    sys.Runnable // PID 1, after the command was executed
+	finish   sys.Runnable // PID 1, after the report
 
 	ctl uintptr // the socket to the supervisor
 
@@ -331,6 +332,7 @@ func (s *stage) fail(stage uint32, step, errno uintptr) {
 //go:norace
 func (s *stage) report() {
 	s.send()
+	s.finish.Run(&s.regs)
 	for {
 		n, e := s.recv()
 		if e == 0 && n == messageSize {

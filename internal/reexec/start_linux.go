@@ -20,8 +20,10 @@ type Config struct {
 	// Init runs as PID 1 right after the clone, while the supervisor goes on;
 	// Start runs as PID 1 once the supervisor called Go; Command runs in the
 	// process that becomes the command; After runs as PID 1 once the command
-	// was executed. They share one set of registers.
-	Init, Start, Command, After *sys.Program
+	// was executed; Finish runs as PID 1 when it has reported the end, while the
+	// supervisor acts on that: a step that fails there changes nothing any more.
+	// They share one set of registers. Finish may be nil.
+	Init, Start, Command, After, Finish *sys.Program
 
 	// Cgroup is the register that holds the descriptor of the cgroup that the
 	// command is cloned into (CLONE_INTO_CGROUP, Linux 5.7); 0 is none.
@@ -116,6 +118,9 @@ func Start(cfg *Config) (*Child, error) {
 	epilogue := closeOthers(keep)
 	st.epilogue = epilogue.Runnable()
 	st.init, st.start, st.command, st.after = cfg.Init.Runnable(), cfg.Start.Runnable(), cfg.Command.Runnable(), cfg.After.Runnable()
+	if cfg.Finish != nil {
+		st.finish = cfg.Finish.Runnable()
+	}
 
 	var pidfd int32 = -1
 	args := &sys.CloneArgs{

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -76,7 +77,65 @@ type place struct {
 	links []string // symbolic links met on the way, each by its own real path
 	mode  fs.FileMode
 
+	// planted are those links that a command of an earlier run can have made,
+	// and written is the path up to the first of them: what the caller typed,
+	// with no more than the system's own links followed.
+	planted []string
+	written string
+
 	missing bool // real does not exist
+}
+
+// escape returns the first link that a command of an earlier run can have made
+// and that leads out of the directory that holds it, or "".
+func (pl *place) escape() string {
+	for _, l := range pl.planted {
+		if !within(pl.real, path.Dir(l)) {
+			return l
+		}
+	}
+	return ""
+}
+
+// misleads refuses a path, by the name that the caller gave it, because of a
+// link on its way.
+func (pl *place) misleads(name, link, why string) *Error {
+	return &Error{
+		What: name + " goes through the symbolic link " + link + " to " + pl.real + ": " + why,
+		Fix:  "type the real path if that is meant: " + pl.real,
+	}
+}
+
+// escapes refuses what is to be written if a link chooses where that is.
+func (pl *place) escapes(name string) error {
+	if l := pl.escape(); l != "" {
+		return pl.misleads(name, l, "an earlier command can have made that link")
+	}
+	return nil
+}
+
+// canPlant reports whether a command of an earlier run can have made a symbolic
+// link. Those of the system belong to root and lie outside the places that
+// people work in. To root every link belongs, and so only the directories of
+// the system count as such.
+func (f *Facts) canPlant(link string, info fs.FileInfo) bool {
+	if slices.Contains(f.homeLinks, link) {
+		return false
+	}
+	if h := f.home(); h != "" && within(link, h) {
+		return true
+	}
+	for _, d := range [...]string{f.Cwd, f.workspace} {
+		if path.IsAbs(d) && d != "/" && within(link, d) && !systemDirectory(d) {
+			return true
+		}
+	}
+	uid, known := ownerOf(info)
+	if !known || uid == 0 && f.UID != 0 {
+		return false
+	}
+	dir := path.Dir(link)
+	return uid != 0 || dir != "/" && (!systemDirectory(dir) || dir == "/tmp" || dir == "/var/tmp")
 }
 
 // maxLinks is the kernel's own bound; see path_resolution(7).
@@ -84,7 +143,16 @@ const maxLinks = 40
 
 // follow resolves every symbolic link in an absolute path. The error names the
 // deepest directory that exists.
-func follow(fsys fs.FS, p string) (place, error) {
+func (f *Facts) follow(p string) (place, error) {
+	pl, err := f.walk(p)
+	if len(pl.planted) == 0 {
+		pl.written = pl.real
+	}
+	return pl, err
+}
+
+func (f *Facts) walk(p string) (place, error) {
+	fsys := f.FS
 	pl := place{real: "/", mode: fs.ModeDir}
 	rest := strings.TrimPrefix(p, "/")
 	for rest != "" {
@@ -116,6 +184,12 @@ func follow(fsys fs.FS, p string) (place, error) {
 			continue
 		}
 		pl.links = append(pl.links, next)
+		if f.canPlant(next, info) {
+			if len(pl.planted) == 0 {
+				pl.written = path.Join(next, rest)
+			}
+			pl.planted = append(pl.planted, next)
+		}
 		if len(pl.links) > maxLinks {
 			return pl, &Error{What: p + " goes through too many symbolic links"}
 		}

@@ -85,4 +85,8 @@ type Facts struct {
 	// FS is the host's file tree from /. Paths in it have no leading slash
 	// (io/fs). It must implement fs.ReadLinkFS, as os.DirFS("/") does.
 	FS fs.FS
+
+	// What resolving adds as it learns it, in a copy of its own.
+	homeLinks []string // symbolic links on the way to the home
+	workspace string
 }

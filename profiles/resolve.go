@@ -57,7 +57,14 @@ type Workspace struct {
 //
 // A mistake is an [*Error].
 func Resolve(req *Request, facts *Facts) (*Resolved, error) {
-	workspace, where, err := findWorkspace(req, facts)
+	known := *facts // and what is learned
+	if home := facts.home(); home != "" {
+		// Everything is compared by its real path, the home too.
+		if pl, err := facts.follow(home); err == nil && len(pl.links) > 0 {
+			known.Home, known.homeLinks = pl.real, pl.links
+		}
+	}
+	workspace, where, way, err := findWorkspace(req, &known)
 	if err != nil {
 		return nil, err
 	}
@@ -68,15 +75,8 @@ func Resolve(req *Request, facts *Facts) (*Resolved, error) {
 	if err := c.flags(req); err != nil {
 		return nil, err
 	}
-	r := &resolver{collected: c, req: req, facts: facts, workspace: workspace}
-	if home := facts.home(); home != "" {
-		// Everything is compared by its real path, the home too.
-		if pl, err := follow(facts.FS, path.Clean(home)); err == nil && len(pl.links) > 0 {
-			moved := *facts
-			moved.Home = pl.real
-			r.facts, r.homeLinks = &moved, pl.links
-		}
-	}
+	known.workspace = workspace
+	r := &resolver{collected: c, req: req, facts: &known, workspace: workspace, way: way}
 	return r.resolve(where)
 }
 
@@ -85,13 +85,12 @@ type resolver struct {
 	req       *Request
 	facts     *Facts
 	workspace string
+	way       place // to the workspace, if the request names it
 
 	user     User
 	userName string
 	home     string // HOME of the command
 	private  bool   // home is empty storage of the sandbox's own
-
-	homeLinks []string // symbolic links on the way to the caller's home
 }
 
 // enum returns an enumerated value; one that nobody set is the tightest.
@@ -657,7 +656,7 @@ func (r *resolver) device(p *policy.Policy, item string) error {
 	if err != nil {
 		return err
 	}
-	pl, err := follow(r.facts.FS, name)
+	pl, err := r.facts.follow(name)
 	if err != nil {
 		return err
 	}
@@ -698,7 +697,7 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 	if err != nil {
 		return specs.Mount{}, err
 	}
-	pl, err := follow(r.facts.FS, src)
+	pl, err := r.facts.follow(src)
 	if err != nil {
 		return specs.Mount{}, err
 	}
@@ -720,6 +719,14 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 			if _, err := fs.Lstat(r.facts.FS, fsPath(s)); err == nil {
 				return specs.Mount{}, &Error{What: src + " holds " + s + ", a secret that is hidden in its own place only", Fix: "bind the parts that are needed, or show it in place with --ro"}
 			}
+		}
+	}
+	if err := r.reaches(src, &pl, r.facts, r.workspace); err != nil {
+		return specs.Mount{}, err
+	}
+	if !b.ReadOnly {
+		if err := pl.escapes(src); err != nil {
+			return specs.Mount{}, err
 		}
 	}
 	opts := []string{"rbind", "nosuid", "nodev", "rw"}
@@ -744,6 +751,12 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 			p.OCI.Process.Cwd = r.workspace
 		}
 	default:
+		if err := r.way.escapes(r.req.Dir); err != nil {
+			return at(where, err)
+		}
+		if err := r.reaches(r.req.Dir, &r.way, r.facts, r.workspace); err != nil {
+			return at(where, err)
+		}
 		if err := checkWorkspace(r.workspace, where, r.facts, r.values[keySecrets].parts); err != nil {
 			return err
 		}
@@ -770,7 +783,7 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		}
 	}
 	if !r.private {
-		for _, l := range r.homeLinks {
+		for _, l := range r.facts.homeLinks {
 			st = append(st, statement{path: l, access: policy.ReadExec, optional: true, named: true, link: true, origin: "home"})
 		}
 	}

@@ -29,7 +29,7 @@ func hostFS() fstest.MapFS {
 	for _, n := range []string{"etc/ld.so.cache", "etc/shadow", "home/u/.npmrc", "home/u/.ssh/id_ed25519", "home/u/.ssh/known_hosts", "home/u/src/project/.env", "home/u/src/project/main.go", "home/u/src/project/a.pem", "home/u/src/project/sub/b.pem", "run/docker.sock"} {
 		putFile(f, n, "x")
 	}
-	for l, t := range map[string]string{"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "home/u/link": "/data/real", "home/u/loop": "loop", "var/run": "/run", "home/u/src/plink": "project"} {
+	for l, t := range map[string]string{"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "home/u/link": "/data/real", "data/link": "real", "home/u/loop": "loop", "var/run": "/run", "home/u/src/plink": "project"} {
 		f[l] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(t)}
 	}
 	f["dev/kvm"] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
@@ -292,7 +292,7 @@ func ptr[T any](v T) *T { return &v }
 func TestWorkspace(t *testing.T) {
 	facts := testFacts(hostFS())
 	for _, c := range []struct{ dir, want string }{
-		{"", "/home/u/src/project"}, {"sub", "/home/u/src/project/sub"}, {"../plink", "/home/u/src/project"}, {"~/link", "/data/real"}, {"/usr/src/app", "/usr/src/app"},
+		{"", "/home/u/src/project"}, {"sub", "/home/u/src/project/sub"}, {"../plink", "/home/u/src/project"}, {"/data/link", "/data/real"}, {"/usr/src/app", "/usr/src/app"},
 	} {
 		r := mustResolve(t, Request{Dir: c.dir}, facts)
 		if r.Workspace.Path != c.want || r.Policy.OCI.Process.Cwd != c.want || access(t, r, c.want) != "rwx" {
@@ -313,11 +313,11 @@ func TestWorkspace(t *testing.T) {
 
 func TestPaths(t *testing.T) {
 	facts := testFacts(hostFS())
-	r := mustResolve(t, Request{ReadOnly: []string{"/opt/tool", "**/*.pem"}, ReadWrite: []string{"~/link"}, Hide: []string{"sub"}}, facts)
+	r := mustResolve(t, Request{ReadOnly: []string{"/opt/tool", "**/*.pem", "~/link"}, ReadWrite: []string{"/data/link"}, Hide: []string{"sub"}}, facts)
 	for p, want := range map[string]string{
 		"/opt/tool": "r-x", "/home/u/src/project/a.pem": "r-x",
 		"/home/u/src/project/sub": "---", "/home/u/src/project/sub/b.pem": "",
-		"/data/real": "rwx", "/home/u/link": "r-x",
+		"/data/real": "rwx", "/home/u/link": "r-x", "/data/link": "r-x",
 	} {
 		if got := access(t, r, p); got != want {
 			t.Errorf("%s: %q, want %q", p, got, want)

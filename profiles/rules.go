@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -20,6 +23,7 @@ type statement struct {
 	optional bool          // the path may be missing
 	named    bool          // the grant names this path itself, not a pattern
 	link     bool          // the path is a symbolic link, granted so that it can be followed
+	way      *place        // how the path was found, if by a link that an earlier command can have made
 	flag     bool          // a flag grants it: what weaker sources grant for this very path does not count
 
 	hide   bool          // hidden, whatever else is said
@@ -205,7 +209,7 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 	if err != nil {
 		return nil, err
 	}
-	pl, err := follow(facts.FS, p)
+	pl, err := facts.follow(p)
 	if err != nil && pl.missing && isGlob(p) {
 		matches, err := glob(facts.FS, p)
 		if err != nil {
@@ -215,14 +219,14 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 			return nil, &Error{What: quote(item) + " matches nothing", Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
 		}
 		for _, m := range matches {
-			pl, err := follow(facts.FS, m)
+			pl, err := facts.follow(m)
 			if pl.missing {
 				continue // a dangling link, or gone since
 			}
 			if err != nil {
 				return nil, err
 			}
-			if out, err = appendPlace(out, s, pl); err != nil {
+			if out, err = appendPlace(out, s, m, pl); err != nil {
 				return nil, err
 			}
 		}
@@ -243,10 +247,10 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 		return nil, err
 	}
 	s.named = true
-	return appendPlace(out, s, pl)
+	return appendPlace(out, s, p, pl)
 }
 
-func appendPlace(out []statement, s statement, pl place) ([]statement, error) {
+func appendPlace(out []statement, s statement, name string, pl place) ([]statement, error) {
 	if s.access != 0 || s.hide {
 		if d := ownDirectory(pl.real); d != "" {
 			return nil, &Error{What: pl.real + ": " + d + " is the sandbox's own", Fix: "a device is given with --device"}
@@ -256,6 +260,14 @@ func appendPlace(out []statement, s statement, pl place) ([]statement, error) {
 		return nil, &Error{What: "the whole file system is never writable", Fix: "name the directories to write"}
 	}
 	s.path = pl.real
+	if len(pl.planted) > 0 && s.access != 0 {
+		s.way = &pl
+		if s.access&policy.Write != 0 {
+			if err := pl.escapes(name); err != nil {
+				return nil, err
+			}
+		}
+	}
 	out = append(out, s)
 	if s.access != 0 {
 		for _, l := range pl.links {
@@ -281,6 +293,13 @@ func ownDirectory(p string) string {
 func (c *collected) secretStatements(out []statement, facts *Facts, workspace string) ([]statement, error) {
 	grants := out
 	home := facts.home()
+	for i := range grants {
+		if g := &grants[i]; g.way != nil && g.named {
+			if err := c.reaches(g.way.written, g.way, facts, workspace); err != nil {
+				return nil, at(g.origin, err)
+			}
+		}
+	}
 	// Most runs show nothing of the home, or one directory in it: that is told
 	// from the item as written, without making sixty paths of it.
 	homeShown := false
@@ -324,6 +343,66 @@ func (c *collected) secretStatements(out []statement, facts *Facts, workspace st
 	return out, nil
 }
 
+// reaches refuses a place that is in a secret only because a link leads there:
+// naming a secret shows it, and a link names nothing.
+func (c *collected) reaches(name string, pl *place, facts *Facts, workspace string) error {
+	if len(pl.planted) == 0 {
+		return nil
+	}
+	return c.eachSecret(facts, workspace, func(item string, names []string) error {
+		if covers(names, pl.real) && !covers(names, pl.written) {
+			return pl.misleads(name, pl.planted[0], "that is secret ("+item+"), and a link does not name it")
+		}
+		return nil
+	})
+}
+
+// eachSecret calls do with every secret as it was listed, and its paths or
+// patterns: as written and as links lead.
+func (c *collected) eachSecret(facts *Facts, workspace string, do func(item string, names []string) error) error {
+	for _, p := range c.values[keySecrets].parts {
+		for _, item := range p.items {
+			if item[0] == '~' && facts.home() == "" {
+				continue
+			}
+			full, err := facts.expand(item, workspace)
+			if err != nil {
+				return at(p.origin, err)
+			}
+			if h := facts.home(); h != "" && within(h, full) {
+				continue // /root, where that is the caller's own home
+			}
+			names := []string{full}
+			if pl, err := facts.follow(full); err == nil && pl.real != full {
+				names = append(names, pl.real, pl.written)
+			}
+			if err := do(item, names); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// covers reports whether p is one of the paths, matches one of the patterns, or
+// is below what does.
+func covers(names []string, p string) bool {
+	for _, n := range names {
+		if within(p, n) {
+			return true
+		}
+		if !isGlob(n) {
+			continue
+		}
+		for d := p; d != "/"; d = path.Dir(d) {
+			if ok, err := doublestar.Match(n, d); ok && err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // shows reports whether a grant covers a path, or part of what a pattern
 // matches.
 func shows(grants []statement, p string) bool {
@@ -339,7 +418,7 @@ func shows(grants []statement, p string) bool {
 		if g.access == 0 {
 			continue
 		}
-		if within(fixed, g.path) || pattern && within(g.path, fixed) && leadsTo(g.path, p) {
+		if within(fixed, g.path) || !g.named && within(g.path, fixed) || pattern && within(g.path, fixed) && leadsTo(g.path, p) {
 			return true
 		}
 	}

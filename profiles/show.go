@@ -41,7 +41,7 @@ func (p *profile) entries() []Entry {
 // it looks up no path of the profile, and works where no run would.
 func Show(req *Request, facts *Facts) ([]Entry, error) {
 	workspace := ""
-	if dir, _, err := findWorkspace(req, facts); err == nil {
+	if dir, _, _, err := findWorkspace(req, facts); err == nil {
 		workspace = dir
 	}
 	c, err := collect(req, facts, workspace)

@@ -7,34 +7,34 @@ import (
 )
 
 // findWorkspace returns the directory that a run works in, without symbolic
-// links, and how the caller named it.
-func findWorkspace(req *Request, facts *Facts) (dir, where string, err error) {
+// links, how the caller named it, and how that led there.
+func findWorkspace(req *Request, facts *Facts) (dir, where string, way place, err error) {
 	if req.Dir == "" {
 		if !path.IsAbs(facts.Cwd) {
-			return "", "", &Error{Where: "workspace", What: "there is no working directory", Fix: "name one with --cd"}
+			return "", "", place{}, &Error{Where: "workspace", What: "there is no working directory", Fix: "name one with --cd"}
 		}
 		// The system gave it, without symbolic links; it may be gone by now.
 		info, err := fs.Lstat(facts.FS, fsPath(facts.Cwd))
 		if err != nil {
-			return "", "", &Error{Where: "workspace", What: facts.Cwd, Err: pathCause(err), Fix: "change to a directory that exists, or name one with --cd"}
+			return "", "", place{}, &Error{Where: "workspace", What: facts.Cwd, Err: pathCause(err), Fix: "change to a directory that exists, or name one with --cd"}
 		}
 		if info.IsDir() {
-			return path.Clean(facts.Cwd), "workspace", nil
+			return path.Clean(facts.Cwd), "workspace", place{}, nil
 		}
 	}
 	where = "flag --cd"
 	p, err := facts.absolute(req.Dir)
 	if err != nil {
-		return "", "", at(where, err)
+		return "", "", place{}, at(where, err)
 	}
-	pl, err := follow(facts.FS, p)
+	pl, err := facts.follow(p)
 	if err != nil {
-		return "", "", at(where, err)
+		return "", "", place{}, at(where, err)
 	}
 	if !pl.mode.IsDir() {
-		return "", "", &Error{Where: where, What: p + " is not a directory", Fix: "name the directory to work in"}
+		return "", "", place{}, &Error{Where: where, What: p + " is not a directory", Fix: "name the directory to work in"}
 	}
-	return pl.real, where, nil
+	return pl.real, where, pl, nil
 }
 
 // checkWorkspace refuses directories that hold the system or the caller's whole

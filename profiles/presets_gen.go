@@ -53,7 +53,7 @@ var presetStrict = profile{name: "strict", values: [numKeys]value{
 }}
 
 var presetAicode = profile{name: "aicode", values: [numKeys]value{
-	keyDescription: {origin: "preset aicode", s: "home read-only less secrets, caches writable, proxied network; for coding agents"},
+	keyDescription: {origin: "preset aicode", s: "home read-only less secrets, proxied network; for coding agents"},
 	keyIsolation:   {origin: "preset strict", s: "full"},
 	keyDriver:      {origin: "preset strict", s: "native"},
 	keyVerify:      {origin: "preset aicode"},
@@ -65,10 +65,10 @@ var presetAicode = profile{name: "aicode", values: [numKeys]value{
 	keyNetLog:      {origin: "preset aicode", n: 1},
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}, {"preset aicode", listAicodeReadTry}}},
-	keyWriteTry:    {parts: []part{{"preset aicode", listAicodeWriteTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset aicode", listAicodeSecrets}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
+	keyEnvSet:      {parts: []part{{"preset aicode", listAicodeEnvSet}}},
 	keyMemory:      {origin: "preset aicode", n: 4294967296},
 	keyCPUs:        {origin: "preset aicode", n: 2000},
 	keyPids:        {origin: "preset aicode", n: 512},
@@ -94,10 +94,10 @@ var presetDevelopment = profile{name: "development", values: [numKeys]value{
 	keyNetAllow:    {parts: []part{{"preset development", listDevelopmentNetAllow}}},
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}, {"preset development", listDevelopmentRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
-	keyWriteTry:    {parts: []part{{"preset development", listDevelopmentWriteTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset development", listDevelopmentSecrets}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
+	keyEnvSet:      {parts: []part{{"preset development", listDevelopmentEnvSet}}},
 	keyMemory:      {origin: "preset development", n: 8589934592},
 	keyCPUs:        {origin: "preset development"},
 	keyPids:        {origin: "preset development", n: 4096},
@@ -408,30 +408,25 @@ var listAicodeReadTry = []string{
 	"/etc/profile.d",
 }
 
-var listAicodeWriteTry = []string{
-	"~/.cache",
-	"~/.npm",
-	"~/.yarn",
-	"~/.bun/install/cache",
-	"~/.local/share/pnpm",
-	"~/.pnpm-store",
-	"~/.cargo/registry",
-	"~/.cargo/git",
-	"~/go/pkg",
-	"~/.m2/repository",
-	"~/.gradle/caches",
-	"~/.gradle/wrapper",
-	"~/.nuget/packages",
-	"~/.composer/cache",
-	"~/.rustup/tmp",
-}
-
 var listAicodeSecrets = []string{
 	"./.env",
 	"./.env.local",
 	"./.env.*.local",
 	"./.env.development",
 	"./.env.production",
+}
+
+var listAicodeEnvSet = []string{
+	"XDG_CACHE_HOME=/tmp/.cache",
+	"GOCACHE=/tmp/.cache/go-build",
+	"npm_config_cache=/tmp/.cache/npm",
+	"npm_config_store_dir=/tmp/.cache/pnpm-store",
+	"YARN_GLOBAL_FOLDER=/tmp/.cache/yarn-global",
+	"BUN_INSTALL_CACHE_DIR=/tmp/.cache/bun",
+	"PIP_CACHE_DIR=/tmp/.cache/pip",
+	"UV_CACHE_DIR=/tmp/.cache/uv",
+	"COMPOSER_CACHE_DIR=/tmp/.cache/composer",
+	"GRADLE_USER_HOME=/tmp/.cache/gradle",
 }
 
 var listDevelopmentNetAllow = []string{
@@ -442,29 +437,25 @@ var listDevelopmentRead = []string{
 	"/",
 }
 
-var listDevelopmentWriteTry = []string{
-	"~/.cache",
-	"~/.npm",
-	"~/.yarn",
-	"~/.bun/install/cache",
-	"~/.local/share/pnpm",
-	"~/.pnpm-store",
-	"~/.cargo/registry",
-	"~/.cargo/git",
-	"~/go/pkg",
-	"~/.m2/repository",
-	"~/.gradle",
-	"~/.nuget/packages",
-	"~/.composer/cache",
-	"~/.rustup",
-}
-
 var listDevelopmentSecrets = []string{
 	"./.env",
 	"./.env.local",
 	"./.env.*.local",
 	"./.env.development",
 	"./.env.production",
+}
+
+var listDevelopmentEnvSet = []string{
+	"XDG_CACHE_HOME=/tmp/.cache",
+	"GOCACHE=/tmp/.cache/go-build",
+	"npm_config_cache=/tmp/.cache/npm",
+	"npm_config_store_dir=/tmp/.cache/pnpm-store",
+	"YARN_GLOBAL_FOLDER=/tmp/.cache/yarn-global",
+	"BUN_INSTALL_CACHE_DIR=/tmp/.cache/bun",
+	"PIP_CACHE_DIR=/tmp/.cache/pip",
+	"UV_CACHE_DIR=/tmp/.cache/uv",
+	"COMPOSER_CACHE_DIR=/tmp/.cache/composer",
+	"GRADLE_USER_HOME=/tmp/.cache/gradle",
 }
 
 var listTestingReadTry = []string{

@@ -343,8 +343,9 @@ func TestPaths(t *testing.T) {
 	}{
 		{Request{ReadOnly: []string{"."}}, "/home/u/src/project", "r-x"},
 		{Request{Profile: "production", ReadWrite: []string{"."}}, "/home/u/src/project", "rwx"},
-		{Request{Profile: "aicode"}, "/home/u/.cache", "rwx"},
-		{Request{Profile: "aicode", ReadOnly: []string{"~/.cache"}}, "/home/u/.cache", ""}, // as all of the home
+		{Request{Profile: "aicode"}, "/home/u/.cache", ""}, // as all of the home
+		{Request{Profile: "aicode", ReadWrite: []string{"~/.cache"}}, "/home/u/.cache", "rwx"},
+		{Request{Profile: "aicode", ReadOnly: []string{"."}}, "/home/u/src/project", ""},
 		{Request{ReadOnly: []string{"/opt"}, ReadWrite: []string{"/opt"}}, "/opt", "rwx"},
 	} {
 		if got := access(t, mustResolve(t, c.req, facts), c.path); got != c.want {
@@ -359,6 +360,34 @@ func TestPaths(t *testing.T) {
 	r = mustResolve(t, Request{Devices: []string{"/dev/kvm"}}, facts)
 	if d := r.Policy.OCI.Linux.Devices; len(d) != 1 || d[0].Path != "/dev/kvm" || d[0].Type != "c" {
 		t.Errorf("%v", d)
+	}
+}
+
+// TestNothingToRunLater: but for the workspace, no preset lets a command write
+// what the host runs later; a cache that the caller gives is writable.
+func TestNothingToRunLater(t *testing.T) {
+	f := hostFS()
+	for _, d := range []string{"home/u/.cache/go-build", "home/u/.rustup", "home/u/.gradle/init.d", "home/u/go/pkg/mod", "home/u/.m2/repository", "home/u/.npm"} {
+		f[d] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+	}
+	for _, name := range presetNames {
+		if name == "unrestricted" {
+			continue
+		}
+		for _, rule := range mustResolve(t, Request{Profile: name}, testFacts(f)).Policy.Files {
+			if rule.Access&policy.Write != 0 && rule.Path != "/home/u/src/project" {
+				t.Errorf("%s: %s is writable", name, rule.Path)
+			}
+		}
+	}
+	for _, name := range []string{"aicode", "development"} {
+		r := mustResolve(t, Request{Profile: name, ReadWrite: []string{"~/.cache/go-build"}, Env: []string{"GOCACHE=/home/u/.cache/go-build"}}, testFacts(f))
+		e := variables(r.Policy.OCI.Process.Env)
+		xdg, _ := e.get("XDG_CACHE_HOME")
+		gocache, _ := e.get("GOCACHE")
+		if access(t, r, "/home/u/.cache/go-build") != "rwx" || access(t, r, "/home/u/.cache") != "" || xdg != "/tmp/.cache" || gocache != "/home/u/.cache/go-build" {
+			t.Errorf("%s: %v, %q", name, r.Policy.Files, e)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
+
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 func putLink(f fstest.MapFS, name, target string, owner ...uint32) {
@@ -137,6 +139,41 @@ func TestPlantedLinks(t *testing.T) {
 	for name, ok := range map[string]bool{"/srv/app/out": false, "/srv/away": true, "/homes/v/p": true, "/srv/mine": false} {
 		if _, err := Resolve(&Request{ReadWrite: []string{name}, Command: []string{"true"}}, root); (err == nil) != ok {
 			t.Errorf("root, --rw %s: %v", name, err)
+		}
+	}
+}
+
+// TestBindHides: what is hidden in its place is not shown in another (F02).
+func TestBindHides(t *testing.T) {
+	f := hostFS()
+	for _, d := range []string{"home/u/vault/keys", "home/u/vault/notes", "home/u/src/project/sub/deep"} {
+		f[d] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+	}
+	putLink(f, "home/u/.gnupg", "vault/keys")
+	putFile(f, "home/u/.config/sbxrun/profiles/mine.yaml", "files:\n  hide: [sub/deep]\n")
+	for _, c := range []struct {
+		req  Request
+		want string // "" if it is fine
+	}{
+		{Request{Hide: []string{"sub/deep"}, Binds: []Bind{{Source: "sub", Destination: "/mnt/d", ReadOnly: true}}}, "holds /home/u/src/project/sub/deep, a path"},
+		{Request{Hide: []string{"sub/*"}, Binds: []Bind{{Source: "sub", Destination: "/mnt/d", ReadOnly: true}}}, "holds /home/u/src/project/sub/b.pem, a path"},
+		{Request{Hide: []string{"sub"}, Binds: []Bind{{Source: "sub/deep", Destination: "/mnt/d", ReadOnly: true}}}, "is in /home/u/src/project/sub, a path"},
+		{Request{Profile: "mine", Binds: []Bind{{Source: "sub", Destination: "/mnt/d"}}}, "holds /home/u/src/project/sub/deep, a path"},
+		{Request{Hide: []string{"sub"}, Binds: []Bind{{Source: "/opt/tool", Destination: "/mnt/d"}}}, ""},
+		{Request{Binds: []Bind{{Source: "~/vault", Destination: "/mnt/d", ReadOnly: true}}}, "holds /home/u/vault/keys, a secret"},
+		{Request{Binds: []Bind{{Source: "~/vault/notes", Destination: "/mnt/d", ReadOnly: true}}}, ""},
+		{Request{Binds: []Bind{{Source: "~/.gnupg", Destination: "/mnt/d", ReadOnly: true}}}, ""},
+		{Request{Binds: []Bind{{Source: "~/.ssh", Destination: "/mnt/d", ReadOnly: true}}}, ""},
+		{Request{Binds: []Bind{{Source: "~/.ssh/known_hosts", Destination: "/mnt/d", ReadOnly: true}}}, ""},
+		{Request{Binds: []Bind{{Source: "/home", Destination: "/mnt/d", ReadOnly: true}}}, "a secret"},
+		{Request{Binds: []Bind{{Source: "/home/other", Destination: "/mnt/d", ReadOnly: true}}}, "holds /home/other/.ssh, a secret"},
+		{Request{Profile: "aicode", Net: new(policy.EgressMode), Binds: []Bind{{Source: ".", Destination: "/mnt/d"}}}, "holds /home/u/src/project/.env, a secret"},
+		{Request{Profile: "aicode", Net: new(policy.EgressMode), Binds: []Bind{{Source: "sub", Destination: "/mnt/d"}}}, ""},
+	} {
+		c.req.Command = []string{"true"}
+		_, err := Resolve(&c.req, testFacts(f))
+		if (c.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %v %v: %v, want %q", c.req.Profile, c.req.Hide, c.req.Binds, err, c.want)
 		}
 	}
 }

@@ -708,20 +708,10 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 	if d := ownDirectory(dest); d != "" || ownDirectory(pl.real) != "" {
 		return specs.Mount{}, &Error{What: src + ":" + dest + ": /proc and /dev are the sandbox's own", Fix: "a device is given with --device"}
 	}
-	// Hidden paths are hidden in their place, not in another: so nothing that
-	// holds secrets is shown elsewhere.
-	for _, part := range r.values[keySecrets].parts {
-		for _, item := range part.items {
-			s, err := r.facts.expand(item, r.workspace)
-			if err != nil || !within(s, pl.real) || s == pl.real || isGlob(s) {
-				continue
-			}
-			if _, err := fs.Lstat(r.facts.FS, fsPath(s)); err == nil {
-				return specs.Mount{}, &Error{What: src + " holds " + s + ", a secret that is hidden in its own place only", Fix: "bind the parts that are needed, or show it in place with --ro"}
-			}
-		}
-	}
 	if err := r.reaches(src, &pl, r.facts, r.workspace); err != nil {
+		return specs.Mount{}, err
+	}
+	if err := r.bindHides(src, &pl); err != nil {
 		return specs.Mount{}, err
 	}
 	if !b.ReadOnly {
@@ -736,6 +726,66 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 		return specs.Mount{}, &Error{What: "the whole file system is never writable", Fix: "add :ro"}
 	}
 	return specs.Mount{Destination: dest, Type: "bind", Source: pl.real, Options: opts}, nil
+}
+
+// bindHides refuses to show elsewhere what is hidden in its own place, for only
+// there do drivers hide it. A source that names a secret shows that alone.
+func (r *resolver) bindHides(src string, pl *place) error {
+	refuse := func(p, kind string) error {
+		how := " holds "
+		if within(pl.real, p) {
+			how = " is in "
+		}
+		return &Error{What: src + how + p + ", a " + kind + " that is hidden in its own place only", Fix: "bind the parts that are needed, or show it in place with --ro or --rw"}
+	}
+	hides := append(slices.Clone(r.values[keyHide].parts), part{"flag --hide", r.req.Hide})
+	for _, part := range hides {
+		base := r.workspace
+		if part.origin == "flag --hide" {
+			base = r.facts.Cwd
+		}
+		for _, item := range part.items {
+			found, err := appendStatements(nil, statement{hide: true, optional: true}, item, base, r.facts)
+			if err != nil {
+				return at(part.origin, err)
+			}
+			for _, s := range found {
+				if within(s.path, pl.real) || within(pl.real, s.path) {
+					return refuse(s.path, "path")
+				}
+			}
+		}
+	}
+	return r.eachSecret(r.facts, r.workspace, func(_ string, names []string) error {
+		if covers(names, pl.written) {
+			return nil
+		}
+		for _, n := range names {
+			if !isGlob(n) {
+				n = fsPath(n)
+				if !within("/"+n, pl.real) && !within(pl.real, "/"+n) {
+					continue
+				}
+				if _, err := fs.Lstat(r.facts.FS, n); err == nil {
+					return refuse("/"+n, "secret")
+				}
+				continue
+			}
+			if !shows([]statement{{path: pl.real, access: policy.ReadExec}}, n) {
+				continue
+			}
+			found, err := appendStatements(nil, statement{secret: true, optional: true}, n, "/", r.facts)
+			if err != nil {
+				return err
+			}
+			for _, s := range found {
+				if _, err := fs.Lstat(r.facts.FS, fsPath(s.path)); err == nil && (within(s.path, pl.real) || within(pl.real, s.path)) {
+					return refuse(s.path, "secret")
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // files sets the host paths that are shown in place.

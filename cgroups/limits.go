@@ -130,8 +130,9 @@ func Unsupported(r *specs.LinuxResources) []string {
 	add(len(r.Devices) != 0, "devices")
 	if m := r.Memory; m != nil {
 		add(m.Reservation != nil, "memory.reservation")
-		add(m.Kernel != nil, "memory.kernel")       //nolint:staticcheck // named so that it is refused
-		add(m.KernelTCP != nil, "memory.kernelTCP") //nolint:staticcheck // named so that it is refused
+		//lint:ignore SA1019 named so that it is refused
+		add(m.Kernel != nil, "memory.kernel")
+		add(m.KernelTCP != nil, "memory.kernelTCP")
 		add(m.Swappiness != nil, "memory.swappiness")
 		add(m.DisableOOMKiller != nil && *m.DisableOOMKiller, "memory.disableOOMKiller")
 		add(m.UseHierarchy != nil && !*m.UseHierarchy, "memory.useHierarchy")

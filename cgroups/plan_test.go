@@ -384,7 +384,8 @@ func TestUnsupported(t *testing.T) {
 	}
 	r := &specs.LinuxResources{
 		Devices: []specs.LinuxDeviceCgroup{{}},
-		Memory: &specs.LinuxMemory{Reservation: ptr(int64(1)), Kernel: ptr(int64(1)), KernelTCP: ptr(int64(1)), Swappiness: ptr(uint64(1)), //nolint:staticcheck // deprecated fields too
+		//lint:ignore SA1019 deprecated fields too
+		Memory: &specs.LinuxMemory{Reservation: ptr(int64(1)), Kernel: ptr(int64(1)), KernelTCP: ptr(int64(1)), Swappiness: ptr(uint64(1)),
 			DisableOOMKiller: ptr(true), UseHierarchy: ptr(false), CheckBeforeUpdate: ptr(true)},
 		CPU: &specs.LinuxCPU{Shares: ptr(uint64(1)), Burst: ptr(uint64(1)), RealtimeRuntime: ptr(int64(1)), RealtimePeriod: ptr(uint64(1)),
 			Cpus: "0", Mems: "0", Idle: ptr(int64(1))},

@@ -80,7 +80,9 @@ func restrictAndTry(dir string) {
 	}
 }
 
-func itoa(i int) string { return strings.TrimPrefix(string(rune('0'+i/10)), "0") + string(rune('0'+i%10)) }
+func itoa(i int) string {
+	return strings.TrimPrefix(string(rune('0'+i/10)), "0") + string(rune('0'+i%10))
+}
 
 func TestEnforced(t *testing.T) {
 	if sys.LandlockABI() < 3 {

@@ -12,7 +12,7 @@ import (
 // rulesetAttr is struct landlock_ruleset_attr. A kernel that knows fewer fields
 // takes the size as long as what it does not know is zero.
 type rulesetAttr struct {
-	fs, net, scoped uint64
+	fs, _, scoped uint64 // the second is for network rights
 }
 
 // Append appends the calls that build the ruleset, of which the result is the

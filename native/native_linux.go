@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path"
 	"runtime"
 	"slices"
 	"strings"
@@ -481,16 +480,13 @@ func (HostFS) Lookup(p string) (Node, error) {
 		if err != nil {
 			return Node{}, err
 		}
-		return Node{Kind: NodeSymlink, Link: link, Real: realPath(p, link)}, nil
+		return Node{Kind: NodeSymlink, Link: link, Real: realPath(p)}, nil
 	}
 	return Node{Kind: NodeFile}, nil
 }
 
 // realPath resolves a symbolic link completely, "" if it leads nowhere.
-func realPath(p, link string) string {
-	if !strings.HasPrefix(link, "/") {
-		link = path.Dir(p) + "/" + link
-	}
+func realPath(p string) string {
 	fd, err := unix.Open(p, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return ""

@@ -154,7 +154,7 @@ func TestDecisions(t *testing.T) {
 		{"socket", args{16, 3, 0}, all.allow},       // NETLINK_ROUTE
 		{"socket", args{16, 3 | cloexec, 0}, all.allow},
 		{"socket", args{16, 2, 0}, all.allow},
-		{"socket", args{16, 3, hi | 0}, all.allow},
+		{"socket", args{16, 3, hi}, all.allow},
 		{"socket", args{16, 3, 4}, same(eafnosupport)},  // SOCK_DIAG
 		{"socket", args{16, 3, 6}, same(eafnosupport)},  // XFRM
 		{"socket", args{16, 3, 12}, same(eafnosupport)}, // NETFILTER

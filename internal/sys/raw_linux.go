@@ -35,6 +35,7 @@ func address(p unsafe.Pointer) uintptr {
 
 var (
 	escapes bool // always false
+	//lint:ignore U1000 written to is all that it is for
 	escaped unsafe.Pointer
 )
 

@@ -270,7 +270,7 @@ func layout(s []span, arch uint32) []bpf.Inst {
 	e := &emitter{entry: map[*node]int{}, test: map[*node]int{}, rets: map[uint32]int{}}
 	start := e.search(s)
 	if d := len(e.rev) - start; d > 0 {
-		start = e.put(bpf.Inst{Op: bpf.Jump, K: uint32(d)})
+		e.put(bpf.Inst{Op: bpf.Jump, K: uint32(d)})
 	}
 	e.put(bpf.Inst{Op: bpf.Load, K: offNR})
 	start = len(e.rev)

@@ -225,14 +225,6 @@ func jailed(j jail) control {
 	}}
 }
 
-// onHostNet is jailed with the host's network.
-func onHostNet(j jail) control {
-	return control{"without the sandbox", func(f *fixture, e *entry) {
-		f.Helper()
-		j.run(f, e, hostNet)
-	}}
-}
-
 // asHostRoot is jailed, but as the host's root: for what the kernel gives to no
 // other. It is for attacks that do no harm even so.
 func asHostRoot(j jail) control {

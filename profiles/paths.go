@@ -155,6 +155,10 @@ func (f *Facts) walk(p string) (place, error) {
 	fsys := f.FS
 	pl := place{real: "/", mode: fs.ModeDir}
 	rest := strings.TrimPrefix(p, "/")
+	if f.homeReal && within(p, f.Home) {
+		// Most of what is looked up lies there: it was followed once.
+		pl.real, rest = f.Home, p[len(f.Home):]
+	}
 	for rest != "" {
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")

@@ -88,5 +88,6 @@ type Facts struct {
 
 	// What resolving adds as it learns it, in a copy of its own.
 	homeLinks []string // symbolic links on the way to the home
+	homeReal  bool     // Home exists and is without symbolic links
 	workspace string
 }

@@ -60,8 +60,8 @@ func Resolve(req *Request, facts *Facts) (*Resolved, error) {
 	known := *facts // and what is learned
 	if home := facts.home(); home != "" {
 		// Everything is compared by its real path, the home too.
-		if pl, err := facts.follow(home); err == nil && len(pl.links) > 0 {
-			known.Home, known.homeLinks = pl.real, pl.links
+		if pl, err := facts.follow(home); err == nil && pl.mode.IsDir() {
+			known.Home, known.homeLinks, known.homeReal = pl.real, pl.links, true
 		}
 	}
 	workspace, where, way, err := findWorkspace(req, &known)
@@ -567,6 +567,12 @@ func (r *resolver) mounts(p *policy.Policy) error {
 		// OCI runtime specification.
 		l.MaskedPaths = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
 			"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"}
+		if r.facts.UID == 0 {
+			// Files that belong to root, who can read them here, too: which
+			// pages of memory hold what, and who else has keys. Others are
+			// refused by their mode, and each mask costs time.
+			l.MaskedPaths = append(l.MaskedPaths, "/proc/key-users", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/vmallocinfo")
+		}
 		l.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 	}
 	tmpfs := func(dest string, size uint64, origin string) error {

@@ -492,6 +492,24 @@ func TestProject(t *testing.T) {
 	}
 }
 
+// TestMaskedPaths: what only root can read of the kernel's memory is masked for
+// root alone; the rest is for everyone.
+func TestMaskedPaths(t *testing.T) {
+	for _, uid := range []uint32{0, 501} {
+		facts := testFacts(hostFS())
+		facts.UID = uid
+		masked := mustResolve(t, Request{}, facts).Policy.OCI.Linux.MaskedPaths
+		for _, p := range []string{"kpageflags", "kpagecount", "kpagecgroup", "slabinfo", "vmallocinfo", "pagetypeinfo", "key-users"} {
+			if got := slices.Contains(masked, "/proc/"+p); got != (uid == 0) {
+				t.Errorf("uid %d: /proc/%s masked: %v", uid, p, got)
+			}
+		}
+		if !slices.Contains(masked, "/proc/keys") {
+			t.Errorf("uid %d: /proc/keys is not masked", uid)
+		}
+	}
+}
+
 func TestLayers(t *testing.T) {
 	facts := testFacts(hostFS())
 	p := mustResolve(t, Request{Degrade: policy.LayerCgroup}, facts).Policy

@@ -100,8 +100,12 @@ func (pl *place) escape() string {
 // misleads refuses a path, by the name that the caller gave it, because of a
 // link on its way.
 func (pl *place) misleads(name, link, why string) *Error {
+	how := name + " goes through the symbolic link " + link
+	if name == link {
+		how = name + " is a symbolic link"
+	}
 	return &Error{
-		What: name + " goes through the symbolic link " + link + " to " + pl.real + ": " + why,
+		What: how + " to " + pl.real + ": " + why,
 		Fix:  "type the real path if that is meant: " + pl.real,
 	}
 }

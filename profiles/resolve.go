@@ -666,6 +666,9 @@ func (r *resolver) device(p *policy.Policy, item string) error {
 	if err != nil {
 		return err
 	}
+	if err := pl.escapes(name); err != nil {
+		return err
+	}
 	if pl.mode.IsDir() && strings.HasPrefix(pl.real, "/dev/") {
 		entries, err := fs.ReadDir(r.facts.FS, fsPath(pl.real))
 		if err != nil {

@@ -370,6 +370,9 @@ func (s *sandbox) ociBundle(dir string, argv []string) (*specs.Spec, error) {
 			m.Options = append(m.Options, "newinstance", "ptmxmode=0666", "mode=0620")
 		case mounts.Proc, mounts.Mqueue:
 		case mounts.Mask:
+			if o.Target == "/proc/1" {
+				continue // where runc's own init is at work
+			}
 			spec.Linux.MaskedPaths = append(spec.Linux.MaskedPaths, o.Target)
 			continue
 		case mounts.Readonly:

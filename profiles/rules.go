@@ -434,10 +434,7 @@ func leadsTo(dir, pattern string) bool {
 			return true // too clever to tell
 		}
 		if e != d && e != "*" {
-			if !strings.ContainsAny(e, "*?") {
-				return false
-			}
-			return true
+			return strings.ContainsAny(e, "*?")
 		}
 		if drest == "" {
 			return true

@@ -46,6 +46,12 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 	// name would have done.
 	for _, name := range names {
 		if name != Auto && find(known, name) == nil {
+			if planned(name) {
+				return nil, &UnavailableError{
+					What: "driver " + name, Cause: "it is not part of this build",
+					Fix: "there are " + strings.Join(driverNames(known), ", "),
+				}
+			}
 			return nil, &policy.InvalidError{Field: "driver", Value: name, Want: "one of " + strings.Join(driverNames(known), ", ")}
 		}
 	}
@@ -100,4 +106,14 @@ func driverNames(known []Driver) []string {
 		names = append(names, d.Name())
 	}
 	return names
+}
+
+// planned reports whether a name is that of a driver that profiles may name and
+// that a build may lack.
+func planned(name string) bool {
+	switch name {
+	case "native", "landlock", "bwrap", "gvisor", "docker", "container-use", "seatbelt":
+		return true
+	}
+	return false
 }

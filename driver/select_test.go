@@ -62,3 +62,18 @@ func TestSelect(t *testing.T) {
 		t.Errorf("unknown driver: %v", err)
 	}
 }
+
+// TestSelectNotBuilt: a driver that other builds have is unavailable here; a
+// word that is none is a mistake.
+func TestSelectNotBuilt(t *testing.T) {
+	known := []Driver{&fake{name: "native"}}
+	_, err := Select(context.Background(), known, []string{"docker"}, testPolicy(policy.Limits{}), nil)
+	var unavailable *UnavailableError
+	if !errors.As(err, &unavailable) || CodeOf(err) != CodeUnavailable {
+		t.Errorf("docker: %v", err)
+	}
+	_, err = Select(context.Background(), known, []string{"dokcer"}, testPolicy(policy.Limits{}), nil)
+	if CodeOf(err) != CodeInvalid {
+		t.Errorf("dokcer: %v", err)
+	}
+}

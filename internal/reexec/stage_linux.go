@@ -104,6 +104,10 @@ func (s *stage) main() {
 	if n, e := s.start.Run(&s.regs); e != 0 {
 		s.fail(stageStart, n, e)
 	}
+	if s.alone() {
+		// Go was sent by a supervisor that is gone by now.
+		s.abandon()
+	}
 	pid := s.spawn()
 	if s.failErrno != 0 {
 		s.reap(0)
@@ -132,6 +136,17 @@ func (s *stage) main() {
 func (s *stage) waitGo() bool {
 	n, e := s.recv()
 	return e == 0 && n == messageSize && s.msg.Kind == msgGo
+}
+
+// alone reports whether the supervisor is gone.
+//
+//go:nosplit
+//go:norace
+func (s *stage) alone() bool {
+	s.polls[0] = unix.PollFd{Fd: int32(s.ctl), Events: unix.POLLIN}
+	s.now = unix.Timespec{}
+	n, e := sys.Raw(unix.SYS_PPOLL, s.pollsAddr, 1, s.nowAddr, 0, 0, 0)
+	return e == 0 && n > 0 && s.polls[0].Revents&unix.POLLHUP != 0
 }
 
 // spawn clones the command's process and runs its program in it.

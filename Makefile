@@ -40,7 +40,8 @@ test: ## install what the tests need, and run all of them
 	@tools/deps test
 	@$(MAKE) --no-print-directory build
 	$(GO) vet $(PACKAGES)
-	$(GO) test -timeout 30m $(TESTFLAGS) $(PACKAGES)
+	@# -count=1: the integration tests run programs that go test does not know they depend on.
+	$(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: race
 race: ## the packages with concurrency, under the race detector

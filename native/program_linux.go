@@ -78,7 +78,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	cmd := &sys.Program{}
 	cmd.Grow(128, 4<<10)
 
-	cfg := &reexec.Config{CloneFlags: flags, Init: init, Start: start, Command: cmd, After: &sys.Program{}, Finish: &sys.Program{}}
+	cfg := &reexec.Config{CloneFlags: flags, Init: init, Start: start, Command: cmd, Finish: &sys.Program{}}
 	// Taking the mounts down takes a while, and the supervisor need not wait.
 	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
 	for i := range s.stdio {

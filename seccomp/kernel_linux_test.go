@@ -245,7 +245,7 @@ func TestToolchains(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(profile+"/"+tt.tool, func(t *testing.T) {
 				if _, err := exec.LookPath(tt.tool); err != nil {
-					t.Skipf("%s is not installed", tt.tool)
+					t.Fatalf("%s is not installed: make test installs it", tt.tool)
 				}
 				cmd := start(t, "exec", profile, "/bin/sh", "-c", tt.script)
 				cmd.Dir = t.TempDir()

@@ -44,7 +44,7 @@ func config(argv ...string) *Config {
 	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
 	return &Config{
 		CloneFlags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID,
-		Init:       init, Start: &sys.Program{}, Command: cmd, After: &sys.Program{},
+		Init:       init, Start: &sys.Program{}, Command: cmd,
 		Keep: []int{0, 1, 2},
 		Argv: argv, Paths: []string{argv[0]}, Env: []string{"PATH=/usr/bin:/bin"},
 	}
@@ -126,13 +126,12 @@ func TestExecFails(t *testing.T) {
 // names that step, and nothing is left.
 func TestEveryStepFails(t *testing.T) {
 	programs := func(c *Config) []*sys.Program {
-		return []*sys.Program{c.Init, c.Start, c.Command, c.After}
+		return []*sys.Program{c.Init, c.Start, c.Command}
 	}
 	build := func() *Config {
 		c := config("/bin/sh", "-c", "exit 0")
 		// Something in each program.
 		c.Start.Call(0, sys.Step{Name: "getpid"}, unix.SYS_GETPID)
-		c.After.Call(0, sys.Step{Name: "getppid"}, unix.SYS_GETPPID)
 		return c
 	}
 	before := openFDs(t)

@@ -18,7 +18,6 @@ type stage struct {
 	start    sys.Runnable // PID 1, after Go
 	command  sys.Runnable // the command's process
 	epilogue sys.Runnable // PID 1: closes what is the command's
-	after    sys.Runnable // PID 1, after the command was executed
 	finish   sys.Runnable // PID 1, after the report
 
 	ctl uintptr // the socket to the supervisor
@@ -114,11 +113,7 @@ func (s *stage) main() {
 		s.fail(s.failStage, uintptr(s.failStep), uintptr(s.failErrno))
 	}
 	sys.Raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, s.nowAddr, 0, 0, 0, 0)
-	n, e := s.epilogue.Run(&s.regs)
-	if e == 0 {
-		n, e = s.after.Run(&s.regs)
-	}
-	if e != 0 {
+	if n, e := s.epilogue.Run(&s.regs); e != 0 {
 		s.killAll()
 		s.fail(stageAfter, n, e)
 	}

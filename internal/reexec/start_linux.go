@@ -19,11 +19,11 @@ type Config struct {
 
 	// Init runs as PID 1 right after the clone, while the supervisor goes on;
 	// Start runs as PID 1 once the supervisor called Go; Command runs in the
-	// process that becomes the command; After runs as PID 1 once the command
-	// was executed; Finish runs as PID 1 when it has reported the end, while the
-	// supervisor acts on that: a step that fails there changes nothing any more.
-	// They share one set of registers. Finish may be nil.
-	Init, Start, Command, After, Finish *sys.Program
+	// process that becomes the command; Finish runs as PID 1 when it has
+	// reported the end, while the supervisor acts on that: a step that fails
+	// there changes nothing any more. They share one set of registers. Finish
+	// may be nil.
+	Init, Start, Command, Finish *sys.Program
 
 	// Cgroup is the register that holds the descriptor of the cgroup that the
 	// command is cloned into (CLONE_INTO_CGROUP, Linux 5.7); 0 is none.
@@ -117,7 +117,7 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	epilogue := closeOthers(keep)
 	st.epilogue = epilogue.Runnable()
-	st.init, st.start, st.command, st.after = cfg.Init.Runnable(), cfg.Start.Runnable(), cfg.Command.Runnable(), cfg.After.Runnable()
+	st.init, st.start, st.command = cfg.Init.Runnable(), cfg.Start.Runnable(), cfg.Command.Runnable()
 	if cfg.Finish != nil {
 		st.finish = cfg.Finish.Runnable()
 	}
@@ -314,7 +314,7 @@ func (c *Child) failure(m message) error {
 	case stageCommand:
 		e.Stage, step = "command", c.cfg.Command.Step(e.Index)
 	case stageAfter:
-		e.Stage, step = "init", c.cfg.After.Step(e.Index)
+		e.Stage, step = "init", sys.Step{Name: "supervise"}
 	case stageExec:
 		return &ExecError{Errno: e.Errno}
 	}

@@ -197,11 +197,6 @@ func (p *Program) Fprog(filter string) Value {
 	return Ptr(p, &fprog{len: uint16(len(filter) / 8), filter: p.Data(filter).n})
 }
 
-// Fail appends a step that fails with e: for injecting faults in tests.
-func (p *Program) Fail(step Step, e syscall.Errno) {
-	p.Call(0, step, callFail, Imm(e))
-}
-
 // Store32 appends a step that writes a value into b at off, such as a descriptor
 // number into a control message.
 func (p *Program) Store32(b []byte, off int, v Value) {

@@ -167,17 +167,6 @@ func Vfork(args uintptr, child func(arg uintptr), arg uintptr) (pid, errno uintp
 	}
 }
 
-// Prctl is prctl(2).
-//
-//	int prctl(int op, unsigned long a, unsigned long b, unsigned long c, unsigned long d);
-func Prctl(op int, a, b, c, d uintptr) error {
-	_, e := Raw(unix.SYS_PRCTL, uintptr(op), a, b, c, d, 0)
-	if e != 0 {
-		return syscall.Errno(e)
-	}
-	return nil
-}
-
 // LandlockABI returns the version of the Landlock interface that the kernel
 // has, 0 for none.
 //

@@ -116,32 +116,6 @@ type SyntheticFile struct {
 	Content string `json:"content"`
 }
 
-// EgressMode is how far the network reaches.
-type EgressMode uint8
-
-const (
-	EgressNone  EgressMode = iota // an empty network: loopback only
-	EgressProxy                   // only what the rules allow, by name
-	EgressHost                    // the host's own network, not isolated
-)
-
-// Egress is the network policy.
-type Egress struct {
-	Mode  EgressMode   `json:"mode"`
-	Allow []EgressRule `json:"allow,omitempty"` // meaningful in EgressProxy only
-	Deny  []EgressRule `json:"deny,omitempty"`  // beats Allow
-
-	// RequestsPerMinute bounds requests to each host; 0 means no bound.
-	RequestsPerMinute int  `json:"requests_per_minute,omitempty"`
-	LogRequests       bool `json:"log_requests,omitempty"`
-}
-
-// An EgressRule names hosts and ports. The zero value matches nothing.
-type EgressRule struct {
-	Host  string   `json:"host"`            // a name, "*.name", an IP literal or a CIDR; "*" is any public host
-	Ports []uint16 `json:"ports,omitempty"` // empty: every port
-}
-
 // Limits are limits that the OCI specification has no words for. Memory, CPU
 // and process limits are in OCI.Linux.Resources; file size, open files and
 // their like in OCI.Process.Rlimits.
@@ -154,33 +128,6 @@ type Limits struct {
 	// Output bounds each captured stream, bytes; 0 means no limit. Streams
 	// that are passed through are not bounded.
 	Output int64 `json:"output,omitempty"`
-}
-
-// Network reports the namespace's network mode in words.
-func (m EgressMode) String() string {
-	switch m {
-	case EgressNone:
-		return "none"
-	case EgressProxy:
-		return "proxy"
-	case EgressHost:
-		return "host"
-	}
-	return "invalid"
-}
-
-// MarshalText prints the mode as the command line names it.
-func (m EgressMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
-
-// UnmarshalText reads what MarshalText prints.
-func (m *EgressMode) UnmarshalText(b []byte) error {
-	for i := EgressNone; i <= EgressHost; i++ {
-		if i.String() == string(b) {
-			*m = i
-			return nil
-		}
-	}
-	return &InvalidError{Field: "egress.mode", Value: string(b), Want: "none, proxy or host"}
 }
 
 // String prints access as ls(1) would: "r-x"; a hidden path is "---".

@@ -69,8 +69,8 @@ func (p *Policy) Validate() error {
 	if p.Seccomp != "" && p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
 		return &InvalidError{Field: "seccomp", Value: p.Seccomp, Want: "either a built-in filter or one of its own, not both"}
 	}
-	if p.Egress.Mode > EgressHost {
-		return &InvalidError{Field: "egress.mode", Value: fmt.Sprint(uint8(p.Egress.Mode)), Want: "none, proxy or host"}
+	if err := p.Egress.Validate(); err != nil {
+		return err
 	}
 	if p.Limits.WallTime < 0 || p.Limits.KillAfter < 0 {
 		return &InvalidError{Field: "limits.wall_time", Value: p.Limits.WallTime.String(), Want: "a positive duration"}

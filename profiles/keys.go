@@ -115,7 +115,7 @@ var keys = [numKeys]keyInfo{
 	keyHostname:    {name: "hostname", order: orderFree, doc: "Host name inside."},
 
 	keyNetMode:  {name: "network.mode", kind: kindEnum, order: orderEnum, env: "NET", enum: []string{"host", "proxy", "none"}, doc: "none has loopback only; proxy reaches what allow names; host is not isolated."},
-	keyNetAllow: {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: NAME, *.NAME, address or network, each with :PORT[,PORT…] if wanted; * is any public host."},
+	keyNetAllow: {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: [PROTOCOL://]HOST[:PORT[,PORT…]]; a HOST is NAME, *.NAME, an address or a network; * is any public host; a PORT can be FIRST-LAST; PROTOCOL is https, http or tls."},
 	keyNetDeny:  {name: "network.deny", kind: kindList, order: orderMore, doc: "Hosts that the proxy refuses, whatever allow says."},
 	keyNetRate:  {name: "network.requests_per_minute", kind: kindCount, order: orderLess, doc: "Requests to each host in a minute."},
 	keyNetLog:   {name: "network.log", kind: kindBool, order: orderTrue, doc: "Log every request."},

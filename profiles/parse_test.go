@@ -139,9 +139,9 @@ func TestParseBad(t *testing.T) {
 		{src: "limits:\n  memory: 4k\n", want: "is too little to start anything", meaning: true},
 		{src: "limits:\n  memory: 99999999t\n", want: "too large for a size", meaning: true},
 		{src: "user: \"4294967295\"\n", want: "is not a user", meaning: true},
-		{src: "network:\n  allow: [\"http://x\"]\n", want: `"http://x" is not a host`, meaning: true},
+		{src: "network:\n  allow: [\"ftp://x\"]\n", want: `"ftp://x" is not a host`, meaning: true},
 		{src: "network:\n  allow: [\"*x.com\"]\n", want: "is not a host", meaning: true},
-		{src: "network:\n  allow: [\"x.com:0\"]\n", want: `"0" is not a port`, meaning: true},
+		{src: "network:\n  allow: [\"x.com:0\"]\n", want: `"x.com:0" is not a host: want ports`, meaning: true},
 		{src: "tmpfs: [\"/x:1y\"]\n", want: `"1y" is not a size`, meaning: true},
 		// what YAML or a JSON reader would let pass (A04, A06)
 		{src: "verify: true\nverify: false\n", want: "f.yaml:2:1: duplicate key verify", hint: "keep one of them"},

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -394,49 +395,16 @@ func (r *resolver) egress(p *policy.Policy) error {
 	return nil
 }
 
-// parseEgress reads HOST[:PORT[,PORT…]]. An IPv6 address with ports is in
-// brackets.
+// parseEgress reads what policy.ParseEgressRule does, and words its error as this
+// package does.
 func parseEgress(s string) (policy.EgressRule, error) {
-	bad := func(why string) (policy.EgressRule, error) {
-		return policy.EgressRule{}, &Error{What: quote(s) + " is not a host: " + why, Fix: "for example example.com, *.example.com:443 or 10.0.0.0/8:80,443"}
+	rule, err := policy.ParseEgressRule(s)
+	var bad *policy.InvalidError
+	if errors.As(err, &bad) {
+		want, example, _ := strings.Cut(bad.Want, "; ")
+		return rule, &Error{What: quote(s) + " is not a host: want " + want, Fix: example}
 	}
-	host, ports := s, ""
-	if rest, ok := strings.CutPrefix(s, "["); ok {
-		h, after, ok := strings.Cut(rest, "]")
-		if !ok || after != "" && after[0] != ':' {
-			return bad("want [ADDRESS]:PORT")
-		}
-		host, ports = h, strings.TrimPrefix(after, ":")
-	} else if strings.Count(s, ":") == 1 {
-		host, ports, _ = strings.Cut(s, ":")
-		if ports == "" {
-			return bad("the port is missing")
-		}
-	}
-	if host == "" {
-		return bad("the name is missing")
-	}
-	for i := range len(host) {
-		c := host[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == ':', c == '/':
-		case c == '*' && i == 0 && (host == "*" || strings.HasPrefix(host, "*.") && len(host) > 2):
-		default:
-			return bad(strconv.QuoteRune(rune(c)) + " cannot be in a name")
-		}
-	}
-	rule := policy.EgressRule{Host: strings.ToLower(host)}
-	if ports == "" {
-		return rule, nil
-	}
-	for p := range strings.SplitSeq(ports, ",") {
-		n, err := strconv.ParseUint(p, 10, 16)
-		if err != nil || n == 0 {
-			return bad(quote(p) + " is not a port")
-		}
-		rule.Ports = append(rule.Ports, uint16(n))
-	}
-	return rule, nil
+	return rule, err
 }
 
 // layers decides what must hold: what the profile requires, less what the

@@ -15,7 +15,18 @@ const (
 	msgTerminal                             // stage → supervisor: SCM_RIGHTS carries the pty's master
 	msgFailed                               // stage → supervisor: A is which program, B the step, C the errno
 	msgExited                               // stage → supervisor: A is the wait status of the command
+
+	// To and from a stage that serves.
+	msgExec      // supervisor → stage: start job A, whose address is B and C; SCM_RIGHTS carries its files
+	msgCall      // supervisor → stage: run the program of job A in PID 1, otherwise the same
+	msgSignalJob // supervisor → stage: A is the signal for job B, whose command is process C
+	msgEnd       // supervisor → stage: end everything and report
+	msgStarted   // stage → supervisor: job A has been started or called, or has failed
+	msgEnded     // stage → supervisor: the command of job A has ended
 )
+
+// signalGroup beside a signal means the process group.
+const signalGroup uint32 = 1 << 16
 
 // message is one packet, in the machine's byte order. Its fields are numbers
 // only: the stage fills it in place.
@@ -42,7 +53,7 @@ func decode(b []byte) (message, error) {
 		Utime: ne.Uint64(b[16:]), Stime: ne.Uint64(b[24:]), MaxRSS: ne.Uint64(b[32:]), ExecNS: ne.Uint64(b[40:]),
 	}
 	switch m.Kind {
-	case msgTerminal:
+	case msgTerminal, msgStarted, msgEnded:
 	case msgFailed:
 		if m.A > stageExec || m.C == 0 || m.C > 4095 {
 			return message{}, &ProtocolError{What: "malformed failure report"}

@@ -29,6 +29,13 @@
 // after no process but itself is left. Anything else, a packet of another size
 // among them, is an error, and the stage is killed.
 //
+// A stage that serves (MaxJobs) has no command of its own. Each [Job] is a
+// program and the descriptors for it, which travel with the request; the stage
+// vforks and runs it as it would its own command, tells when it has started or
+// failed, and later that it has ended. What a job leaves running lives on until
+// End. So every command of a session is born in the sandbox: nothing ever enters
+// one from outside by setns(2).
+//
 // The end of the stream is the protocol too: when the supervisor dies, however
 // it dies, the stage reads end of file, kills every process, removes the
 // cgroups and exits. That does not depend on which thread cloned the stage, as

@@ -16,18 +16,18 @@ type stage struct {
 	prologue sys.Runnable // PID 1: closes what is not its own
 	init     sys.Runnable // PID 1, up to the wait for Go
 	start    sys.Runnable // PID 1, after Go
-	command  sys.Runnable // the command's process
 	epilogue sys.Runnable // PID 1: closes what is the command's
 	finish   sys.Runnable // PID 1, after the report
 
 	ctl uintptr // the socket to the supervisor
 
-	// cgroup is the register that holds the cgroup for CLONE_INTO_CGROUP, 0
-	// for none.
-	cgroup sys.Reg
-
-	// For execve: arrays of C strings ended by NULL.
-	argv, envp uintptr
+	// command is what runs. A stage that serves has none of its own, but the
+	// addresses of the jobs that it was given, in a table of njobs entries; an
+	// entry is 0 when it is free.
+	command     job
+	commandAddr uintptr
+	serving     bool
+	jobs, njobs uintptr
 
 	// How many of dirEntries are to be removed if the supervisor is gone.
 	ndirs uintptr
@@ -41,10 +41,7 @@ type stage struct {
 	siginfo   [128]byte
 	now       unix.Timespec
 	cloneArgs sys.CloneArgs
-	failStage uint32
-	failStep  uint32
-	failErrno uint32
-	execPaths [maxExecPaths]uintptr // what execve is tried with, in order; C strings
+	request   request
 
 	msgAddr, statusAddr, rusageAddr, pollsAddr, sigsetAddr, siginfoAddr, nowAddr, cloneAddr, selfAddr uintptr
 
@@ -55,6 +52,44 @@ const (
 	maxDirs      = 8
 	maxExecPaths = 128
 )
+
+// job is one command. Like the stage it lives in the supervisor's heap, and the
+// stage reads and writes it there.
+type job struct {
+	self  uintptr // its own address
+	id    uint32
+	pid   uintptr // 0: not running
+	regs  sys.Regs
+	steps sys.Runnable
+
+	// cgroup is the register that holds the cgroup for CLONE_INTO_CGROUP, 0
+	// for none.
+	cgroup sys.Reg
+
+	// The descriptors that came with the job are in nfiles registers from
+	// files on.
+	files  sys.Reg
+	nfiles uintptr
+
+	// For execve: arrays of C strings ended by NULL, and what it is tried with,
+	// in order; C strings.
+	argv, envp uintptr
+	paths      [maxExecPaths]uintptr
+
+	// What became of it.
+	failStage uint32
+	failStep  uint32
+	failErrno uint32
+	execNS    uint64
+	status    uint32
+	rusage    unix.Rusage
+}
+
+// bind takes the job's address.
+func (j *job) bind() uintptr {
+	j.self = sys.Addr(j)
+	return j.self
+}
 
 // dirEntry is a cgroup directory for unlinkat(2).
 type dirEntry struct {
@@ -73,6 +108,8 @@ func (s *stage) bind() {
 	s.nowAddr = sys.Addr(&s.now)
 	s.cloneAddr = sys.Addr(&s.cloneArgs)
 	s.selfAddr = sys.Addr(s)
+	s.commandAddr = s.command.bind()
+	s.request.bind(s.msgAddr)
 }
 
 // The functions below run in the cloned child: no allocation, no stack growth,
@@ -107,20 +144,32 @@ func (s *stage) main() {
 		// Go was sent by a supervisor that is gone by now.
 		s.abandon()
 	}
-	pid := s.spawn()
-	if s.failErrno != 0 {
-		s.reap(0)
-		s.fail(s.failStage, uintptr(s.failStep), uintptr(s.failErrno))
+	if s.serving {
+		s.serveJobs()
+		s.end()
 	}
-	sys.Raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, s.nowAddr, 0, 0, 0, 0)
+	s.command.regs = s.regs
+	s.spawn(s.commandAddr)
+	if s.command.failErrno != 0 {
+		s.reap(0)
+		s.fail(s.command.failStage, uintptr(s.command.failStep), uintptr(s.command.failErrno))
+	}
 	if n, e := s.epilogue.Run(&s.regs); e != 0 {
 		s.killAll()
 		s.fail(stageAfter, n, e)
 	}
-	s.serve(pid)
+	s.serve(s.command.pid)
+	s.end()
+}
+
+// end kills what is left and reports how the command ended. It does not return.
+//
+//go:nosplit
+//go:norace
+func (s *stage) end() {
 	s.killAll()
 	s.msg.Kind = msgExited
-	s.msg.ExecNS = uint64(s.now.Sec)*1e9 + uint64(s.now.Nsec)
+	s.msg.ExecNS = s.command.execNS
 	s.report()
 }
 
@@ -144,43 +193,48 @@ func (s *stage) alone() bool {
 	return e == 0 && n > 0 && s.polls[0].Revents&unix.POLLHUP != 0
 }
 
-// spawn clones the command's process and runs its program in it.
+// spawn clones a job's process and runs its program in it.
 //
 //go:nosplit
 //go:norace
-func (s *stage) spawn() uintptr {
+func (s *stage) spawn(addr uintptr) {
+	j := (*job)(sys.Pointer(addr))
 	s.cloneArgs.Flags = unix.CLONE_VM | unix.CLONE_VFORK
 	s.cloneArgs.ExitSignal = uint64(unix.SIGCHLD)
-	if s.cgroup != 0 {
+	s.cloneArgs.Cgroup = 0
+	if j.cgroup != 0 {
 		s.cloneArgs.Flags |= unix.CLONE_INTO_CGROUP
-		s.cloneArgs.Cgroup = uint64(s.regs[s.cgroup])
+		s.cloneArgs.Cgroup = uint64(j.regs[j.cgroup])
 	}
-	pid, e := sys.Vfork(s.cloneAddr, runCommand, s.selfAddr)
+	pid, e := sys.Vfork(s.cloneAddr, runCommand, addr)
 	if e != 0 {
-		s.failStage, s.failStep, s.failErrno = stageClone, 0, uint32(e)
+		j.failStage, j.failStep, j.failErrno = stageClone, 0, uint32(e)
+		return
 	}
-	return pid
+	j.pid = pid
+	sys.Raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, s.nowAddr, 0, 0, 0, 0)
+	j.execNS = uint64(s.now.Sec)*1e9 + uint64(s.now.Nsec)
 }
 
 //go:nosplit
 //go:norace
-func runCommand(arg uintptr) { (*stage)(sys.Pointer(arg)).exec() }
+func runCommand(arg uintptr) { (*job)(sys.Pointer(arg)).exec() }
 
-// exec runs the command's program and becomes the command. It does not return.
+// exec runs the job's program and becomes the command. It does not return.
 //
 //go:nosplit
 //go:noinline
 //go:norace
-func (s *stage) exec() {
-	if n, e := s.command.Run(&s.regs); e != 0 {
-		s.failStage, s.failStep, s.failErrno = stageCommand, uint32(n), uint32(e)
-		s.exit(127)
+func (j *job) exec() {
+	if n, e := j.steps.Run(&j.regs); e != 0 {
+		j.failStage, j.failStep, j.failErrno = stageCommand, uint32(n), uint32(e)
+		exit(127)
 	}
 	// As execvp(3): go on to the next directory if there is nothing in this
 	// one, remember that something was there but may not be executed.
 	errno := uint32(syscall.ENOENT)
-	for i := 0; i < maxExecPaths && s.execPaths[i] != 0; i++ {
-		_, e := sys.Raw(unix.SYS_EXECVE, s.execPaths[i], s.argv, s.envp, 0, 0, 0)
+	for i := 0; i < maxExecPaths && j.paths[i] != 0; i++ {
+		_, e := sys.Raw(unix.SYS_EXECVE, j.paths[i], j.argv, j.envp, 0, 0, 0)
 		if e == uintptr(syscall.ENOENT) || e == uintptr(syscall.ENOTDIR) {
 			continue
 		}
@@ -189,8 +243,8 @@ func (s *stage) exec() {
 			break
 		}
 	}
-	s.failStage, s.failStep, s.failErrno = stageExec, 0, errno
-	s.exit(127)
+	j.failStage, j.failStep, j.failErrno = stageExec, 0, errno
+	exit(127)
 }
 
 // serve forwards what the supervisor asks for until the command has ended.
@@ -198,24 +252,14 @@ func (s *stage) exec() {
 //go:nosplit
 //go:norace
 func (s *stage) serve(pid uintptr) {
-	// SIGCHLD is blocked like every signal here; a descriptor tells of it.
-	s.sigset[0] = 1 << (uint(unix.SIGCHLD) - 1)
-	sfd, e := sys.Raw(unix.SYS_SIGNALFD4, ^uintptr(0), s.sigsetAddr, 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK, 0, 0)
-	if e != 0 {
-		s.killAll()
-		s.fail(stageAfter, 0, e)
-	}
+	sfd := s.watchChildren()
 	for {
 		// Reaped before the first wait too: a command may have ended before
 		// the descriptor was there.
 		if s.reap(pid) {
 			return
 		}
-		s.polls[0] = unix.PollFd{Fd: int32(s.ctl), Events: unix.POLLIN}
-		s.polls[1] = unix.PollFd{Fd: int32(sfd), Events: unix.POLLIN}
-		if _, e := sys.Raw(unix.SYS_PPOLL, s.pollsAddr, 2, 0, 0, 0, 0); e != 0 && e != uintptr(syscall.EINTR) {
-			s.abandon()
-		}
+		s.wait(sfd)
 		if s.polls[0].Revents != 0 {
 			n, e := s.recv()
 			if e != 0 || n != messageSize {
@@ -226,14 +270,50 @@ func (s *stage) serve(pid uintptr) {
 				// pid is not reaped yet, so that it cannot be another's.
 				sys.Raw(unix.SYS_KILL, pid, uintptr(s.msg.A), 0, 0, 0, 0)
 			case msgTerminate:
-				sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGTERM), 0, 0, 0, 0)
-				sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGCONT), 0, 0, 0, 0)
+				s.terminate()
 			}
 		}
-		if s.polls[1].Revents != 0 {
-			sys.Raw(unix.SYS_READ, sfd, s.siginfoAddr, 128, 0, 0, 0)
-		}
 	}
+}
+
+// watchChildren returns a descriptor that can be read when a child ended.
+// SIGCHLD is blocked like every signal here.
+//
+//go:nosplit
+//go:norace
+func (s *stage) watchChildren() uintptr {
+	s.sigset[0] = 1 << (uint(unix.SIGCHLD) - 1)
+	sfd, e := sys.Raw(unix.SYS_SIGNALFD4, ^uintptr(0), s.sigsetAddr, 8, unix.SFD_CLOEXEC|unix.SFD_NONBLOCK, 0, 0)
+	if e != 0 {
+		s.killAll()
+		s.fail(stageAfter, 0, e)
+	}
+	return sfd
+}
+
+// wait returns when a child ended or the supervisor has something to say;
+// polls[0] tells of the latter.
+//
+//go:nosplit
+//go:norace
+func (s *stage) wait(sfd uintptr) {
+	s.polls[0] = unix.PollFd{Fd: int32(s.ctl), Events: unix.POLLIN}
+	s.polls[1] = unix.PollFd{Fd: int32(sfd), Events: unix.POLLIN}
+	if _, e := sys.Raw(unix.SYS_PPOLL, s.pollsAddr, 2, 0, 0, 0, 0); e != 0 && e != uintptr(syscall.EINTR) {
+		s.abandon()
+	}
+	if s.polls[1].Revents != 0 {
+		sys.Raw(unix.SYS_READ, sfd, s.siginfoAddr, 128, 0, 0, 0)
+	}
+}
+
+// terminate asks every process to end, stopped ones too.
+//
+//go:nosplit
+//go:norace
+func (s *stage) terminate() {
+	sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGTERM), 0, 0, 0, 0)
+	sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGCONT), 0, 0, 0, 0)
 }
 
 // reap waits for every child that has ended and reports whether pid was among
@@ -251,6 +331,9 @@ func (s *stage) reap(pid uintptr) (ended bool) {
 		if p == pid {
 			s.msg.A = uint32(s.status)
 			ended = true
+		}
+		if s.serving {
+			s.jobEnded(p)
 		}
 	}
 }
@@ -382,7 +465,11 @@ func (s *stage) send() {
 
 //go:nosplit
 //go:norace
-func (s *stage) exit(code uintptr) {
+func (s *stage) exit(code uintptr) { exit(code) }
+
+//go:nosplit
+//go:norace
+func exit(code uintptr) {
 	for {
 		sys.Raw(unix.SYS_EXIT_GROUP, code, 0, 0, 0, 0, 0)
 	}

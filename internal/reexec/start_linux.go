@@ -36,6 +36,11 @@ type Config struct {
 	// Dirs are the cgroup directories to remove if the supervisor dies.
 	Dirs []Dir
 
+	// MaxJobs makes the stage serve: it has no command of its own (Command, Paths,
+	// Argv and Env are not used, and what Init and Start opened stays open) but
+	// runs those that [Child.Exec] brings, at most MaxJobs at a time, until End.
+	MaxJobs int
+
 	// Keep are the descriptors that the programs use, beside the control
 	// socket; every other one is closed in PID 1.
 	Keep []int
@@ -56,6 +61,8 @@ type Child struct {
 
 	mu     sync.Mutex // guards closed against senders
 	closed bool
+
+	jobs *jobs // of a stage that serves
 }
 
 // Usage is what the processes of a sandbox used, as wait4(2) told.
@@ -87,18 +94,18 @@ func Start(cfg *Config) (*Child, error) {
 	st.bind()
 	st.ctl = uintptr(pair[1])
 	st.regs[sys.RegControl] = uintptr(pair[1])
-	st.cgroup = cfg.Cgroup
 
 	var mem sys.Program // only for the memory of what is handed to execve
-	mem.Grow(8, argBytes(cfg))
-	if len(cfg.Paths) > maxExecPaths {
-		cfg.Paths = cfg.Paths[:maxExecPaths]
+	mem.Grow(8, argBytes(cfg.Paths, cfg.Argv, cfg.Env))
+	var serving *jobs
+	if cfg.MaxJobs > 0 {
+		serving = newJobs(cfg.MaxJobs)
+		st.serving, st.jobs, st.njobs = true, sys.Addr(&serving.table[0]), uintptr(cfg.MaxJobs)
+	} else {
+		st.command.cgroup = cfg.Cgroup
+		st.command.steps = cfg.Command.Runnable()
+		st.command.arguments(&mem, cfg.Paths, cfg.Argv, cfg.Env)
 	}
-	for i, p := range cfg.Paths {
-		st.execPaths[i] = mem.Addr(p)
-	}
-	argv, envp := mem.Vector(cfg.Argv), mem.Vector(cfg.Env)
-	st.argv, st.envp = argv, envp
 	if len(cfg.Dirs) > maxDirs {
 		return nil, errors.New("reexec: too many directories")
 	}
@@ -117,7 +124,7 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	epilogue := closeOthers(keep)
 	st.epilogue = epilogue.Runnable()
-	st.init, st.start, st.command = cfg.Init.Runnable(), cfg.Start.Runnable(), cfg.Command.Runnable()
+	st.init, st.start = cfg.Init.Runnable(), cfg.Start.Runnable()
 	if cfg.Finish != nil {
 		st.finish = cfg.Finish.Runnable()
 	}
@@ -136,17 +143,32 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	// The stage runs in this memory until it has been waited for, whatever
 	// becomes of the Child.
-	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg}
-	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue})
+	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg, jobs: serving}
+	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue, serving})
+	if serving != nil {
+		go c.dispatch()
+	}
 	return c, nil
+}
+
+// arguments lays out what execve is given, in the memory of mem.
+func (j *job) arguments(mem *sys.Program, paths, argv, env []string) {
+	if len(paths) > maxExecPaths {
+		paths = paths[:maxExecPaths]
+	}
+	for i, p := range paths {
+		j.paths[i] = mem.Addr(p)
+	}
+	a, e := mem.Vector(argv), mem.Vector(env)
+	j.argv, j.envp = a, e
 }
 
 // stages keeps the memory of running stages reachable.
 var stages sync.Map
 
-func argBytes(cfg *Config) int {
+func argBytes(lists ...[]string) int {
 	n := 256
-	for _, l := range [][]string{cfg.Paths, cfg.Argv, cfg.Env} {
+	for _, l := range lists {
 		for _, s := range l {
 			n += len(s) + 1
 		}
@@ -156,8 +178,10 @@ func argBytes(cfg *Config) int {
 
 // SendTerminal appends the step that passes the master of the command's terminal
 // to the supervisor; see [Child.Terminal].
-func SendTerminal(p *sys.Program, master sys.Value) {
-	body := message{Kind: msgTerminal}.encode()
+func SendTerminal(p *sys.Program, master sys.Value) { sendTerminal(p, master, 0) }
+
+func sendTerminal(p *sys.Program, master sys.Value, index uint32) {
+	body := message{Kind: msgTerminal, A: index}.encode()
 	oob := unix.UnixRights(0)
 	p.Store32(oob, unix.CmsgLen(0), master)
 	iov := &unix.Iovec{Base: &body[0]}
@@ -230,13 +254,7 @@ func (c *Child) send(m message) error {
 // once, before Wait, and only if the configuration has a terminal. The error
 // may be the stage's final report, as from Wait.
 func (c *Child) Terminal() (*os.File, error) {
-	var buf [messageSize + 1]byte
-	oob := make([]byte, unix.CmsgSpace(4))
-	n, oobn, err := c.recvmsg(buf[:], oob)
-	if err != nil {
-		return nil, err
-	}
-	m, err := decode(buf[:n])
+	m, oob, err := c.next(make([]byte, unix.CmsgSpace(4)))
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +264,12 @@ func (c *Child) Terminal() (*os.File, error) {
 	if m.Kind != msgTerminal {
 		return nil, &ProtocolError{What: "exit report instead of a terminal"}
 	}
-	cmsgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	return terminal(oob)
+}
+
+// terminal takes the descriptor out of a control message.
+func terminal(oob []byte) (*os.File, error) {
+	cmsgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(cmsgs) != 1 {
 		return nil, &ProtocolError{What: "terminal message without a descriptor"}
 	}
@@ -265,13 +288,17 @@ func (c *Child) Terminal() (*os.File, error) {
 // Wait returns when nothing of the sandbox is left but the stage itself, which
 // waits for Close. The error is a *StepError, an *ExecError, or a
 // *ProtocolError if the stage died without a report.
+//
+// A stage that serves comes to its end after End only.
 func (c *Child) Wait() (*Exit, error) {
-	var buf [messageSize + 1]byte
-	n, _, err := c.recvmsg(buf[:], nil)
-	if err != nil {
-		return nil, err
+	var m message
+	var err error
+	if c.jobs != nil {
+		<-c.jobs.over
+		m, err = c.jobs.final, c.jobs.err
+	} else {
+		m, _, err = c.next(nil)
 	}
-	m, err := decode(buf[:n])
 	if err != nil {
 		return nil, err
 	}
@@ -288,6 +315,18 @@ func (c *Child) Wait() (*Exit, error) {
 	return nil, &ProtocolError{What: "unexpected message"}
 }
 
+// next reads one message of the stage. Room for descriptors is in oob; what of it
+// was used is returned.
+func (c *Child) next(oob []byte) (message, []byte, error) {
+	var buf [messageSize + 1]byte
+	n, oobn, err := c.recvmsg(buf[:], oob)
+	if err != nil {
+		return message{}, nil, err
+	}
+	m, err := decode(buf[:n])
+	return m, oob[:oobn], err
+}
+
 func (c *Child) recvmsg(p, oob []byte) (n, oobn int, err error) {
 	for {
 		n, oobn, _, _, err = unix.Recvmsg(c.fd, p, oob, unix.MSG_CMSG_CLOEXEC)
@@ -301,7 +340,9 @@ func (c *Child) recvmsg(p, oob []byte) (n, oobn int, err error) {
 	}
 }
 
-func (c *Child) failure(m message) error {
+func (c *Child) failure(m message) error { return c.failed(m, c.cfg.Command) }
+
+func (c *Child) failed(m message, command *sys.Program) error {
 	e := &StepError{Index: int(m.B), Errno: syscall.Errno(m.C)}
 	var step sys.Step
 	switch m.A {
@@ -312,7 +353,7 @@ func (c *Child) failure(m message) error {
 	case stageClone:
 		e.Stage, step = "command", sys.Step{Name: "clone3"}
 	case stageCommand:
-		e.Stage, step = "command", c.cfg.Command.Step(e.Index)
+		e.Stage, step = "command", command.Step(e.Index)
 	case stageAfter:
 		e.Stage, step = "init", sys.Step{Name: "supervise"}
 	case stageExec:
@@ -332,6 +373,13 @@ func (c *Child) Close(done bool) error {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
+	if c.jobs != nil {
+		// What is blocked in a read or a write returns.
+		unix.Shutdown(c.fd, unix.SHUT_RDWR)
+		<-c.jobs.over
+		c.jobs.mu.Lock()
+		defer c.jobs.mu.Unlock()
+	}
 	unix.Close(c.fd)
 	var err error
 	for {

@@ -1,0 +1,289 @@
+package reexec
+
+import (
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// A Job is a command for a stage that serves. It comes from [Child.NewJob].
+type Job struct {
+	// Steps run in the process that becomes the command, on a copy of the
+	// registers that Init and Start left.
+	Steps *sys.Program
+
+	// Cgroup is as in [Config]: a register of the stage, or one of Pass.
+	Cgroup sys.Reg
+
+	// Paths, Argv and Env are as in [Config].
+	Paths, Argv, Env []string
+
+	c      *Child
+	index  int
+	files  []int
+	mem    sys.Program
+	native job // what the stage reads
+
+	started  chan struct{}
+	ended    chan struct{}
+	pid      int // in the sandbox
+	terminal chan *os.File
+}
+
+// jobs are those of one stage.
+type jobs struct {
+	table []uintptr // the stage's own: addresses of the jobs that run
+
+	mu   sync.Mutex // guards live; held while a packet is sent, so that they go one by one
+	live []*Job     // by index
+	next int
+
+	over  chan struct{} // closed after the stage's final message, or its death
+	final message
+	err   error
+}
+
+func newJobs(n int) *jobs {
+	return &jobs{table: make([]uintptr, n), live: make([]*Job, n), over: make(chan struct{})}
+}
+
+// NewJob reserves a place for a command. It fails with EAGAIN if MaxJobs are
+// running, and with ESRCH if the stage is at its end. Exec or Drop gives the
+// place back.
+func (c *Child) NewJob() (*Job, error) {
+	js := c.jobs
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	select {
+	case <-js.over:
+		return nil, syscall.ESRCH
+	default:
+	}
+	for range js.live {
+		i := js.next
+		js.next = (js.next + 1) % len(js.live)
+		if js.live[i] == nil {
+			j := &Job{c: c, index: i, Steps: &sys.Program{}, started: make(chan struct{}), ended: make(chan struct{}), terminal: make(chan *os.File, 1)}
+			j.Steps.ReserveRegs(c.cfg.Init)
+			j.Steps.ReserveRegs(c.cfg.Start)
+			js.live[i] = j
+			return j, nil
+		}
+	}
+	return nil, syscall.EAGAIN
+}
+
+// Pass hands a descriptor of the supervisor to the job; it is in the register
+// while Steps run. It stays the caller's to close once Exec has returned.
+//
+// Preconditions: no other register was taken from Steps yet, and no more than 16
+// descriptors are passed.
+func (j *Job) Pass(fd int) sys.Reg {
+	if len(j.files) == maxJobFiles {
+		panic("reexec: too many descriptors for one job")
+	}
+	r := j.Steps.NewReg()
+	if len(j.files) == 0 {
+		j.native.files = r
+	} else if r != j.native.files+sys.Reg(len(j.files)) {
+		panic("reexec: Pass after NewReg")
+	}
+	j.files = append(j.files, fd)
+	return r
+}
+
+// SendTerminal appends the step that passes the master of the job's terminal to
+// the supervisor; Exec waits for it.
+func (j *Job) SendTerminal(master sys.Value) { sendTerminal(j.Steps, master, uint32(j.index)) }
+
+// Drop gives up a job that Exec was not called for.
+func (j *Job) Drop() {
+	j.c.jobs.mu.Lock()
+	j.c.jobs.live[j.index] = nil
+	j.c.jobs.mu.Unlock()
+}
+
+// Exec starts the job's command. The error is a *StepError, an *ExecError, or
+// ESRCH if the stage has ended; nothing runs then.
+func (j *Job) Exec() error {
+	j.native.arguments(&j.mem, j.Paths, j.Argv, j.Env)
+	j.native.cgroup = j.Cgroup
+	if err := j.send(msgExec); err != nil {
+		return err
+	}
+	j.pid = int(j.native.pid)
+	return nil
+}
+
+// Call runs the job's steps in PID 1 itself, and is done with the job.
+func (j *Job) Call() error {
+	defer j.Drop()
+	return j.send(msgCall)
+}
+
+// send hands the job to the stage and waits until that has acted on it.
+func (j *Job) send(kind uint32) error {
+	c := j.c
+	j.native.steps = j.Steps.Runnable()
+	j.native.nfiles = uintptr(len(j.files))
+	addr := j.native.bind()
+	m := message{Kind: kind, A: uint32(j.index), B: uint32(addr), C: uint32(addr >> 32)}
+	var oob []byte
+	if len(j.files) > 0 {
+		oob = unix.UnixRights(j.files...)
+	}
+	if err := c.sendmsg(m, oob); err != nil {
+		j.Drop()
+		return err
+	}
+	select {
+	case <-j.started:
+	case <-c.jobs.over:
+		// The stage has ended, and may be gone: but it shares this memory until
+		// Close has waited for it, so the job stays where it is.
+		return syscall.ESRCH
+	}
+	if e := j.native.failErrno; e != 0 {
+		if kind == msgExec {
+			j.Drop()
+		}
+		select {
+		case f := <-j.terminal:
+			f.Close()
+		default:
+		}
+		return c.failed(message{A: j.native.failStage, B: j.native.failStep, C: e}, j.Steps)
+	}
+	return nil
+}
+
+// sendmsg sends a packet, waiting for room, with descriptors.
+func (c *Child) sendmsg(m message, oob []byte) error {
+	c.jobs.mu.Lock()
+	defer c.jobs.mu.Unlock()
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return syscall.ESRCH
+	}
+	for {
+		err := unix.Sendmsg(c.fd, m.encode(), oob, nil, unix.MSG_NOSIGNAL)
+		switch err {
+		case unix.EINTR:
+			continue
+		case unix.EPIPE, unix.ECONNRESET:
+			return syscall.ESRCH
+		}
+		return err
+	}
+}
+
+// Pid is the command's process id in the sandbox.
+func (j *Job) Pid() int { return j.pid }
+
+// Terminal is the master of the job's terminal, after Exec; nil without one.
+func (j *Job) Terminal() *os.File {
+	select {
+	case f := <-j.terminal:
+		return f
+	default:
+		return nil
+	}
+}
+
+// Signal sends a signal to the command, or to its process group. It does nothing
+// once the command has ended.
+func (j *Job) Signal(sig syscall.Signal, group bool) error {
+	select {
+	case <-j.ended:
+		return syscall.ESRCH
+	default:
+	}
+	a := uint32(sig)
+	if group {
+		a |= signalGroup
+	}
+	return j.c.sendmsg(message{Kind: msgSignalJob, A: a, B: uint32(j.index), C: uint32(j.pid)}, nil)
+}
+
+// Wait returns when the command has ended; what it started may live on. The
+// error is ESRCH if the sandbox ended with it.
+func (j *Job) Wait() (*Exit, error) {
+	select {
+	case <-j.ended:
+	case <-j.c.jobs.over:
+		select {
+		case <-j.ended:
+		default:
+			return nil, syscall.ESRCH
+		}
+	}
+	n := &j.native
+	return &Exit{
+		Status: syscall.WaitStatus(n.status),
+		Usage: Usage{
+			UserMicros:   uint64(n.rusage.Utime.Sec)*1e6 + uint64(n.rusage.Utime.Usec),
+			SystemMicros: uint64(n.rusage.Stime.Sec)*1e6 + uint64(n.rusage.Stime.Usec),
+			MaxRSSKiB:    uint64(n.rusage.Maxrss),
+		},
+		ExecNS: n.execNS,
+	}, nil
+}
+
+// End makes a stage that serves kill everything and report. Wait returns then.
+func (c *Child) End() error { return c.sendmsg(message{Kind: msgEnd}, nil) }
+
+// dispatch reads what a serving stage says until its final message.
+func (c *Child) dispatch() {
+	js := c.jobs
+	defer close(js.over)
+	oob := make([]byte, unix.CmsgSpace(4))
+	for {
+		m, rights, err := c.next(oob)
+		if err != nil {
+			js.err = err
+			return
+		}
+		if m.Kind == msgFailed || m.Kind == msgExited {
+			js.final = m
+			return
+		}
+		js.mu.Lock()
+		var j *Job
+		if int(m.A) < len(js.live) {
+			j = js.live[m.A]
+		}
+		if j != nil && m.Kind == msgEnded {
+			js.live[m.A] = nil
+		}
+		js.mu.Unlock()
+		if j == nil {
+			js.err = &ProtocolError{What: "message about no job"}
+			c.Kill()
+			return
+		}
+		switch m.Kind {
+		case msgTerminal:
+			f, err := terminal(rights)
+			if err != nil {
+				js.err = err
+				c.Kill()
+				return
+			}
+			select {
+			case j.terminal <- f:
+			default:
+				f.Close()
+			}
+		case msgStarted:
+			close(j.started)
+		case msgEnded:
+			close(j.ended)
+		}
+	}
+}

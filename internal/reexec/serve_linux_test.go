@@ -1,0 +1,235 @@
+package reexec
+
+import (
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// serving starts a stage that serves.
+func serving(t *testing.T, max int) *Child {
+	t.Helper()
+	cfg := config("unused")
+	cfg.MaxJobs = max
+	c, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Go(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(true) })
+	return c
+}
+
+// shell is a job, a script whose standard output is returned by out.
+func shell(t *testing.T, c *Child, script string) (j *Job, out func() string) {
+	t.Helper()
+	j, err := c.NewJob()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := j.Pass(int(w.Fd()))
+	j.Steps.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	j.Steps.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, fd.Value(), sys.Imm(1), sys.Imm(0))
+	j.Steps.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(j.Steps, new(uint64)), sys.Imm(0), sys.Imm(8))
+	j.Paths, j.Argv, j.Env = []string{"/bin/sh"}, []string{"sh", "-c", script}, []string{"PATH=/usr/bin:/bin"}
+	return j, func() string {
+		w.Close()
+		b, err := io.ReadAll(r)
+		r.Close()
+		if err != nil {
+			t.Error(err)
+		}
+		return string(b)
+	}
+}
+
+func TestServe(t *testing.T) {
+	before := openFDs(t)
+	c := serving(t, 4)
+	for _, tt := range []struct {
+		script, out string
+		want        syscall.WaitStatus
+	}{
+		{"echo $$ >&2; echo hello", "hello\n", 0},
+		{"exit 7", "", 7 << 8},
+		{"kill -KILL $$", "", syscall.WaitStatus(syscall.SIGKILL)},
+		{"yes | head -c 300000 | wc -c", "300000\n", 0},
+	} {
+		j, out := shell(t, c, tt.script)
+		if err := j.Exec(); err != nil {
+			t.Fatalf("%s: %v", tt.script, err)
+		}
+		if got := out(); got != tt.out {
+			t.Errorf("%s: output %q, want %q", tt.script, got, tt.out)
+		}
+		exit, err := j.Wait()
+		if err != nil || exit.Status != tt.want {
+			t.Errorf("%s: %+v, %v; want %#x", tt.script, exit, err, tt.want)
+		}
+		if exit.ExecNS == 0 || exit.Usage.MaxRSSKiB == 0 {
+			t.Errorf("%s: nothing recorded: %+v", tt.script, exit)
+		}
+		if err := j.Signal(unix.SIGTERM, false); err != syscall.ESRCH {
+			t.Errorf("%s: signal after the end: %v", tt.script, err)
+		}
+	}
+	// What a command leaves behind lives on until the end, and not longer.
+	j, out := shell(t, c, "sleep 600 >/dev/null & echo $!")
+	if err := j.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	pid := strings.TrimSpace(out())
+	j.Wait()
+	j, out = shell(t, c, "kill -0 "+pid+" && echo alive")
+	if err := j.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	if got := out(); got != "alive\n" {
+		t.Errorf("background process: %q", got)
+	}
+	j.Wait()
+	if err := c.End(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Wait(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.NewJob(); err != syscall.ESRCH {
+		t.Errorf("job after the end: %v", err)
+	}
+	c.Close(true)
+	if after := openFDs(t); after != before {
+		t.Errorf("descriptors before %v, after %v", before, after)
+	}
+}
+
+func TestServeFailures(t *testing.T) {
+	c := serving(t, 2)
+	j, out := shell(t, c, "")
+	j.Paths = []string{"/nonexistent"}
+	var exec *ExecError
+	if err := j.Exec(); !errors.As(err, &exec) || exec.Errno != syscall.ENOENT {
+		t.Errorf("no such command: %v", err)
+	}
+	out()
+	for i := range 3 {
+		j, out := shell(t, c, "exit 0")
+		j.Steps.InjectFault(i, syscall.ENOMEM)
+		var step *StepError
+		if err := j.Exec(); !errors.As(err, &step) || step.Errno != syscall.ENOMEM || step.Index != i || step.Step != j.Steps.Step(i).Name {
+			t.Errorf("fault %d: %v", i, err)
+		}
+		out()
+	}
+	// Places are given back, and there are no more than were asked for.
+	a, outA := shell(t, c, "exec sleep 600")
+	b, outB := shell(t, c, "sleep 600")
+	if _, err := c.NewJob(); err != syscall.EAGAIN {
+		t.Errorf("third job: %v", err)
+	}
+	if err := a.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Signal(syscall.SIGTERM, false); err != nil {
+		t.Error(err)
+	}
+	if exit, err := a.Wait(); err != nil || exit.Status.Signal() != syscall.SIGTERM {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	// The group: the shell waits for a child that ignores nothing.
+	b.Argv = []string{"sh", "-c", "sleep 600; exit 3"}
+	if err := b.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		time.Sleep(time.Millisecond) // the shell forks
+	}
+	if err := b.Signal(syscall.SIGKILL, true); err != nil {
+		t.Error(err)
+	}
+	if exit, err := b.Wait(); err != nil || exit.Status.Signal() != syscall.SIGKILL {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	outA()
+	outB() // ends because the child of the shell is gone as well
+}
+
+// TestServeCall runs steps in PID 1.
+func TestServeCall(t *testing.T) {
+	c := serving(t, 2)
+	j, err := c.NewJob()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := new([8]byte)
+	r := j.Steps.NewReg()
+	j.Steps.Call(r, sys.Step{Name: "getpid"}, unix.SYS_GETPID)
+	j.Steps.Store32(pid[:], 0, r.Value())
+	if err := j.Call(); err != nil {
+		t.Fatal(err)
+	}
+	if pid[0] != 1 {
+		t.Errorf("ran in process %d, not in PID 1", pid[0])
+	}
+}
+
+// TestServeManyAtOnce is for cross-talk: each command says its own number.
+func TestServeManyAtOnce(t *testing.T) {
+	const n = 200
+	c := serving(t, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			want := strings.Repeat("x", i)
+			j, out := shell(t, c, "echo "+want+"; exit "+strconv.Itoa(i%256))
+			if err := j.Exec(); err != nil {
+				t.Error(err)
+				return
+			}
+			if got := out(); got != want+"\n" {
+				t.Errorf("job %d: %q", i, got)
+			}
+			exit, err := j.Wait()
+			if err != nil || exit.Status.ExitStatus() != i%256 {
+				t.Errorf("job %d: %+v, %v", i, exit, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestServeStageKilled ends every wait when the stage dies.
+func TestServeStageKilled(t *testing.T) {
+	c := serving(t, 2)
+	j, out := shell(t, c, "sleep 600")
+	if err := j.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Wait(); err != syscall.ESRCH {
+		t.Errorf("job: %v", err)
+	}
+	out() // the pipe is at its end: the command is gone
+	var p *ProtocolError
+	if _, err := c.Wait(); !errors.As(err, &p) {
+		t.Errorf("stage: %v", err)
+	}
+}

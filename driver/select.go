@@ -8,8 +8,10 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-// Auto is the name that stands for every driver that isolates, in the order in
-// which the program knows them.
+// Auto is the name that stands for every driver that isolates and needs nothing
+// of the user, in the order in which the program knows them; see
+// [Description.Auto]. A weaker one comes after a stronger one, and runs only a
+// policy that agreed to go without what it lacks.
 const Auto = "auto"
 
 // A Step is one driver that selection looked at.
@@ -65,6 +67,15 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 		}
 		return d, nil
 	}
+	if len(names) == 1 {
+		// The same if only one of those that it stands for can enforce the policy.
+		if d := only(known, p); d != nil {
+			if log != nil {
+				log(Step{Driver: d.Name()})
+			}
+			return d, nil
+		}
+	}
 	for _, name := range names {
 		if name != Auto {
 			if d := find(known, name); try(d) {
@@ -73,7 +84,7 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 			continue
 		}
 		for _, d := range known {
-			if d.Sandboxed() && try(d) {
+			if automatic(d) && try(d) {
 				return d, nil
 			}
 		}
@@ -89,6 +100,40 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 		return nil, first
 	}
 	return nil, fmt.Errorf("none of %d drivers can run this; first %w", tried, first)
+}
+
+// automatic reports whether [Auto] stands for a driver.
+func automatic(d Driver) bool {
+	if !d.Sandboxed() {
+		return false
+	}
+	if x, ok := d.(Describer); ok {
+		return x.Describe().Auto
+	}
+	return true
+}
+
+// only returns the driver that Auto stands for and that can enforce the policy,
+// by its coverage, if there is exactly one.
+func only(known []Driver, p *policy.Policy) Driver {
+	var found Driver
+	for _, d := range known {
+		if !automatic(d) {
+			continue
+		}
+		x, ok := d.(Describer)
+		if !ok {
+			return nil
+		}
+		if x.Describe().Coverage.Refused(d.Name(), p) != nil {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = d
+	}
+	return found
 }
 
 func find(known []Driver, name string) Driver {

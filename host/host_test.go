@@ -170,3 +170,9 @@ func TestPty(t *testing.T) {
 		t.Errorf("got %+v, %v", st, err)
 	}
 }
+
+func TestCoverage(t *testing.T) {
+	if m := (&Driver{}).Describe().Coverage.Missing(); len(m) != 0 {
+		t.Errorf("coverage: %v", m)
+	}
+}

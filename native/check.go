@@ -11,10 +11,6 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-// degradable are the layers that a run can go without. The others hold the rest
-// up: a sandbox without a mount namespace is no sandbox of this driver's.
-const degradable = policy.LayerCgroup | policy.LayerLandlock | policy.LayerSELinux | policy.LayerAppArmor
-
 // unsupported names every part of the policy that this driver has no means to
 // enforce, with what to do about it. A field that is neither read by the
 // lowering nor named here would be ignored silently; a test walks the types and
@@ -29,10 +25,6 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 	if p.Egress.Mode == policy.EgressProxy {
 		no(true, "egress.mode proxy")
 		e.Fix = "network by name is not built yet; --net none runs without any network"
-	}
-	if rest := p.Degrade &^ degradable; rest != 0 {
-		no(true, "degrade "+rest.String())
-		e.Fix = "a run without " + rest.String() + " needs another driver; see sbxrun driver list"
 	}
 	o := p.OCI
 	no(o.Root != nil && o.Root.Path != "", "oci.root.path")

@@ -313,7 +313,6 @@ func TestPolicyRefused(t *testing.T) {
 		"a capability": func(p *policy.Policy) {
 			p.OCI.Process.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}}
 		},
-		"degrading what holds it":   func(p *policy.Policy) { p.Degrade = policy.LayerMount },
 		"no mount namespace":        func(p *policy.Policy) { p.OCI.Linux.Namespaces = p.OCI.Linux.Namespaces[:2] },
 		"requires what is left out": func(p *policy.Policy) { p.Seccomp = ""; p.Require = policy.LayerSeccomp },
 		"an unknown rlimit":         func(p *policy.Policy) { p.OCI.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} },
@@ -337,5 +336,17 @@ func TestPolicyRefused(t *testing.T) {
 	}
 	if err := check(base()); err != nil {
 		t.Errorf("the policy itself is refused: %v", err)
+	}
+	// A caller who would go without what this driver always has gets it.
+	p := base()
+	p.Degrade = policy.LayerMount | policy.LayerPID
+	if err := check(p); err != nil {
+		t.Errorf("agreeing to less is refused: %v", err)
+	}
+	if m := (Driver{}).Describe().Coverage.Missing(); len(m) != 0 {
+		t.Errorf("coverage: %v", m)
+	}
+	if err := (Driver{}).Describe().Coverage.Refused(Name, base()); err != nil {
+		t.Errorf("coverage: %v", err)
 	}
 }

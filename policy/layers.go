@@ -33,6 +33,10 @@ const (
 // LayerCgroup is every limit that a cgroup enforces.
 const LayerCgroup = LayerCgroupMemory | LayerCgroupCPU | LayerCgroupPids
 
+// LayerNamespaces is every namespace. What a run without them is left with is
+// what a process can restrict itself by.
+const LayerNamespaces = LayerUser | LayerPID | LayerMount | LayerNet | LayerIPC | LayerUTS | LayerCgroupNS
+
 var layerNames = [...]string{
 	"user", "pid", "mount", "net", "ipc", "uts", "cgroupns",
 	"seccomp", "landlock", "no_new_privs",
@@ -41,22 +45,25 @@ var layerNames = [...]string{
 }
 
 // ParseLayer returns the layer that name names; "cgroup" names all three cgroup
-// limits.
+// limits, "namespaces" all namespaces.
 func ParseLayer(name string) (Layers, error) {
-	if name == "cgroup" {
+	switch name {
+	case "cgroup":
 		return LayerCgroup, nil
+	case "namespaces":
+		return LayerNamespaces, nil
 	}
 	for i, n := range layerNames {
 		if n == name {
 			return 1 << i, nil
 		}
 	}
-	return 0, &InvalidError{Field: "layer", Value: name, Want: "one of cgroup, " + strings.Join(layerNames[:], ", ")}
+	return 0, &InvalidError{Field: "layer", Value: name, Want: "one of cgroup, namespaces, " + strings.Join(layerNames[:], ", ")}
 }
 
 // LayerNames lists every name that ParseLayer takes.
 func LayerNames() []string {
-	return append([]string{"cgroup"}, layerNames[:]...)
+	return append([]string{"cgroup", "namespaces"}, layerNames[:]...)
 }
 
 // Has reports whether every layer of x is in l.

@@ -11,7 +11,7 @@ import (
 )
 
 // A Feature is one thing that a policy can ask for. [Features] lists all of
-// them, and each driver's [Coverage] says of each whether the driver has it:
+// them, and each driver's [Claims] says of each whether the driver has it:
 // the refusals of a policy, "sbxrun driver list" and docs/drivers.md are made of
 // the two.
 type Feature struct {
@@ -49,21 +49,21 @@ func (s Support) String() string {
 // MarshalText prints the support as String does.
 func (s Support) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// A Cover is what one driver says of one feature.
-type Cover struct {
+// A Claim is what one driver says of one feature.
+type Claim struct {
 	Support Support `json:"support"`
 	Note    string  `json:"note,omitempty"` // how, for Yes and Partly; why not, for No
 }
 
-// A Coverage is what a driver says of every feature, by name. A feature that it
+// A Claims is what a driver says of every feature, by name. A feature that it
 // does not mention is not supported.
-type Coverage map[string]Cover
+type Claims map[string]Claim
 
 // A Description is what a driver says of itself. It is a function of the driver
 // alone, not of the host.
 type Description struct {
-	Summary  string // one line
-	Coverage Coverage
+	Summary string // one line
+	Claims  Claims // of every feature
 
 	// Auto lets the name "auto" stand for the driver. Only drivers that need
 	// nothing of the user are: no engine, image or program of others.
@@ -84,7 +84,7 @@ type Versioner interface {
 
 // Refused returns an *UnsupportedError that names all that the policy asks for
 // and the driver does not support, or nil.
-func (c Coverage) Refused(driver string, p *policy.Policy) *UnsupportedError {
+func (c Claims) Refused(driver string, p *policy.Policy) *UnsupportedError {
 	e := &UnsupportedError{Driver: driver}
 	var layers []string
 	for i := range Features {
@@ -129,13 +129,13 @@ func (f *Feature) named(rules []string) []string {
 // Missing lists the features that the coverage does not mention, the names in it
 // that are no feature, and what is short of Yes without a note. A driver's test
 // wants none.
-func (c Coverage) Missing() []string {
+func (c Claims) Missing() []string {
 	var out []string
 	known := map[string]bool{}
 	for i := range Features {
 		name := Features[i].Name
 		known[name] = true
-		if cover, ok := c[name]; !ok || cover.Support != Yes && cover.Note == "" {
+		if claim, ok := c[name]; !ok || claim.Support != Yes && claim.Note == "" {
 			out = append(out, name)
 		}
 	}
@@ -149,10 +149,10 @@ func (c Coverage) Missing() []string {
 }
 
 // Layers are the isolation layers that a driver with this coverage can give.
-func (c Coverage) Layers() policy.Layers {
+func (c Claims) Layers() policy.Layers {
 	var l policy.Layers
-	for name, cover := range c {
-		if layer, ok := strings.CutPrefix(name, layerPrefix); ok && cover.Support != No {
+	for name, claim := range c {
+		if layer, ok := strings.CutPrefix(name, layerPrefix); ok && claim.Support != No {
 			if x, err := policy.ParseLayer(layer); err == nil {
 				l |= x
 			}

@@ -58,9 +58,9 @@ func TestFeaturesCoverPolicy(t *testing.T) {
 // TestOtherFieldsRefused sets each field that no profile sets, and wants it
 // named.
 func TestOtherFieldsRefused(t *testing.T) {
-	all := Coverage{}
+	all := Claims{}
 	for _, f := range Features {
-		all[f.Name] = Cover{Support: Yes}
+		all[f.Name] = Claim{Support: Yes}
 	}
 	delete(all, "oci.other")
 	for _, field := range otherFields {
@@ -120,9 +120,9 @@ func featurePolicy() *policy.Policy {
 }
 
 func TestRefused(t *testing.T) {
-	all := Coverage{}
+	all := Claims{}
 	for _, f := range Features {
-		all[f.Name] = Cover{Support: Yes}
+		all[f.Name] = Claim{Support: Yes}
 	}
 	for _, tt := range []struct {
 		without string
@@ -152,7 +152,7 @@ func TestRefused(t *testing.T) {
 		if tt.change != nil {
 			tt.change(p)
 		}
-		c := Coverage{}
+		c := Claims{}
 		for k, v := range all {
 			if k != tt.without {
 				c[k] = v
@@ -169,14 +169,14 @@ func TestRefused(t *testing.T) {
 			t.Errorf("without %s: refused %q, want %q", tt.without, got, tt.want)
 		}
 	}
-	if got := (Coverage{"layer.pid": {Support: Yes}, "layer.net": {Support: Partly}, "layer.user": {}}).Layers(); got != policy.LayerPID|policy.LayerNet {
+	if got := (Claims{"layer.pid": {Support: Yes}, "layer.net": {Support: Partly}, "layer.user": {}}).Layers(); got != policy.LayerPID|policy.LayerNet {
 		t.Errorf("layers %v", got)
 	}
 	if m := all.Missing(); len(m) != 0 {
 		t.Errorf("missing %v", m)
 	}
-	all["nonsense"] = Cover{}
-	all["user"] = Cover{Support: Partly}
+	all["nonsense"] = Claim{}
+	all["user"] = Claim{Support: Partly}
 	if m := all.Missing(); !slices.Equal(m, []string{"nonsense is no feature", "user"}) {
 		t.Errorf("missing %v", m)
 	}

@@ -114,7 +114,7 @@ func automatic(d Driver) bool {
 }
 
 // only returns the driver that Auto stands for and that can enforce the policy,
-// by its coverage, if there is exactly one.
+// by its claims, if there is exactly one.
 func only(known []Driver, p *policy.Policy) Driver {
 	var found Driver
 	for _, d := range known {
@@ -125,7 +125,7 @@ func only(known []Driver, p *policy.Policy) Driver {
 		if !ok {
 			return nil
 		}
-		if x.Describe().Coverage.Refused(d.Name(), p) != nil {
+		if x.Describe().Claims.Refused(d.Name(), p) != nil {
 			continue
 		}
 		if found != nil {

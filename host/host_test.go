@@ -171,8 +171,8 @@ func TestPty(t *testing.T) {
 	}
 }
 
-func TestCoverage(t *testing.T) {
-	if m := (&Driver{}).Describe().Coverage.Missing(); len(m) != 0 {
-		t.Errorf("coverage: %v", m)
+func TestClaims(t *testing.T) {
+	if m := (&Driver{}).Describe().Claims.Missing(); len(m) != 0 {
+		t.Errorf("claims: %v", m)
 	}
 }

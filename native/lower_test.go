@@ -343,10 +343,10 @@ func TestPolicyRefused(t *testing.T) {
 	if err := check(p); err != nil {
 		t.Errorf("agreeing to less is refused: %v", err)
 	}
-	if m := (Driver{}).Describe().Coverage.Missing(); len(m) != 0 {
-		t.Errorf("coverage: %v", m)
+	if m := (Driver{}).Describe().Claims.Missing(); len(m) != 0 {
+		t.Errorf("claims: %v", m)
 	}
-	if err := (Driver{}).Describe().Coverage.Refused(Name, base()); err != nil {
-		t.Errorf("coverage: %v", err)
+	if err := (Driver{}).Describe().Claims.Refused(Name, base()); err != nil {
+		t.Errorf("claims: %v", err)
 	}
 }

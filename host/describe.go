@@ -7,7 +7,7 @@ var _ driver.Describer = (*Driver)(nil)
 // Describe says that the driver enforces nothing. Unlike every other driver it
 // refuses no policy for that: to choose it by its name is to agree.
 func (*Driver) Describe() driver.Description {
-	c := driver.Coverage{
+	c := driver.Claims{
 		"process":     {Support: driver.Yes},
 		"terminal":    {Support: driver.Yes},
 		"egress.host": {Support: driver.Yes}, "egress.loopback": {Support: driver.Partly, Note: "and everything else"},
@@ -17,9 +17,9 @@ func (*Driver) Describe() driver.Description {
 		"result.killed": {Support: driver.Partly, Note: "the command is, not what it left behind"},
 	}
 	for i := range driver.Features {
-		if name := driver.Features[i].Name; c[name] == (driver.Cover{}) {
-			c[name] = driver.Cover{Note: "nothing is isolated"}
+		if name := driver.Features[i].Name; c[name] == (driver.Claim{}) {
+			c[name] = driver.Claim{Note: "nothing is isolated"}
 		}
 	}
-	return driver.Description{Summary: "the bare host: isolates nothing, and is never chosen unless named", Coverage: c}
+	return driver.Description{Summary: "the bare host: isolates nothing, and is never chosen unless named", Claims: c}
 }

@@ -6,11 +6,11 @@ var _ driver.Describer = Driver{}
 
 // Describe says what the driver enforces.
 func (Driver) Describe() driver.Description {
-	yes := driver.Cover{Support: driver.Yes}
+	yes := driver.Claim{Support: driver.Yes}
 	return driver.Description{
 		Summary: "the Linux kernel's own means: namespaces, mounts, cgroups, Landlock and seccomp, without another program",
 		Auto:    true,
-		Coverage: driver.Coverage{
+		Claims: driver.Claims{
 			"process": yes, "terminal": yes, "user": yes, "hostname": yes,
 			"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
 			"synthetic": yes, "scratch": yes,

@@ -319,7 +319,7 @@ var Features = []Feature{
 	{Name: "egress.loopback", What: "no network, but sockets inside work",
 		Uses: nil},
 	{Name: "egress.proxy", What: "network by name (--net proxy)",
-		Fields: []string{"Egress.Allow", "Egress.Deny", "Egress.RequestsPerMinute", "Egress.LogRequests"},
+		Fields: []string{"Egress.Allow", "Egress.Deny", "Egress.RequestsPerMinute", "Egress.Connections", "Egress.LogRequests"},
 		Uses:   when(func(p *policy.Policy) bool { return p.Egress.Mode == policy.EgressProxy })},
 	{Name: "egress.host", What: "the host's network (--net host)",
 		Uses: when(func(p *policy.Policy) bool { return p.Egress.Mode == policy.EgressHost })},

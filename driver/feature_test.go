@@ -44,7 +44,7 @@ func TestFeaturesCoverPolicy(t *testing.T) {
 				walk(name+".", typ.Field(i).Type)
 				continue
 			}
-			t.Errorf("no feature has the field %s", name)
+			t.Errorf("no feature has the field %s: say in feature.go which one a policy asks for by it, and in each driver whether it has that", name)
 		}
 	}
 	walk("", reflect.TypeFor[policy.Policy]())

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,17 +15,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// strictConfig is the second stage of a strict run without cgroups.
-func strictConfig(t *testing.T, dir string) *reexec.Config {
+// A strictRun is a strict run up to the clone: the second stage and, where this
+// host has one to give, the cgroup.
+type strictRun struct {
+	cfg   *reexec.Config
+	group *cgroups.Group // nil for none
+}
+
+// prepareStrict does what Start does before it clones.
+func prepareStrict(t *testing.T, dir string) *strictRun {
 	t.Helper()
-	zero, zeroF, zeroI := uint64(0), float64(0), int64(0)
-	r, err := profiles.Resolve(&profiles.Request{Command: []string{"touch", "ran"}, Dir: dir, Memory: &zero, CPUs: &zeroF, Pids: &zeroI},
+	r, err := profiles.Resolve(&profiles.Request{Command: []string{"touch", "ran"}, Dir: dir, Degrade: policy.LayerCgroup},
 		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
 	if err != nil {
 		t.Fatal(err)
@@ -43,32 +52,96 @@ func strictConfig(t *testing.T, dir string) *reexec.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cfg
+	return &strictRun{cfg, s.group}
+}
+
+// programs are those of the second stage that can keep a command from running.
+func (r *strictRun) programs() []*sys.Program {
+	return []*sys.Program{r.cfg.Init, r.cfg.Start, r.cfg.Command}
+}
+
+// dirs are the directories of the run's cgroup.
+func (r *strictRun) dirs() []string {
+	var dirs []string
+	if r.group != nil {
+		for _, s := range r.group.Parents() {
+			// Of an O_PATH descriptor too.
+			parent, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(s.ParentFD))
+			if err != nil {
+				panic(err)
+			}
+			dirs = append(dirs, parent+"/"+s.Name)
+		}
+	}
+	return dirs
+}
+
+// start does what Start does from the clone on.
+func (r *strictRun) start() (*reexec.Child, error) {
+	child, err := reexec.Start(r.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if r.group != nil {
+		if err := r.group.Create(); err != nil {
+			child.Close(false)
+			return nil, err
+		}
+	}
+	child.Go()
+	return child, nil
+}
+
+// end removes the cgroup, if it is there, and closes it.
+func (r *strictRun) end(t *testing.T) {
+	t.Helper()
+	if r.group != nil {
+		if err := r.group.Remove(); err != nil {
+			t.Error(err)
+		}
+		r.group.Close()
+	}
 }
 
 // TestEveryStepFails fails each step of a strict set-up in turn, with errors
 // that a host short of something gives: the run does not happen, the report
-// names the step, and no descriptor, process or mount is left.
+// names the step, and no descriptor, process, mount or cgroup is left.
 func TestEveryStepFails(t *testing.T) {
 	dir := t.TempDir()
+	first := prepareStrict(t, dir)
+	if first.group == nil {
+		t.Log("no cgroup is to be had here: the steps that join one are not among those tried")
+	}
+	first.end(t)
 	fds, mounts := count(t, "/proc/self/fd"), contents(t, "/proc/self/mountinfo")
-	programs := func(c *reexec.Config) []*sys.Program { return []*sys.Program{c.Init, c.Start, c.Command} }
 	errnos := []syscall.Errno{syscall.ENOMEM, syscall.EMFILE, syscall.ENOSPC, syscall.EPERM}
-	steps := 0
-	for which := range programs(strictConfig(t, dir)) {
-		n := programs(strictConfig(t, dir))[which].Len()
+	steps, joins := 0, 0
+	for which := range first.programs() {
+		n := first.programs()[which].Len()
 		for i := range n {
-			cfg := strictConfig(t, dir)
-			p := programs(cfg)[which]
+			r := prepareStrict(t, dir)
+			p, dirs := r.programs()[which], r.dirs()
 			want, errno := p.Step(i), errnos[i%len(errnos)]
 			p.InjectFault(i, errno)
-			child, err := reexec.Start(cfg)
+			child, err := r.start()
 			if err != nil {
 				t.Fatal(err)
 			}
-			child.Go()
 			exit, err := child.Wait()
-			child.Close(true)
+			// Every other time the stage has to remove the cgroup, as it would
+			// for a supervisor that could not.
+			child.Close(i%2 == 0)
+			for _, d := range dirs {
+				if _, err := os.Stat(d); (err == nil) != (i%2 == 0) {
+					t.Errorf("program %d step %d (%v): %s: %v", which, i, want, d, err)
+				}
+			}
+			r.end(t)
+			for _, d := range dirs {
+				if _, err := os.Stat(d); err == nil {
+					t.Errorf("program %d step %d (%v): %s is left", which, i, want, d)
+				}
+			}
 			var e *reexec.StepError
 			switch {
 			case exit != nil && want.Path == "PR_CAPBSET_DROP":
@@ -88,10 +161,13 @@ func TestEveryStepFails(t *testing.T) {
 				t.Errorf("no message for %v", e)
 			}
 			steps++
+			if want.Path == "cgroup" {
+				joins++
+			}
 		}
 	}
-	if steps < 250 {
-		t.Errorf("only %d steps were tried", steps)
+	if steps < 250 || first.group != nil && joins == 0 {
+		t.Errorf("only %d steps were tried, %d of them about cgroups", steps, joins)
 	}
 	if n := count(t, "/proc/self/fd"); n > fds {
 		t.Errorf("%d descriptors open, %d before", n, fds)
@@ -112,35 +188,36 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// pausedSupervisor starts a sandbox whose set-up stops before a step, and waits
-// to be killed.
+// pausedSupervisor starts a sandbox whose set-up stops before a step, tells which
+// cgroup it made, and waits to be killed.
 func pausedSupervisor(at string) {
 	which, step, _ := strings.Cut(at, ".")
 	w, _ := strconv.Atoi(which)
 	i, _ := strconv.Atoi(step)
-	t := &testing.T{}
-	cfg := strictConfig(t, os.Getenv("NATIVE_TEST_DIR"))
+	r := prepareStrict(&testing.T{}, os.Getenv("NATIVE_TEST_DIR"))
 	// The end that is kept closes with this process, and the set-up goes on:
 	// it has to find out by itself that there is nobody left.
-	r, _, err := os.Pipe()
+	pr, _, err := os.Pipe()
 	if err != nil {
 		panic(err)
 	}
-	[]*sys.Program{cfg.Init, cfg.Start, cfg.Command}[w].InsertPause(i, int(r.Fd()))
-	cfg.Keep = append(cfg.Keep, int(r.Fd()))
-	child, err := reexec.Start(cfg)
+	r.programs()[w].InsertPause(i, int(pr.Fd()))
+	r.cfg.Keep = append(r.cfg.Keep, int(pr.Fd()))
+	child, err := r.start()
 	if err != nil {
 		panic(err)
 	}
-	child.Go()
-	os.Stdout.WriteString("started\n")
+	fmt.Println("started " + strings.Join(r.dirs(), " "))
 	child.Wait()
 	time.Sleep(time.Minute)
 }
 
-// TestSupervisorKilledAtEveryStep is V01 without cgroups: a supervisor that is
-// SIGKILLed before any step of a set-up leaves no process behind after a second,
+// TestSupervisorKilledAtEveryStep is V01: a supervisor that is SIGKILLed before
+// any step of a set-up leaves no process and no cgroup behind after a second,
 // and its command does not run if it had not begun to.
+//
+// The supervisor's own steps are TestSupervisorKilledAtEveryCall of
+// test/integration.
 func TestSupervisorKilledAtEveryStep(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -152,14 +229,17 @@ func TestSupervisorKilledAtEveryStep(t *testing.T) {
 	if testing.Short() {
 		every = 10
 	}
-	cfg := strictConfig(t, dir)
-	for which, p := range []*sys.Program{cfg.Init, cfg.Start, cfg.Command} {
+	first := prepareStrict(t, dir)
+	defer first.end(t)
+	groups := 0
+	for which, p := range first.programs() {
 		for i := 0; i < p.Len(); i += every {
 			if p.Step(i).Path == "PR_CAPBSET_DROP" && i%16 != 0 {
 				continue // sixty of one kind
 			}
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(os.Environ(), fmt.Sprintf("NATIVE_TEST_PAUSE=%d.%d", which, i), "NATIVE_TEST_DIR="+dir)
+			cmd.Stderr = os.Stderr
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -167,9 +247,10 @@ func TestSupervisorKilledAtEveryStep(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			buf := make([]byte, 16)
-			if n, _ := out.Read(buf); string(buf[:n]) != "started\n" {
-				t.Fatalf("%q", buf[:n])
+			line, _ := bufio.NewReader(out).ReadString('\n')
+			dirs, ok := strings.CutPrefix(strings.TrimSpace(line), "started")
+			if !ok {
+				t.Fatalf("%q", line)
 			}
 			// Time to get to the step. Earlier is a point to be killed at, too.
 			time.Sleep(4 * time.Millisecond)
@@ -187,12 +268,21 @@ func TestSupervisorKilledAtEveryStep(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond)
 			}
+			for _, d := range strings.Fields(dirs) {
+				groups++
+				if _, err := os.Stat(d); err == nil {
+					t.Fatalf("program %d step %d (%v): %s is left", which, i, p.Step(i), d)
+				}
+			}
 			// From its own process on, the command may begin before process 1
 			// finds out, and end with it.
 			if err := os.Remove(dir + "/ran"); err == nil && which < 2 {
 				t.Fatalf("program %d step %d (%v): the command ran", which, i, p.Step(i))
 			}
 		}
+	}
+	if first.group != nil && groups == 0 {
+		t.Error("no run made a cgroup")
 	}
 	if after := contents(t, "/proc/self/mountinfo"); after != mounts {
 		t.Errorf("mounts changed:\n%s", after)

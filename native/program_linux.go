@@ -6,6 +6,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
@@ -98,47 +99,74 @@ func (s *starter) config() (*reexec.Config, error) {
 		}
 	}
 	cmd.ReserveRegs(start)
+	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, proc: proc, ruleset: ruleset, cgroupNS: cgroupNS}
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
 			if !slot.V2 {
-				joinV1(cmd, slot.ParentFD, slot.Name)
+				c.join = append(c.join, slot)
 			}
 		}
 	}
-	if cgroupNS {
-		namespaces.AppendCgroup(cmd)
-	}
-	// A session of its own: no controlling terminal but the one it is given.
-	cmd.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
-	if slave != 0 {
-		cmd.Call(0, sys.Step{Name: "ioctl", Path: "TIOCSCTTY"}, unix.SYS_IOCTL, slave.Value(), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
-	}
-	cmd.Call(0, sys.Step{Name: "chdir", Path: oci.Process.Cwd}, unix.SYS_CHDIR, cmd.Str(oci.Process.Cwd))
-	namespaces.AppendDropCapabilities(cmd)
-	if s.label != "" {
-		setLabel(cmd, proc, s.attr, s.label)
-	}
-	cmd.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
-	if ruleset != 0 {
-		landlock.AppendRestrict(cmd, ruleset)
-	}
-	descriptors(cmd, s.stdio, sources, slave)
-	rlimits(cmd, oci.Process.Rlimits)
-	rlimits(cmd, s.limits)
-	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
-	// kernel without keys.
-	cmd.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
-	// The stage has every signal blocked; dispositions are the defaults
-	// (CLONE_CLEAR_SIGHAND).
-	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
-	if s.bpf.Len() > 0 {
-		filter(cmd, s.bpf)
-	}
+	s.append(&c)
 
 	cfg.Argv = oci.Process.Args
 	cfg.Env = oci.Process.Env
 	cfg.Paths = candidates(oci.Process.Args[0], oci.Process.Env)
 	return cfg, nil
+}
+
+// command is what the process that becomes a command is made of. Registers are
+// those of its program; 0 is none.
+type command struct {
+	p       *sys.Program
+	process *specs.Process
+
+	stdio   []stream
+	sources []sys.Value // where each of stdio is to be found
+	slave   sys.Reg     // terminal, takes the place of the first three
+
+	join     []cgroups.Slot // version 1 groups
+	cgroupNS bool
+	proc     sys.Reg // where a label is written
+	ruleset  sys.Reg // of Landlock
+}
+
+// append writes the steps up to execve: what a process gives up, and what it
+// keeps.
+func (s *starter) append(c *command) {
+	p := c.p
+	for _, slot := range c.join {
+		joinV1(p, slot.ParentFD, slot.Name)
+	}
+	if c.cgroupNS {
+		namespaces.AppendCgroup(p)
+	}
+	// A session of its own: no controlling terminal but the one it is given.
+	p.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	if c.slave != 0 {
+		p.Call(0, sys.Step{Name: "ioctl", Path: "TIOCSCTTY"}, unix.SYS_IOCTL, c.slave.Value(), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
+	}
+	p.Call(0, sys.Step{Name: "chdir", Path: c.process.Cwd}, unix.SYS_CHDIR, p.Str(c.process.Cwd))
+	namespaces.AppendDropCapabilities(p)
+	if s.label != "" {
+		setLabel(p, c.proc, s.attr, s.label)
+	}
+	p.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	if c.ruleset != 0 {
+		landlock.AppendRestrict(p, c.ruleset)
+	}
+	descriptors(p, c.stdio, c.sources, c.slave)
+	rlimits(p, c.process.Rlimits)
+	rlimits(p, s.limits)
+	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
+	// kernel without keys.
+	p.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
+	// The stage has every signal blocked; dispositions are the defaults
+	// (CLONE_CLEAR_SIGHAND).
+	p.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(p, new(uint64)), sys.Imm(0), sys.Imm(8))
+	if s.bpf.Len() > 0 {
+		filter(p, s.bpf)
+	}
 }
 
 // writableProc leaves a mount of the sandbox's proc that is attached nowhere, and

@@ -4,6 +4,8 @@ GO        ?= go
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS   := -s -w -X github.com/sbxrun/sbxrun/internal/cli.version=$(VERSION)
 FUZZTIME  ?= 30s
+RUNS      ?= 10000
+DURATION  ?= 0s
 PACKAGES  := ./...
 CACHE     := $(CURDIR)/.cache
 STATICCHECK := $(CACHE)/staticcheck
@@ -42,6 +44,11 @@ test: ## install what the tests need, and run all of them
 	$(GO) vet $(PACKAGES)
 	@# -count=1: the integration tests run programs that go test does not know they depend on.
 	$(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: soak
+soak: ## RUNS runs (10000), for DURATION at least, that end in every way and leave nothing
+	@tools/deps test
+	SBXRUN_SOAK_RUNS=$(RUNS) SBXRUN_SOAK_TIME=$(DURATION) $(GO) test -count=1 -timeout 0 -v -run '^TestManyRuns$$' ./native ./test/integration
 
 .PHONY: race
 race: ## the packages with concurrency, under the race detector

@@ -23,6 +23,8 @@ type Group struct {
 	name   string
 	memory int64 // limit, bytes
 	slots  []slot
+
+	subs []*Group // that Sub made and that are still there
 }
 
 type slot struct {
@@ -291,7 +293,7 @@ func (s *slot) killAll() error {
 				return fmt.Errorf("cgroups: write 0 to %s/%s/pids.max: %w", s.Path, s.Name, err)
 			}
 		}
-		s.killListed(pids)
+		s.signalListed(pids, unix.SIGKILL)
 		if time.Now().After(deadline) {
 			return fmt.Errorf("cgroups: kill %s/%s: %d processes remain: %w", s.Path, s.Name, len(pids), unix.EBUSY)
 		}
@@ -299,10 +301,10 @@ func (s *slot) killAll() error {
 	}
 }
 
-// killListed kills processes without hitting one that got a dead one's number:
+// signalListed signals processes without hitting one that got a dead one's number:
 // what is listed both before and after its pidfd was opened is either what the
 // pidfd stands for, or that has died and the signal goes nowhere.
-func (s *slot) killListed(pids []int) {
+func (s *slot) signalListed(pids []int, sig unix.Signal) {
 	fds := make([]int, len(pids))
 	for i, pid := range pids {
 		fds[i] = -1
@@ -321,7 +323,7 @@ func (s *slot) killListed(pids []int) {
 		}
 		if listed[pid] {
 			// ESRCH: dead by now. EPERM cannot be: the caller started it.
-			_ = unix.PidfdSendSignal(fds[i], unix.SIGKILL, nil, 0)
+			_ = unix.PidfdSendSignal(fds[i], sig, nil, 0)
 		}
 		unix.Close(fds[i])
 	}
@@ -366,6 +368,10 @@ func (s *slot) processes() ([]int, error) {
 // above it stays. What is gone already, because PID 1 removed it, is no error.
 func (g *Group) Remove() error {
 	var errs []error
+	for _, sub := range g.subs {
+		errs = append(errs, sub.Remove())
+	}
+	g.subs = nil
 	for i := range g.slots {
 		s := &g.slots[i]
 		if !s.made {

@@ -12,6 +12,8 @@ import (
 	"os"
 	"syscall"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -79,6 +81,44 @@ type Process interface {
 	// Wait returns once nothing that the command started is left. It is
 	// called exactly once.
 	Wait() (*Status, error)
+}
+
+// A Keeper is a driver whose sandboxes can stay, with many commands in each.
+type Keeper interface {
+	Driver
+
+	// Open builds the sandbox of a policy, without a command: of the policy's
+	// process only what is not about one command counts (user, limits,
+	// labels), and the rest is what Exec takes as its default. When it returns
+	// an error nothing is left behind.
+	//
+	// The context bounds set-up only.
+	Open(ctx context.Context, p *policy.Policy) (Sandbox, error)
+}
+
+// A Sandbox is one that stays until it is closed, or until the process that
+// opened it ends. Its methods may be called at the same time.
+type Sandbox interface {
+	// Exec starts a command beside those that run. Arguments are required;
+	// an environment of nil, an empty working directory and a nil rlimit list
+	// are those of the policy. The other fields of the process are the
+	// policy's and must be empty, but for the terminal.
+	//
+	// Everything is confined by birth: the command is a child of the sandbox's
+	// own init. What it leaves running stays when it ends, so that Wait of the
+	// Process returns with the command, unless Terminate or Kill was called:
+	// they end all that the command started, and Wait waits for that.
+	Exec(ctx context.Context, process *specs.Process, stdio Stdio) (Process, error)
+
+	// Status is what was counted since Open, of all commands together.
+	Status() (*Status, error)
+
+	// Done is closed when nothing of the sandbox is left, because of Close or
+	// because its init died.
+	Done() <-chan struct{}
+
+	// Close ends everything in the sandbox at once and waits until it is gone.
+	Close() error
 }
 
 // Status is what a driver recorded of a process that ended.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -154,6 +155,9 @@ func (e *SetupError) Error() string { return "set-up: " + e.Err.Error() }
 
 // Unwrap returns what failed.
 func (e *SetupError) Unwrap() error { return e.Err }
+
+// ErrSandboxGone says that a sandbox which was to stay has ended.
+var ErrSandboxGone = errors.New("the sandbox has ended")
 
 // CommandError says that the command itself could not be started: it does not
 // exist in the sandbox, or cannot be executed there. The boundary held.

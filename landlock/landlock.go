@@ -97,6 +97,11 @@ type Ruleset struct {
 	// FDs grant rights on what descriptors of the program are open on, where
 	// that is a file, so that a command can open /dev/stdout again.
 	FDs []FDRule
+
+	// Unscoped leaves out the scopes, for processes that are in one by
+	// [AppendScope] already. A scope of each own would part them: none could
+	// signal another.
+	Unscoped bool
 }
 
 // An FDRule grants rights on an open file.

@@ -25,6 +25,9 @@ type rulesetAttr struct {
 // Preconditions: abi is at least 1, and what the kernel of the program has.
 func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 	access, scope := Handled(abi)
+	if r.Unscoped {
+		scope = 0
+	}
 	ruleset, fd := p.NewReg(), p.NewReg()
 	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET,
 		sys.Ptr(p, &rulesetAttr{fs: uint64(access), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
@@ -54,6 +57,23 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 	return ruleset
 }
 
+// AppendScope appends the calls that put a process, and so its children, into
+// one scope for signals and abstract sockets, and restrict nothing else: mounts
+// can still be made. It appends nothing if the ABI has no scopes (before 6).
+//
+// Preconditions of the program: as for AppendRestrict.
+func AppendScope(p *sys.Program, abi int) {
+	_, scope := Handled(abi)
+	if scope == 0 {
+		return
+	}
+	ruleset := p.NewReg()
+	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset", Path: "scope"}, unix.SYS_LANDLOCK_CREATE_RULESET,
+		sys.Ptr(p, &rulesetAttr{scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
+	AppendRestrict(p, ruleset)
+	p.Call(0, sys.Step{Name: "close"}, unix.SYS_CLOSE, ruleset.Value())
+}
+
 // add appends landlock_add_rule for the file in a register: struct
 // landlock_path_beneath_attr is packed, allowed_access and then parent_fd.
 func add(p *sys.Program, ruleset sys.Reg, v sys.Value, path string, a Access) {
@@ -62,6 +82,16 @@ func add(p *sys.Program, ruleset sys.Reg, v sys.Value, path string, a Access) {
 	p.Store32(attr, 8, v)
 	p.Call(0, sys.Step{Name: "landlock_add_rule", Path: path}, unix.SYS_LANDLOCK_ADD_RULE,
 		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0))
+}
+
+// AppendStream appends a rule for an open file of which the number is known only
+// when the program runs.
+func AppendStream(p *sys.Program, ruleset sys.Reg, fd sys.Value, a Access) {
+	attr := make([]byte, 12)
+	binary.NativeEndian.PutUint64(attr, uint64(a))
+	p.Store32(attr, 8, fd)
+	p.Call(0, sys.Step{Name: "landlock_add_rule", Path: "standard stream"}, unix.SYS_LANDLOCK_ADD_RULE,
+		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0)).Allow(unix.EBADFD)
 }
 
 func addFD(p *sys.Program, ruleset sys.Reg, f FDRule) {

@@ -43,7 +43,10 @@ func prepareStrict(t *testing.T, dir string) *strictRun {
 		t.Fatal(err)
 	}
 	s := &starter{p: r.Policy, low: low, layers: planned(r.Policy)}
-	for _, err := range []error{s.streams(driver.Stdio{}), s.filter(context.Background(), Driver{}), s.landlock(), s.prepareCgroup()} {
+	if s.stdio, err = streams(driver.Stdio{}, low.dev); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{s.filter(context.Background(), Driver{}), s.landlock(), s.prepareCgroup()} {
 		if err != nil {
 			t.Fatal(err)
 		}

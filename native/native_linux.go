@@ -68,31 +68,12 @@ func (Driver) Check(p *policy.Policy) error {
 // Start builds the sandbox and starts the command.
 func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
 	begin := monotonic()
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	if err := check(p); err != nil {
-		return nil, err
-	}
-	low, err := lower(p, HostFS{})
+	s, err := d.prepare(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	s := &starter{p: p, low: low, layers: planned(p)}
 	defer s.release()
-	if err := s.streams(stdio); err != nil {
-		return nil, err
-	}
-	if err := s.filter(ctx, d); err != nil {
-		return nil, err
-	}
-	if err := s.landlock(); err != nil {
-		return nil, err
-	}
-	if err := s.labels(); err != nil {
-		return nil, err
-	}
-	if err := s.prepareCgroup(); err != nil {
+	if s.stdio, err = streams(stdio, s.low.dev); err != nil {
 		return nil, err
 	}
 	cfg, err := s.config()
@@ -129,6 +110,35 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	return proc, nil
 }
 
+// prepare does what needs no process yet. The caller calls release unless
+// there is an error.
+func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := check(p); err != nil {
+		return nil, err
+	}
+	low, err := lower(p, HostFS{})
+	if err != nil {
+		return nil, err
+	}
+	s := &starter{p: p, low: low, layers: planned(p)}
+	if err := s.filter(ctx, d); err != nil {
+		return nil, err
+	}
+	if err := s.landlock(); err != nil {
+		return nil, err
+	}
+	if err := s.labels(); err != nil {
+		return nil, err
+	}
+	if err := s.prepareCgroup(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // starter is a run that is being set up.
 type starter struct {
 	p        *policy.Policy
@@ -143,6 +153,10 @@ type starter struct {
 	attr   string
 	group  *cgroups.Group
 	limits []specs.POSIXRlimit // beside the policy's own
+
+	// What config leaves in the stage's registers for commands; 0 is none.
+	root, ruleset, proc sys.Reg
+	cgroupNS            bool
 }
 
 func (s *starter) release() {
@@ -155,73 +169,71 @@ func (s *starter) release() {
 // A stream is what one of the command's first descriptors is: a descriptor of
 // this process, or a device that is opened in the sandbox.
 type stream struct {
-	fd    int
-	node  string // below the sandbox's root, "" for fd
-	flags int    // to open node with
+	fd     int
+	node   string          // below the sandbox's root, "" for fd
+	flags  int             // to open node with
+	rights landlock.Access // what fd may be opened for again, by its path in /proc
 }
 
-// streams collects the descriptors that the command gets.
-func (s *starter) streams(stdio driver.Stdio) error {
+// streams collects the descriptors that a command gets. If the sandbox has a
+// /dev, its devices stand for the host's.
+func streams(stdio driver.Stdio, dev bool) ([]stream, error) {
+	list := make([]stream, 0, 3+len(stdio.Extra))
 	add := func(f *os.File) error {
-		if f == nil && !s.low.dev {
+		if f == nil && !dev {
 			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "open", Path: "/dev/null", Err: syscall.ENOENT},
 				Fix: "a sandbox without /dev needs all three standard streams"}
 		}
 		if f == nil {
-			s.stdio = append(s.stdio, stream{node: "dev/null", flags: unix.O_RDWR})
+			list = append(list, stream{node: "dev/null", flags: unix.O_RDWR})
 			return nil
 		}
 		fd := int(f.Fd())
+		name := "descriptor " + itoa(len(list))
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
-			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "fstat", Path: "descriptor " + itoa(len(s.stdio)), Err: err}}
+			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "fstat", Path: name, Err: err}}
 		}
-		var rights landlock.Access
+		s := stream{fd: fd}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:
 			// openat(2) from a directory leads anywhere on the host.
-			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "pass", Path: "descriptor " + itoa(len(s.stdio)), Err: syscall.EISDIR},
+			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "pass", Path: name, Err: syscall.EISDIR},
 				Fix: "a directory as a standard stream would open the host's file system to the command"}
 		case unix.S_IFCHR:
-			if node := s.ownNode(st.Rdev); node != "" {
+			if node := ownNode(st.Rdev); dev && node != "" {
 				// The sandbox's own: through the host's descriptor fchmod(2)
 				// would change the host's device.
 				flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 				if err != nil {
 					return &driver.SetupError{Driver: Name, Err: err}
 				}
-				s.stdio = append(s.stdio, stream{node: node, flags: flags & unix.O_ACCMODE})
-				return nil
+				s = stream{node: node, flags: flags & unix.O_ACCMODE}
+			} else {
+				s.rights = streamRights(fd)
 			}
-			rights = streamRights(fd)
 		case unix.S_IFREG, unix.S_IFBLK:
-			rights = streamRights(fd)
+			s.rights = streamRights(fd)
 		}
-		s.stdio = append(s.stdio, stream{fd: fd})
-		if rights != 0 {
-			s.low.ruleset.FDs = append(s.low.ruleset.FDs, landlock.FDRule{FD: fd, Access: rights})
-		}
+		list = append(list, s)
 		return nil
 	}
 	for _, f := range [...]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr} {
 		if err := add(f); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, f := range stdio.Extra {
 		if err := add(f); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return list, nil
 }
 
 // ownNode is the path of the sandbox's own node for a device that every sandbox
 // has and that is the same for all who open it, "" for another.
-func (s *starter) ownNode(rdev uint64) string {
-	if !s.low.dev {
-		return ""
-	}
+func ownNode(rdev uint64) string {
 	switch rdev {
 	case unix.Mkdev(1, 3):
 		return "dev/null"
@@ -272,10 +284,6 @@ func (s *starter) filter(ctx context.Context, d Driver) error {
 // landlock finds out which ABI the kernel has.
 func (s *starter) landlock() error {
 	if s.abi = sys.LandlockABI(); s.abi > 0 {
-		handled, _ := landlock.Handled(s.abi)
-		for i := range s.low.ruleset.FDs {
-			s.low.ruleset.FDs[i].Access &= handled
-		}
 		return nil
 	}
 	return s.without(policy.LayerLandlock, "this kernel has no Landlock, or it is not enabled",
@@ -567,15 +575,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	if p.pty != nil {
 		p.pty.Close()
 	}
-	status := &driver.Status{
-		Layers: p.layers, Degraded: p.degraded,
-		OOMKilled: stats.OOMKills > 0, PidsDenied: stats.PidsDenied,
-		Usage: driver.Usage{
-			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,
-			ThrottledMS: float64(stats.Throttled.Microseconds()) / 1e3,
-			OOMKills:    stats.OOMKills, PidsDenied: stats.PidsDenied,
-		},
-	}
+	status := statusOf(p.layers, p.degraded, stats)
 	if err != nil {
 		if gone && p.killed.Load() {
 			// Killed on purpose: the command ended with its init.
@@ -589,17 +589,36 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		}
 		return nil, explain(err)
 	}
+	exited(status, exit, p.begin)
+	return status, nil
+}
+
+// statusOf is the part of a status that the cgroup counted.
+func statusOf(layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {
+	return &driver.Status{
+		Layers: layers, Degraded: degraded,
+		OOMKilled: stats.OOMKills > 0, PidsDenied: stats.PidsDenied,
+		Usage: driver.Usage{
+			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,
+			ThrottledMS: float64(stats.Throttled.Microseconds()) / 1e3,
+			OOMKills:    stats.OOMKills, PidsDenied: stats.PidsDenied,
+		},
+	}
+}
+
+// exited fills in what the stage recorded of a command that was started at
+// begin.
+func exited(status *driver.Status, exit *reexec.Exit, begin int64) {
 	if exit.Status.Signaled() {
 		status.Signal = exit.Status.Signal()
 	} else {
 		status.ExitCode = exit.Status.ExitStatus()
 	}
-	status.SetupNanos = int64(exit.ExecNS) - p.begin
+	status.SetupNanos = int64(exit.ExecNS) - begin
 	if status.Usage.MemoryPeakBytes == 0 {
 		status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10
 	}
 	status.Usage.CPUUserMS, status.Usage.CPUSystemMS = micros(int64(exit.Usage.UserMicros)), micros(int64(exit.Usage.SystemMicros))
-	return status, nil
 }
 
 func micros(us int64) float64 { return float64(us) / 1e3 }

@@ -51,6 +51,12 @@ func (s *starter) config() (*reexec.Config, error) {
 	}
 	var ruleset sys.Reg
 	if s.abi > 0 {
+		handled, _ := landlock.Handled(s.abi)
+		for i := range s.stdio {
+			if st := &s.stdio[i]; st.rights != 0 {
+				s.low.ruleset.FDs = append(s.low.ruleset.FDs, landlock.FDRule{FD: st.fd, Access: st.rights & handled})
+			}
+		}
 		ruleset = landlock.Append(init, root, s.abi, &s.low.ruleset)
 	}
 	var proc sys.Reg
@@ -59,7 +65,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	}
 	var slave sys.Reg
 	if oci.Process.Terminal {
-		slave = terminal(init, root, oci.Process.ConsoleSize)
+		slave = terminal(init, root, oci.Process.ConsoleSize, func(master sys.Value) { reexec.SendTerminal(init, master) })
 	}
 	sources := make([]sys.Value, len(s.stdio))
 	for i := range s.stdio {
@@ -68,11 +74,9 @@ func (s *starter) config() (*reexec.Config, error) {
 			sources[i] = sys.Imm(st.fd)
 			continue
 		}
-		fd := init.NewReg()
-		init.Call(fd, sys.Step{Name: "openat", Path: "/" + st.node}, unix.SYS_OPENAT, root.Value(), init.Str(st.node),
-			sys.Imm(st.flags|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
-		sources[i] = fd.Value()
+		sources[i] = openNode(init, root, st)
 	}
+	s.root, s.ruleset, s.proc, s.cgroupNS = root, ruleset, proc, cgroupNS
 
 	start := &sys.Program{}
 	start.ReserveRegs(init)
@@ -191,10 +195,18 @@ func setLabel(p *sys.Program, proc sys.Reg, attr, label string) {
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }
 
+// openNode opens a device of the sandbox's own.
+func openNode(p *sys.Program, root sys.Reg, st *stream) sys.Value {
+	fd := p.NewReg()
+	p.Call(fd, sys.Step{Name: "openat", Path: "/" + st.node}, unix.SYS_OPENAT, root.Value(), p.Str(st.node),
+		sys.Imm(st.flags|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
+	return fd.Value()
+}
+
 // terminal opens a pseudo-terminal of the sandbox's own devpts, passes its
 // master to the supervisor and leaves the slave in the result; see
 // ioctl_tty(2).
-func terminal(p *sys.Program, root sys.Reg, size *specs.Box) sys.Reg {
+func terminal(p *sys.Program, root sys.Reg, size *specs.Box, send func(master sys.Value)) sys.Reg {
 	master, slave := p.NewReg(), p.NewReg()
 	step := sys.Step{Name: "terminal", Path: "/dev/pts/ptmx"}
 	p.Call(master, step, unix.SYS_OPENAT, root.Value(), p.Str("dev/pts/ptmx"), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
@@ -203,7 +215,7 @@ func terminal(p *sys.Program, root sys.Reg, size *specs.Box) sys.Reg {
 	if size != nil {
 		p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSWINSZ), sys.Ptr(p, &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)}))
 	}
-	reexec.SendTerminal(p, master.Value())
+	send(master.Value())
 	p.Call(0, step, unix.SYS_CLOSE, master.Value())
 	return slave
 }

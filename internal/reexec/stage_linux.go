@@ -29,8 +29,9 @@ type stage struct {
 	serving     bool
 	jobs, njobs uintptr
 
-	// How many of dirEntries are to be removed if the supervisor is gone.
-	ndirs uintptr
+	// A table of ndirs directories to remove, in order, if the supervisor is
+	// gone.
+	dirs, ndirs uintptr
 
 	// Scratch memory and the addresses of it.
 	msg       message
@@ -44,14 +45,9 @@ type stage struct {
 	request   request
 
 	msgAddr, statusAddr, rusageAddr, pollsAddr, sigsetAddr, siginfoAddr, nowAddr, cloneAddr, selfAddr uintptr
-
-	dirEntries [maxDirs]dirEntry
 }
 
-const (
-	maxDirs      = 8
-	maxExecPaths = 128
-)
+const maxExecPaths = 128
 
 // job is one command. Like the stage it lives in the supervisor's heap, and the
 // stage reads and writes it there.
@@ -96,6 +92,8 @@ type dirEntry struct {
 	fd   uintptr
 	name uintptr // C string
 }
+
+const dirEntrySize = 16 // of a dirEntry, on the 64-bit machines that this is for
 
 // bind takes the addresses of the stage's own fields.
 func (s *stage) bind() {
@@ -145,6 +143,9 @@ func (s *stage) main() {
 		s.abandon()
 	}
 	if s.serving {
+		if n, e := s.epilogue.Run(&s.regs); e != 0 {
+			s.fail(stageAfter, n, e)
+		}
 		s.serveJobs()
 		s.end()
 	}
@@ -398,8 +399,9 @@ func (s *stage) removeDirs() {
 	for i := uintptr(0); i < s.ndirs; i++ {
 		// A cgroup stays busy until the last exit in it is done with; at most
 		// one second of waiting, as the supervisor does itself.
+		d := (*dirEntry)(sys.Pointer(s.dirs + i*dirEntrySize))
 		for try := 0; try < 1000; try++ {
-			_, e := sys.Raw(unix.SYS_UNLINKAT, s.dirEntries[i].fd, s.dirEntries[i].name, unix.AT_REMOVEDIR, 0, 0, 0)
+			_, e := sys.Raw(unix.SYS_UNLINKAT, d.fd, d.name, unix.AT_REMOVEDIR, 0, 0, 0)
 			if e != uintptr(syscall.EBUSY) {
 				break
 			}

@@ -33,13 +33,16 @@ type Config struct {
 	// contain NUL.
 	Paths, Argv, Env []string
 
-	// Dirs are the cgroup directories to remove if the supervisor dies.
+	// Dirs are the cgroup directories to remove if the supervisor dies, in this
+	// order. One that is not there is passed over.
 	Dirs []Dir
 
-	// MaxJobs makes the stage serve: it has no command of its own (Command, Paths,
-	// Argv and Env are not used, and what Init and Start opened stays open) but
-	// runs those that [Child.Exec] brings, at most MaxJobs at a time, until End.
+	// MaxJobs makes the stage serve: it has no command of its own (Command,
+	// Cgroup, Paths, Argv and Env are not used) but runs those that [Job.Exec]
+	// brings, at most MaxJobs at a time, until End. Hold are the registers with
+	// descriptors that Init or Start opened for jobs; others are closed.
 	MaxJobs int
+	Hold    []sys.Reg
 
 	// Keep are the descriptors that the programs use, beside the control
 	// socket; every other one is closed in PID 1.
@@ -106,13 +109,13 @@ func Start(cfg *Config) (*Child, error) {
 		st.command.steps = cfg.Command.Runnable()
 		st.command.arguments(&mem, cfg.Paths, cfg.Argv, cfg.Env)
 	}
-	if len(cfg.Dirs) > maxDirs {
-		return nil, errors.New("reexec: too many directories")
-	}
+	dirs := make([]dirEntry, len(cfg.Dirs))
 	for i, d := range cfg.Dirs {
-		st.dirEntries[i] = dirEntry{uintptr(d.ParentFD), mem.Addr(d.Name)}
+		dirs[i] = dirEntry{uintptr(d.ParentFD), mem.Addr(d.Name)}
 	}
-	st.ndirs = uintptr(len(cfg.Dirs))
+	if len(dirs) > 0 {
+		st.dirs, st.ndirs = sys.Addr(&dirs[0]), uintptr(len(dirs))
+	}
 
 	prologue := closeOthers(append(slices.Clone(cfg.Keep), pair[1]))
 	st.prologue = prologue.Runnable()
@@ -122,7 +125,15 @@ func Start(cfg *Config) (*Child, error) {
 	for _, d := range cfg.Dirs {
 		keep = append(keep, d.ParentFD)
 	}
-	epilogue := closeOthers(keep)
+	epilogue := &sys.Program{}
+	if serving != nil {
+		next := slices.Max(append(slices.Clone(cfg.Keep), keep...)) + 1
+		for i, r := range cfg.Hold {
+			epilogue.Call(r, sys.Step{Name: "dup3"}, unix.SYS_DUP3, r.Value(), sys.Imm(next+i), sys.Imm(unix.O_CLOEXEC))
+			keep = append(keep, next+i)
+		}
+	}
+	appendCloseOthers(epilogue, keep)
 	st.epilogue = epilogue.Runnable()
 	st.init, st.start = cfg.Init.Runnable(), cfg.Start.Runnable()
 	if cfg.Finish != nil {
@@ -144,7 +155,7 @@ func Start(cfg *Config) (*Child, error) {
 	// The stage runs in this memory until it has been waited for, whatever
 	// becomes of the Child.
 	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg, jobs: serving}
-	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue, serving})
+	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue, serving, dirs})
 	if serving != nil {
 		go c.dispatch()
 	}
@@ -197,6 +208,11 @@ func sendTerminal(p *sys.Program, master sys.Value, index uint32) {
 // they are, so that programs can name them.
 func closeOthers(keep []int) *sys.Program {
 	p := &sys.Program{}
+	appendCloseOthers(p, keep)
+	return p
+}
+
+func appendCloseOthers(p *sys.Program, keep []int) {
 	slices.Sort(keep)
 	next := 0
 	step := sys.Step{Name: "close_range"}
@@ -210,7 +226,6 @@ func closeOthers(keep []int) *sys.Program {
 		next = fd + 1
 	}
 	p.Call(0, step, unix.SYS_CLOSE_RANGE, sys.Imm(next), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
-	return p
 }
 
 // Pid is the stage's pid in the caller's pid namespace.

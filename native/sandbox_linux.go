@@ -1,0 +1,473 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/landlock"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+var _ driver.Keeper = Driver{}
+
+// maxCommands is how many commands may run in one sandbox at a time. As many may
+// have ended and left processes behind.
+const maxCommands = 1024
+
+// closePatience is how long a sandbox may take to end what is in it before its
+// init is killed: a process in an uninterruptible wait takes time to die.
+const closePatience = 5 * time.Second
+
+// Open builds a sandbox that stays.
+func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+	s, err := d.prepare(ctx, withoutCommand(p))
+	if err != nil {
+		return nil, err
+	}
+	defer s.release()
+	// One scope for all commands, by way of their parent.
+	s.low.ruleset.Unscoped = true
+	cfg, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	if s.abi > 0 {
+		landlock.AppendScope(cfg.Init, s.abi)
+	}
+	cfg.MaxJobs = maxCommands
+	for _, r := range []sys.Reg{s.root, s.ruleset, s.proc, cfg.Cgroup} {
+		if r != 0 {
+			cfg.Hold = append(cfg.Hold, r)
+		}
+	}
+	if s.group != nil {
+		// Those of commands are within the sandbox's, so they go first.
+		var dirs []reexec.Dir
+		for i := range maxCommands {
+			slot, _ := s.group.SubParent(groupOf(i))
+			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
+		}
+		cfg.Dirs = append(dirs, cfg.Dirs...)
+	}
+	child, err := s.clone(cfg)
+	if err != nil {
+		return nil, explain(err)
+	}
+	b := &sandbox{s: s, child: child, cgroup: cfg.Cgroup, done: make(chan struct{})}
+	if s.group != nil {
+		if err := s.group.Create(); err != nil {
+			child.Close(false) // release removes the cgroup
+			return nil, &driver.SetupError{Driver: Name, Err: err}
+		}
+		b.group, s.group = s.group, nil
+		b.subs = make([]*cgroups.Group, maxCommands)
+	}
+	go b.watch()
+	// That PID 1 does as it is told is the proof that the set-up is complete.
+	if err = child.Go(); err == nil {
+		var j *reexec.Job
+		if j, err = child.NewJob(); err == nil {
+			err = j.Call()
+		}
+	}
+	if err != nil {
+		b.Close()
+		return nil, b.gone(err)
+	}
+	return b, nil
+}
+
+// withoutCommand is a policy with what every policy needs in the place of a
+// command of its own.
+func withoutCommand(p *policy.Policy) *policy.Policy {
+	if p.OCI == nil || p.OCI.Process == nil {
+		return p // refused by check
+	}
+	q, oci, pr := *p, *p.OCI, *p.OCI.Process
+	pr.Args, pr.Terminal, pr.ConsoleSize = []string{"/"}, false, nil
+	oci.Process, q.OCI = &pr, &oci
+	return &q
+}
+
+// groupOf names the cgroup of the command in a place.
+func groupOf(place int) string { return "c" + strconv.Itoa(place) }
+
+// sandbox is one that stays.
+type sandbox struct {
+	s      *starter // how it was set up; not written to
+	child  *reexec.Child
+	cgroup sys.Reg // version 2, 0 for none
+
+	mu    sync.Mutex
+	group *cgroups.Group   // nil for none, and after the end
+	subs  []*cgroups.Group // of commands, by place; nil is free
+	next  int
+
+	done chan struct{}
+	err  error // the init's last word, once done is closed
+}
+
+// watch waits for the sandbox's end, and removes what is left.
+func (b *sandbox) watch() {
+	_, err := b.child.Wait()
+	var protocol *reexec.ProtocolError
+	if errors.As(err, &protocol) {
+		// PID 1 is dead, or will be: its end is the end of everything inside.
+		b.child.Kill()
+	}
+	b.mu.Lock()
+	removed := true
+	if b.group != nil {
+		removed = b.group.Remove() == nil
+		b.group.Close()
+		b.group = nil
+	}
+	b.mu.Unlock()
+	b.child.Close(removed)
+	b.err = err
+	close(b.done)
+}
+
+// gone makes an error of what the sandbox's init said, if it has ended.
+func (b *sandbox) gone(err error) error {
+	if errors.Is(err, syscall.ESRCH) {
+		<-b.done
+		if b.err != nil {
+			return explain(b.err)
+		}
+		return &driver.SetupError{Driver: Name, Err: driver.ErrSandboxGone}
+	}
+	return explain(err)
+}
+
+// Done is closed when nothing of the sandbox is left.
+func (b *sandbox) Done() <-chan struct{} { return b.done }
+
+// Close ends everything in the sandbox and waits until it is gone.
+func (b *sandbox) Close() error {
+	if err := b.child.End(); err != nil {
+		b.child.Kill() // it does not listen, or is gone
+	}
+	select {
+	case <-b.done:
+	case <-time.After(closePatience):
+		b.child.Kill()
+		<-b.done
+	}
+	return nil
+}
+
+// Status tells what was counted so far.
+func (b *sandbox) Status() (*driver.Status, error) {
+	stats, err := b.stats()
+	if err != nil {
+		return nil, err
+	}
+	st := statusOf(b.s.layers, b.s.degraded, stats)
+	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
+	return st, nil
+}
+
+func (b *sandbox) stats() (cgroups.Stats, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.group == nil {
+		return cgroups.Stats{}, nil
+	}
+	return b.group.Stats()
+}
+
+// process completes what Exec was given by what the policy says.
+func (b *sandbox) process(want *specs.Process) (*specs.Process, error) {
+	if want == nil || len(want.Args) == 0 {
+		return nil, &policy.InvalidError{Field: "process.args", Want: "a command"}
+	}
+	own := b.s.p.OCI.Process
+	pr := *own
+	pr.Args, pr.Terminal, pr.ConsoleSize = want.Args, want.Terminal, want.ConsoleSize
+	if want.Env != nil {
+		pr.Env = want.Env
+	}
+	if want.Cwd != "" {
+		pr.Cwd = want.Cwd
+	}
+	if want.Rlimits != nil {
+		pr.Rlimits = want.Rlimits
+	}
+	// The policy's own rules for a process hold for this one: no NUL, a clean
+	// absolute directory, limits that exist.
+	p := *b.s.p
+	oci := *p.OCI
+	oci.Process = &pr
+	p.OCI = &oci
+	rest := *want
+	rest.Args, rest.Env, rest.Cwd, rest.Rlimits, rest.Terminal, rest.ConsoleSize = nil, nil, "", nil, false, nil
+	if !emptyProcess(&rest) {
+		return nil, &policy.InvalidError{Field: "process", Want: "no more than args, env, cwd, rlimits and terminal: the rest is the sandbox's"}
+	}
+	return &pr, check(&p)
+}
+
+// emptyProcess reports whether nothing is set that Exec does not take.
+func emptyProcess(pr *specs.Process) bool {
+	return pr.User.UID == 0 && pr.User.GID == 0 && pr.User.Umask == nil && len(pr.User.AdditionalGids) == 0 && pr.User.Username == "" &&
+		pr.CommandLine == "" && pr.Capabilities == nil && !pr.NoNewPrivileges && pr.ApparmorProfile == "" && pr.OOMScoreAdj == nil &&
+		pr.Scheduler == nil && pr.SelinuxLabel == "" && pr.IOPriority == nil && pr.ExecCPUAffinity == nil
+}
+
+// Exec starts a command beside those that run.
+func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+	begin := monotonic()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	pr, err := b.process(want)
+	if err != nil {
+		return nil, err
+	}
+	list, err := streams(stdio, b.s.low.dev)
+	if err != nil {
+		return nil, err
+	}
+	j, err := b.child.NewJob()
+	if err != nil {
+		return nil, b.refused(err)
+	}
+	in := &inside{box: b, job: j, place: -1, begin: begin, command: pr.Args[0]}
+	if err := in.takeGroup(); err != nil {
+		j.Drop()
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	fd := -1
+	if in.group != nil {
+		if fd, err = in.group.Open(); err != nil {
+			j.Drop()
+			in.giveGroup()
+			return nil, &driver.SetupError{Driver: Name, Err: err}
+		}
+	}
+
+	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS}
+	rights := false
+	for i := range list {
+		if list[i].node == "" {
+			c.sources[i] = j.Pass(list[i].fd).Value()
+			list[i].fd = -1 // it will be another in there
+			rights = rights || list[i].rights != 0
+		}
+	}
+	j.Cgroup = b.cgroup
+	if fd >= 0 {
+		j.Cgroup = j.Pass(fd)
+		defer unix.Close(fd)
+	}
+	for i := range list {
+		if list[i].node != "" {
+			c.sources[i] = openNode(j.Steps, b.s.root, &list[i])
+		}
+	}
+	if rights && c.ruleset != 0 {
+		// A ruleset of its own: what is granted in the common one is granted
+		// to every later command.
+		c.ruleset = landlock.Append(j.Steps, b.s.root, b.s.abi, &b.s.low.ruleset)
+		handled, _ := landlock.Handled(b.s.abi)
+		for i := range list {
+			if list[i].rights != 0 {
+				landlock.AppendStream(j.Steps, c.ruleset, c.sources[i], list[i].rights&handled)
+			}
+		}
+	}
+	if pr.Terminal {
+		c.slave = terminal(j.Steps, b.s.root, pr.ConsoleSize, j.SendTerminal)
+	}
+	c.join = in.join
+	b.s.append(&c)
+	j.Paths, j.Argv, j.Env = candidates(pr.Args[0], pr.Env), pr.Args, pr.Env
+
+	in.before, _ = b.stats()
+	if err := j.Exec(); err != nil {
+		in.giveGroup()
+		var exec *reexec.ExecError
+		if errors.As(err, &exec) {
+			return nil, &driver.CommandError{Command: pr.Args[0], Err: exec.Errno}
+		}
+		return nil, b.refused(err)
+	}
+	in.pty = j.Terminal()
+	return in, nil
+}
+
+// refused is why a command could not start.
+func (b *sandbox) refused(err error) error {
+	if errors.Is(err, syscall.EAGAIN) {
+		return &driver.SetupError{Driver: Name, Err: err, Fix: "no more than " + itoa(maxCommands) + " commands can run in one sandbox at a time"}
+	}
+	return b.gone(err)
+}
+
+// inside is a command in a sandbox that stays.
+type inside struct {
+	box     *sandbox
+	job     *reexec.Job
+	pty     *os.File
+	begin   int64
+	command string
+	before  cgroups.Stats
+
+	group *cgroups.Group // of what it starts; nil without cgroups
+	place int
+	join  []cgroups.Slot // version 1 groups that it enters
+
+	ended  atomic.Bool // by Terminate or Kill
+	killed atomic.Bool
+}
+
+// takeGroup makes the command's own cgroup.
+func (in *inside) takeGroup() error {
+	b := in.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.group == nil {
+		return nil
+	}
+	for range b.subs {
+		i := b.next
+		b.next = (b.next + 1) % len(b.subs)
+		// A place whose command left processes behind is free when they are
+		// gone.
+		if b.subs[i] != nil && !b.group.DropSub(b.subs[i]) {
+			continue
+		}
+		sub, err := b.group.Sub(groupOf(i))
+		if err != nil {
+			return err
+		}
+		in.group, in.place, b.subs[i] = sub, i, sub
+		parent, _ := b.group.SubParent(groupOf(i))
+		for _, slot := range b.group.Parents() {
+			switch {
+			case slot.V2:
+			case !parent.V2 && slot.ParentFD == parent.ParentFD:
+				in.join = append(in.join, parent)
+			default:
+				in.join = append(in.join, slot)
+			}
+		}
+		return nil
+	}
+	return syscall.EAGAIN
+}
+
+// giveGroup removes the command's cgroup, if nothing is in it any more.
+func (in *inside) giveGroup() {
+	b := in.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if in.group != nil && b.group != nil && b.group.DropSub(in.group) {
+		b.subs[in.place] = nil
+	}
+}
+
+// Signal sends a signal to the command.
+func (in *inside) Signal(sig syscall.Signal) error { return in.job.Signal(sig, false) }
+
+// Terminate sends SIGTERM to all that the command started. Without a cgroup
+// that is its process group.
+func (in *inside) Terminate() error { return in.end(unix.SIGTERM) }
+
+// Kill ends all that the command started. Without a cgroup that is its process
+// group.
+func (in *inside) Kill() error { return in.end(unix.SIGKILL) }
+
+func (in *inside) end(sig syscall.Signal) error {
+	in.ended.Store(true)
+	if sig == unix.SIGKILL {
+		in.killed.Store(true)
+	}
+	b := in.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if in.group == nil {
+		err := in.job.Signal(sig, true)
+		if sig != unix.SIGKILL && err == nil {
+			err = in.job.Signal(unix.SIGCONT, true)
+		}
+		return err
+	}
+	if b.group == nil || b.subs[in.place] != in.group {
+		return syscall.ESRCH
+	}
+	if sig == unix.SIGKILL {
+		return in.group.Kill()
+	}
+	in.group.Signal(sig)
+	in.group.Signal(unix.SIGCONT)
+	return nil
+}
+
+// Pty is the master of the command's terminal.
+func (in *inside) Pty() *os.File { return in.pty }
+
+// Wait returns when the command has ended and, if it was to be ended with all
+// that it started, that too.
+func (in *inside) Wait() (*driver.Status, error) {
+	exit, err := in.job.Wait()
+	for wait := time.Millisecond; in.ended.Load() && in.group != nil && !in.empty(); wait = min(2*wait, 20*time.Millisecond) {
+		time.Sleep(wait)
+	}
+	if in.pty != nil {
+		in.pty.Close()
+	}
+	b := in.box
+	if err != nil {
+		// The sandbox ended, and the command with it.
+		<-b.done
+		if b.err != nil && !in.killed.Load() {
+			return nil, explain(b.err)
+		}
+		return &driver.Status{Signal: syscall.SIGKILL, Layers: b.s.layers, Degraded: b.s.degraded}, nil
+	}
+	var stats cgroups.Stats
+	if exit.Status != 0 && in.group != nil {
+		// What the kernel counted while the command ran. It may have been
+		// another command's doing: they share the limit.
+		now, err := b.stats()
+		if err == nil && now.OOMKills > in.before.OOMKills {
+			stats.OOMKills = now.OOMKills - in.before.OOMKills
+		}
+		if err == nil && now.PidsDenied > in.before.PidsDenied {
+			stats.PidsDenied = now.PidsDenied - in.before.PidsDenied
+		}
+		b.mu.Lock()
+		if b.group != nil {
+			if own, err := in.group.Stats(); err == nil {
+				stats.PidsDenied = max(stats.PidsDenied, own.PidsDenied)
+			}
+		}
+		b.mu.Unlock()
+	}
+	in.giveGroup()
+	st := statusOf(b.s.layers, b.s.degraded, stats)
+	exited(st, exit, in.begin)
+	return st, nil
+}
+
+// empty reports whether nothing is left of what the command started.
+func (in *inside) empty() bool {
+	in.box.mu.Lock()
+	defer in.box.mu.Unlock()
+	return in.box.group == nil || in.group.Empty()
+}

@@ -1,0 +1,271 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// open opens a sandbox of the strict profile, with cgroups where this user can
+// have them.
+func open(t *testing.T, dir string) driver.Sandbox {
+	t.Helper()
+	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup},
+		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Driver{}.Open(context.Background(), r.Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// sh runs a script and returns what it printed and how it ended.
+func sh(t *testing.T, b driver.Sandbox, script string) (string, *driver.Status) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", script}}, driver.Stdio{Stdout: w, Stderr: w})
+	w.Close()
+	if err != nil {
+		t.Errorf("%s: %v", script, err)
+		return "", &driver.Status{}
+	}
+	out, _ := io.ReadAll(r)
+	st, err := p.Wait()
+	if err != nil {
+		t.Errorf("%s: %v", script, err)
+		return string(out), &driver.Status{}
+	}
+	return string(out), st
+}
+
+func TestSandboxStays(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir)
+	if out, st := sh(t, b, "echo one > "+dir+"/f; echo kept > /tmp/k; pwd; exit 3"); st.ExitCode != 3 || out != dir+"\n" {
+		t.Errorf("first: %q, %+v", out, st)
+	}
+	if out, st := sh(t, b, "cat "+dir+"/f /tmp/k"); out != "one\nkept\n" || st.ExitCode != 0 {
+		t.Errorf("second: %q, %+v", out, st)
+	}
+	// Each is confined as the only command of a run is.
+	out, _ := sh(t, b, `grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | tr '\n\t' '  '; touch /usr/x || echo ro; ls /proc/self/fd | wc -l; cat /proc/1/cmdline || echo hidden`)
+	for _, want := range []string{"CapEff: 0000000000000000", "CapBnd: 0000000000000000", "NoNewPrivs: 1", "Seccomp: 2", "ro\n", "\n4\n", "hidden"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %q", want, out)
+		}
+	}
+	// A background process lives on, and ends with the sandbox.
+	out, _ = sh(t, b, "sleep 600 >/dev/null 2>&1 & echo $!")
+	pid := strings.TrimSpace(out)
+	if out, _ := sh(t, b, "kill -0 "+pid+" && echo alive"); out != "alive\n" {
+		t.Errorf("background: %q", out)
+	}
+	if _, st := sh(t, b, "kill -TERM $$"); st.Signal != syscall.SIGTERM {
+		t.Errorf("signal: %+v", st)
+	}
+	if b.Close(); true {
+		_, err := b.Exec(context.Background(), &specs.Process{Args: []string{"true"}}, driver.Stdio{})
+		if !errors.Is(err, driver.ErrSandboxGone) {
+			t.Errorf("after Close: %v", err)
+		}
+	}
+}
+
+func TestSandboxStreams(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir)
+	// A regular file as standard output, which the command opens again, as
+	// shells do; and not one that an earlier command had.
+	run := func(path string, script string) {
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", script}}, driver.Stdio{Stdout: f, Stderr: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, err := p.Wait(); err != nil || st.ExitCode != 0 {
+			t.Errorf("%s: %+v, %v", script, st, err)
+		}
+	}
+	first, second := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "2")
+	run(first, "echo a; echo b >> /dev/stdout")
+	run(second, "echo c >> /dev/stderr")
+	for path, want := range map[string]string{first: "a\nb\n", second: "c\n"} {
+		if got, _ := os.ReadFile(path); string(got) != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	// A terminal.
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", "tty; stty size; echo done > /dev/tty"}, Terminal: true, ConsoleSize: &specs.Box{Height: 33, Width: 111}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Pty() == nil {
+		t.Fatal("no terminal")
+	}
+	out, _ := io.ReadAll(p.Pty()) // EIO at the end
+	if _, err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got := string(out); !strings.HasPrefix(got, "/dev/pts/") || !strings.Contains(got, "33 111") || !strings.Contains(got, "done") {
+		t.Errorf("terminal: %q", got)
+	}
+}
+
+func TestSandboxEndsACommand(t *testing.T) {
+	b := open(t, t.TempDir())
+	grouped := b.(*sandbox).group != nil
+	other, err := b.Exec(context.Background(), &specs.Process{Args: []string{"sleep", "600"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := "trap '' TERM; sleep 600 & echo x; wait"
+	if grouped {
+		// Out of its process group as well.
+		script = "trap '' TERM; setsid sleep 600 & setsid sh -c 'sleep 600 & sleep 600' & echo x; sleep 600"
+	}
+	r, w, _ := os.Pipe()
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", script}}, driver.Stdio{Stdout: w})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Read(make([]byte, 2))
+	if err := p.Terminate(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Error(err)
+	}
+	st, err := p.Wait()
+	if err != nil || st.Signal != syscall.SIGKILL {
+		t.Errorf("%+v, %v", st, err)
+	}
+	io.ReadAll(r) // at its end: nothing that had it is left
+	r.Close()
+	if p.Kill() == nil {
+		t.Error("a command that has ended can be killed")
+	}
+	// The neighbour lives.
+	if err := other.Signal(0); err != nil {
+		t.Errorf("neighbour: %v", err)
+	}
+	if out, _ := sh(t, b, "pgrep -c sleep"); out != "1\n" {
+		t.Errorf("%q processes are left, want the neighbour's", out)
+	}
+	other.Kill()
+	other.Wait()
+}
+
+func TestSandboxErrors(t *testing.T) {
+	b := open(t, t.TempDir())
+	var command *driver.CommandError
+	if _, err := b.Exec(context.Background(), &specs.Process{Args: []string{"nonexistent"}}, driver.Stdio{}); !errors.As(err, &command) {
+		t.Errorf("no such command: %v", err)
+	}
+	var invalid *policy.InvalidError
+	for _, pr := range []*specs.Process{nil, {}, {Args: []string{"a\x00b"}}, {Args: []string{"true"}, Cwd: "relative"}, {Args: []string{"true"}, User: specs.User{UID: 1}}, {Args: []string{"true"}, Capabilities: &specs.LinuxCapabilities{}}} {
+		if _, err := b.Exec(context.Background(), pr, driver.Stdio{}); !errors.As(err, &invalid) {
+			t.Errorf("%+v: %v", pr, err)
+		}
+	}
+	if out, st := sh(t, b, "echo on"); out != "on\n" || st.ExitCode != 0 {
+		t.Errorf("after errors: %q, %+v", out, st)
+	}
+	// The init is killed from outside: everything is told, nothing hangs.
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"sleep", "600"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.(*sandbox).child.Kill()
+	if _, err := p.Wait(); err == nil {
+		t.Error("a command whose sandbox died did not fail")
+	}
+	select {
+	case <-b.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("not done")
+	}
+	if _, err := b.Exec(context.Background(), &specs.Process{Args: []string{"true"}}, driver.Stdio{}); err == nil {
+		t.Error("a command in a dead sandbox")
+	}
+}
+
+func TestSandboxManyAtOnce(t *testing.T) {
+	b := open(t, t.TempDir())
+	var wg sync.WaitGroup
+	for i := range 100 {
+		wg.Go(func() {
+			want := strings.Repeat("y", i+1)
+			if out, st := sh(t, b, "echo "+want+"; exit "+itoa(i)); out != want+"\n" || st.ExitCode != i {
+				t.Errorf("%d: %q, %+v", i, out, st)
+			}
+		})
+	}
+	wg.Wait()
+	st, err := b.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.(*sandbox).group != nil && st.Usage.MemoryPeakBytes == 0 {
+		t.Errorf("nothing counted: %+v", st)
+	}
+}
+
+func BenchmarkExec(b *testing.B) {
+	dir := b.TempDir()
+	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup},
+		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	box, err := Driver{}.Open(context.Background(), r.Policy)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer box.Close()
+	for b.Loop() {
+		p, err := box.Exec(context.Background(), &specs.Process{Args: []string{"/bin/true"}}, driver.Stdio{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := p.Wait(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPlainExec is what BenchmarkExec is compared with: the same command
+// by fork and exec, unconfined.
+func BenchmarkPlainExec(b *testing.B) {
+	for b.Loop() {
+		if err := exec.Command("/bin/true").Run(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -22,6 +22,7 @@ var rooms = map[string][]string{
 	"policy":                  {},
 	"profiles":                {"policy", "seccomp"},
 	"driver":                  {"policy"},
+	"egress":                  {"policy"},
 	"seccomp":                 {},
 	"seccomp/compile":         {"seccomp", "seccomp/internal/bpf"},
 	"seccomp/internal/bpf":    {},

@@ -1,0 +1,429 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A connection is one that the sandbox made, for as long as it lasts. A plain
+// HTTP one can carry requests for several targets, one after the other.
+type connection struct {
+	g      *Gateway
+	ctx    context.Context // of Serve
+	client side
+	start  time.Time
+
+	mu     sync.Mutex
+	server *side // nil while there is none
+	flow   *flow // what server is for
+	dead   bool
+}
+
+// A flow is what a connection carries at the moment: one target, allowed by one
+// rule.
+type flow struct {
+	route    Route
+	target   target
+	resolved netip.Addr // dialled; invalid behind an upstream proxy
+	own      bool
+	protocol protocol
+	method   string // of a plain HTTP request
+	rule     string
+	pending  bool // the rules have to be asked again once the protocol is known
+	absolute bool // the server is an upstream proxy, and takes absolute URLs
+	sent     int  // bytes of the method of the first request that went ahead
+	start    time.Time
+	in, out  atomic.Int64
+	refused  atomic.Pointer[refusal]
+}
+
+// A refusal says why a target was not reached.
+type refusal struct {
+	verdict Verdict
+	cause   cause
+	rule    string
+	grant   string
+	reason  string
+}
+
+// cause is a refusal's kind, for the answer in each protocol.
+type cause uint8
+
+const (
+	causeDenied    cause = iota // by the rules
+	causeLimited                // by a limit
+	causeMalformed              // not a request that can be decided
+	causeName                   // no such name
+	causeRefused                // the host refused the connection
+	causeUnreachable
+	causeTimeout
+	causeFailed // anything else
+)
+
+func (r *refusal) Error() string { return r.reason }
+
+func denial(d decision) *refusal {
+	return &refusal{verdict: Deny, cause: causeDenied, rule: d.rule, grant: d.grant, reason: d.reason}
+}
+
+func malformed(reason string) *refusal {
+	return &refusal{verdict: Deny, cause: causeMalformed, rule: byDefault, reason: reason}
+}
+
+// byLimit is the rule that refuses what is too much.
+const byLimit = "limit"
+
+// failed words an error of the host's network.
+func failed(t target, err error) *refusal {
+	r := &refusal{verdict: Error, cause: causeFailed}
+	var de *net.DNSError
+	switch {
+	case errors.As(err, &de) && de.IsNotFound:
+		r.cause, r.reason = causeName, "no such name"
+	case errors.As(err, &de):
+		r.cause, r.reason = causeFailed, "look-up failed: "+de.Err
+	case errors.Is(err, syscall.ECONNREFUSED):
+		r.cause, r.reason = causeRefused, "connection refused"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+		r.cause, r.reason = causeTimeout, "timed out"
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
+		r.cause, r.reason = causeUnreachable, "unreachable"
+	default:
+		r.reason = err.Error()
+	}
+	r.reason = t.String() + ": " + r.reason
+	return r
+}
+
+// temporary reports whether accept(2) may succeed later.
+func temporary(err error) bool {
+	for _, e := range [...]syscall.Errno{
+		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
+		// "Linux accept() passes already-pending network errors on the new
+		// socket"; see accept(2).
+		syscall.ENETDOWN, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.EOPNOTSUPP, syscall.ENETUNREACH,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// local returns the address that the client dialled, which may be one that
+// stands for a name.
+func (c *connection) local() (netip.AddrPort, bool) {
+	t, ok := c.client.conn.LocalAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	ap := t.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port()), true
+}
+
+// target returns what an address of the sandbox means: the name that owns it, or
+// the address itself.
+func (g *Gateway) target(a netip.Addr, port uint16) (target, *refusal) {
+	name, ours := g.names.name(a)
+	if ours && name == "" {
+		r := malformed(a.String() + " is the resolver's, and stands for no name: look the name up again")
+		r.cause = causeDenied
+		return target{addr: a, port: port}, r
+	}
+	if ours {
+		return target{name: name, port: port}, nil
+	}
+	return target{addr: a, port: port}, nil
+}
+
+// open decides about a target, and connects to it. The answer is a flow, which
+// is then the connection's current one, or the reason why there is none.
+// Absolute asks for a server that takes absolute URLs where an upstream proxy is
+// in the way.
+func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal) {
+	g := c.g
+	r := g.rules.Load()
+	f := &flow{route: route, target: t, start: time.Now()}
+	q := query{target: t}
+	if t.name == "" {
+		q.own = g.own.has(t.addr)
+	}
+	d := r.decide(q)
+	if !d.allow {
+		return nil, denial(d)
+	}
+	if refused := g.rate(r, t); refused != nil {
+		return nil, refused
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+	defer cancel()
+
+	via := g.upstream.proxyFor(t)
+	candidates := []netip.Addr{t.addr}
+	if t.name != "" {
+		found, err := g.resolver.resolve(ctx, t.name, via != nil)
+		if err != nil && via == nil {
+			return nil, failed(t, err)
+		}
+		candidates = candidates[:0]
+		for _, a := range found {
+			q.resolved, q.own = a, g.own.has(a)
+			if each := r.decide(q); each.allow {
+				candidates = append(candidates, a)
+				d.protocol = d.protocol || each.protocol
+			} else {
+				d = each
+			}
+		}
+		if len(candidates) == 0 && len(found) > 0 {
+			return nil, denial(d)
+		}
+	}
+	f.rule, f.pending = d.rule, d.protocol
+	if !d.allow {
+		f.rule = r.decide(query{target: t}).rule // some addresses were passed over
+	}
+	server, addr, err := g.connect(ctx, t, candidates, via, absolute)
+	if err != nil {
+		return nil, failed(t, err)
+	}
+	if via == nil {
+		f.resolved = addr
+		f.own = g.own.has(addr)
+	}
+	f.absolute = via != nil && absolute
+	if !c.carry(f, server) {
+		return nil, &refusal{verdict: Error, cause: causeFailed, reason: "the sandbox ended"}
+	}
+	g.stats.connections.Add(1)
+	return f, nil
+}
+
+// carry makes a server and its flow the current ones, unless the connection was
+// ended meanwhile.
+func (c *connection) carry(f *flow, server *side) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		server.conn.Close()
+		return false
+	}
+	c.server, c.flow = server, f
+	return true
+}
+
+// recheck asks the rules again, now that the protocol of a flow is known and it
+// claims to be for a name; "" claims nothing.
+func (c *connection) recheck(f *flow, p protocol, claim string) *refusal {
+	c.mu.Lock()
+	f.protocol = p
+	c.mu.Unlock()
+	r := c.g.rules.Load()
+	if refused := c.decideFlow(r, f); refused != nil {
+		return refused
+	}
+	if f.target.name != "" || claim == "" {
+		return nil
+	}
+	// The connection was made to an address that a rule lists. A name that it
+	// claims cannot widen that, but a deny rule for it counts.
+	if d := r.denied(query{target: target{name: claim, port: f.target.port}, protocol: p}); d.rule != "" {
+		return denial(d)
+	}
+	return nil
+}
+
+func (c *connection) decideFlow(r *rules, f *flow) *refusal {
+	q := query{target: f.target, protocol: f.protocol, own: f.own}
+	if f.target.name != "" {
+		q.resolved = f.resolved
+	}
+	if d := r.decide(q); !d.allow {
+		return denial(d)
+	}
+	return nil
+}
+
+// again decides anew about what the connection carries, after a reload.
+func (c *connection) again(r *rules) *refusal {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.flow == nil {
+		return nil
+	}
+	return c.decideFlow(r, c.flow)
+}
+
+// closeServer ends the current flow and records it.
+func (c *connection) closeServer() {
+	c.mu.Lock()
+	s, f := c.server, c.flow
+	c.server, c.flow = nil, nil
+	c.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.conn.Close()
+	c.g.finish(f)
+}
+
+// abort ends a connection from outside: both its sides are reset, and whoever
+// serves it finds them closed.
+func (c *connection) abort(why *refusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dead = true
+	if c.flow != nil && why != nil {
+		c.flow.refused.CompareAndSwap(nil, why)
+	}
+	c.reset()
+}
+
+// reset closes both sides so that the peers see a reset: an end of file would
+// look like the end of an answer.
+func (c *connection) reset() {
+	c.client.reset()
+	if c.server != nil {
+		c.server.reset()
+	}
+}
+
+// deny records that a target was refused, before anything was carried.
+func (c *connection) deny(route Route, t target, method string, r *refusal) {
+	c.g.refuse(Record{Time: c.start, Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method}, r)
+}
+
+// refuse counts and records a refusal.
+func (g *Gateway) refuse(rec Record, r *refusal) {
+	switch {
+	case r.verdict == Error:
+		g.stats.failed.Add(1)
+	case rec.Route == RouteDNS:
+		g.stats.lookupsDenied.Add(1)
+	default:
+		g.stats.denied.Add(1)
+	}
+	if r.cause == causeLimited {
+		g.stats.limited.Add(1)
+	}
+	rec.Verdict, rec.Rule, rec.Grant, rec.Reason = r.verdict, r.rule, r.grant, r.reason
+	g.record(rec)
+}
+
+// finish records a flow that ended.
+func (g *Gateway) finish(f *flow) {
+	rec := Record{
+		Time: f.start, Route: f.route, Name: f.target.name, Addr: f.target.addr, Port: f.target.port, Protocol: f.protocol.String(), Method: f.method,
+		Verdict: Allow, Rule: f.rule, BytesIn: f.in.Load(), BytesOut: f.out.Load(), Duration: time.Since(f.start),
+	}
+	if f.resolved.IsValid() {
+		rec.Addr = f.resolved
+	}
+	g.stats.in.Add(uint64(rec.BytesIn))
+	g.stats.out.Add(uint64(rec.BytesOut))
+	if r := f.refused.Load(); r != nil {
+		g.refuse(rec, r)
+		return
+	}
+	g.record(rec)
+}
+
+func (g *Gateway) record(r Record) {
+	r.Name, r.Reason, r.Rule, r.Grant, r.Method = clean(r.Name), clean(r.Reason), clean(r.Rule), clean(r.Grant), clean(r.Method)
+	g.o.Record(r)
+}
+
+// clean makes a text that may hold what the sandbox sent safe for a log: one
+// line of printable ASCII, of bounded length.
+func clean(s string) string {
+	const limit = 400
+	plain := len(s) <= limit
+	for i := 0; plain && i < len(s); i++ {
+		plain = s[i] >= ' ' && s[i] < 0x7f
+	}
+	if plain {
+		return s
+	}
+	const hex = "0123456789abcdef"
+	var b strings.Builder
+	for i := range len(s) {
+		if b.Len() >= limit {
+			b.WriteString("...")
+			break
+		}
+		if s[i] >= ' ' && s[i] < 0x7f {
+			b.WriteByte(s[i])
+		} else {
+			b.Write([]byte{'\\', 'x', hex[s[i]>>4], hex[s[i]&15]})
+		}
+	}
+	return b.String()
+}
+
+// A side is one end of a connection, with what was read ahead from it.
+type side struct {
+	conn net.Conn
+	pre  []byte
+}
+
+// errTooLong says that more would have to be read ahead than is kept.
+var errTooLong = errors.New("too long")
+
+// fill reads ahead once, up to limit bytes in all.
+func (s *side) fill(limit int) error {
+	if len(s.pre) >= limit {
+		return errTooLong
+	}
+	if cap(s.pre)-len(s.pre) < 512 {
+		s.pre = append(make([]byte, 0, min(max(2048, 2*len(s.pre)), limit+512)), s.pre...)
+	}
+	n, err := s.conn.Read(s.pre[len(s.pre):min(cap(s.pre), limit)])
+	s.pre = s.pre[:len(s.pre)+n]
+	if n > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// take drops n bytes that were read ahead.
+func (s *side) take(n int) {
+	s.pre = s.pre[n:]
+	if len(s.pre) == 0 {
+		s.pre = nil
+	}
+}
+
+// Read reads what was read ahead, then from the connection.
+func (s *side) Read(b []byte) (int, error) {
+	if len(s.pre) > 0 {
+		n := copy(b, s.pre)
+		s.take(n)
+		return n, nil
+	}
+	return s.conn.Read(b)
+}
+
+func (s *side) closeWrite() {
+	if cw, ok := s.conn.(interface{ CloseWrite() error }); ok {
+		cw.CloseWrite()
+	}
+}
+
+func (s *side) reset() {
+	if t, ok := s.conn.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
+	s.conn.Close()
+}

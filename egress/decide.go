@@ -1,0 +1,322 @@
+package egress
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// A target is what a connection is for: a name, or an address that no name
+// stands for; and a port, or 0 for a look-up.
+type target struct {
+	name string
+	addr netip.Addr
+	port uint16
+}
+
+func (t target) String() string {
+	host := t.name
+	switch {
+	case host != "":
+	case t.addr.Is6() && t.port != 0:
+		host = "[" + t.addr.String() + "]"
+	case t.addr.IsValid():
+		host = t.addr.String()
+	}
+	if t.port == 0 {
+		return host
+	}
+	return host + ":" + strconv.Itoa(int(t.port))
+}
+
+// protocol is what the first bytes of a connection said that it carries.
+type protocol uint8
+
+const (
+	protoUnknown protocol = iota // no bytes yet
+	protoOther
+	protoTLS
+	protoHTTP
+)
+
+func (p protocol) String() string { return [...]string{"", "tcp", "tls", "http"}[p] }
+
+// A query is one question to the rules.
+type query struct {
+	target
+	protocol protocol
+	resolved netip.Addr // an address of the name; invalid before it is looked up
+	own      bool       // the address, resolved or meant, is one of the host's own
+}
+
+// A decision is the answer, with the rule that gave it.
+type decision struct {
+	allow  bool
+	rule   string // as it was written
+	grant  string // the flag that would allow what was denied; "" if none would
+	reason string // why it was denied
+
+	// protocol: the answer holds if the connection carries what some rule
+	// asks for, and has to be asked again once that is known.
+	protocol bool
+}
+
+// byDefault is the rule that denies what no rule allows.
+const byDefault = "default"
+
+// A rule is a policy.EgressRule in a form that is quick to match.
+type rule struct {
+	text     string
+	name     string       // exact, or ".example.com" for all below it; "" if net is set
+	any      bool         // "*"
+	net      netip.Prefix // an address or network
+	ports    []policy.PortRange
+	protocol protocol // protoUnknown: any
+}
+
+// rules are the rules of a policy. The zero value denies everything.
+type rules struct {
+	allow, deny []rule
+	perMinute   int
+	connections int
+}
+
+// compile reads a policy's rules.
+func compile(p policy.Egress) (*rules, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	r := &rules{perMinute: p.RequestsPerMinute, connections: p.Connections}
+	if r.connections == 0 {
+		r.connections = defaultConnections
+	}
+	if p.Mode != policy.EgressProxy {
+		return r, nil
+	}
+	for _, er := range p.Allow {
+		r.allow = appendRule(r.allow, er)
+	}
+	for _, er := range p.Deny {
+		r.deny = appendRule(r.deny, er)
+	}
+	return r, nil
+}
+
+func appendRule(list []rule, er policy.EgressRule) []rule {
+	ru := rule{text: er.String(), ports: slices.Clone(er.Ports)}
+	switch er.Protocol {
+	case policy.ProtocolTLS:
+		ru.protocol = protoTLS
+	case policy.ProtocolHTTP:
+		ru.protocol = protoHTTP
+	}
+	switch {
+	case er.Host == "*":
+		ru.any = true
+	case strings.HasPrefix(er.Host, "*."):
+		ru.name = er.Host[1:]
+	case er.Host == "localhost":
+		// The host's loopback, by its name or its addresses.
+		for _, a := range loopbacks {
+			lo := ru
+			lo.net = netip.PrefixFrom(a, a.BitLen())
+			list = append(list, lo)
+		}
+		ru.name = er.Host
+	default:
+		if p, err := netip.ParsePrefix(er.Host); err == nil {
+			ru.net = p
+		} else if a, err := netip.ParseAddr(er.Host); err == nil {
+			ru.net = netip.PrefixFrom(a, a.BitLen())
+		} else {
+			ru.name = er.Host
+		}
+	}
+	return append(list, ru)
+}
+
+var loopbacks = [...]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+
+// matchName reports whether the rule is about a name.
+func (r *rule) matchName(name string) bool {
+	switch {
+	case name == "":
+		return false
+	case r.any:
+		return strings.Contains(name, ".") // "any public host": those have a dot
+	case strings.HasPrefix(r.name, "."):
+		return len(name) > len(r.name) && strings.HasSuffix(name, r.name)
+	}
+	return r.name != "" && r.name == name
+}
+
+func (r *rule) matchPort(port uint16) bool {
+	return len(r.ports) == 0 || slices.ContainsFunc(r.ports, func(p policy.PortRange) bool { return p.Has(port) })
+}
+
+// decide answers a query. It depends on nothing else.
+//
+// Deny rules come first and win. A deny rule for an address refuses every name
+// that resolves to it. Then some allow rule has to name the target. Then the
+// address guard: an address that is not public has to be listed as an address,
+// whatever name led to it.
+func (r *rules) decide(q query) decision {
+	d := r.denied(q)
+	if d.rule != "" {
+		return d
+	}
+	pending := d.protocol
+	if q.name == "" {
+		d = r.allowAddr(q.addr, q)
+	} else {
+		d = r.allowName(q)
+		if d.allow && q.resolved.IsValid() {
+			if s := classify(q.resolved, q.own); s.what != "" {
+				listed := r.allowAddr(q.resolved, q)
+				if !listed.allow {
+					d = decision{
+						rule: byDefault, grant: grant(target{addr: q.resolved, port: q.port}),
+						reason: q.name + " resolves to " + q.resolved.String() + ", " + s.what + ", which has to be listed by itself",
+					}
+				}
+				d.protocol = d.protocol || listed.protocol
+			}
+		}
+	}
+	d.protocol = d.allow && (d.protocol || pending)
+	return d
+}
+
+// denied asks the deny rules only; the decision has no rule if none of them
+// denies.
+func (r *rules) denied(q query) decision {
+	pending := false
+	for i := range r.deny {
+		ru := &r.deny[i]
+		match := ru.any || ru.matchName(q.name) ||
+			q.addr.IsValid() && ru.net.Contains(q.addr) || q.resolved.IsValid() && ru.net.Contains(q.resolved)
+		if !match {
+			continue
+		}
+		if q.port == 0 {
+			// A look-up is refused if no port is left that it could be for.
+			match = (len(ru.ports) == 0 || ru.ports[0] == policy.PortRange{First: 1, Last: 65535}) && ru.protocol == protoUnknown
+		} else {
+			match = ru.matchPort(q.port)
+		}
+		switch {
+		case !match:
+		case ru.protocol == protoUnknown || ru.protocol == q.protocol:
+			return decision{rule: "deny " + ru.text, reason: "the rule \"deny " + ru.text + "\" refuses " + q.target.String()}
+		case q.protocol == protoUnknown:
+			pending = true
+		}
+	}
+	return decision{protocol: pending}
+}
+
+// allowName looks for an allow rule for q's name.
+func (r *rules) allowName(q query) decision {
+	var other []string // what rules for the name ask for instead
+	var maybe *rule
+	for i := range r.allow {
+		ru := &r.allow[i]
+		if !ru.matchName(q.name) {
+			continue
+		}
+		switch {
+		case q.port != 0 && !ru.matchPort(q.port):
+			other = append(other, ru.text)
+		case ru.protocol == protoUnknown || ru.protocol == q.protocol || q.port == 0:
+			return decision{allow: true, rule: ru.text}
+		case q.protocol == protoUnknown:
+			if maybe == nil {
+				maybe = ru
+			}
+		default:
+			other = append(other, ru.text)
+		}
+	}
+	if maybe != nil {
+		return decision{allow: true, rule: maybe.text, protocol: true}
+	}
+	return none(q, other)
+}
+
+// none is the answer where no rule allows.
+func none(q query, other []string) decision {
+	d := decision{rule: byDefault, grant: grant(q.target), reason: "no rule allows " + q.target.String()}
+	if len(other) > 0 {
+		d.reason += " (allowed: " + strings.Join(other[:min(len(other), 3)], ", ") + ")"
+		if q.protocol != protoUnknown {
+			d.reason += " carrying " + q.protocol.String()
+		}
+	}
+	return d
+}
+
+// allowAddr looks for an allow rule that lists an address. One that is not
+// public is listed only by a network that lies within its kind of addresses:
+// 10.0.0.0/8 lists private ones, 0.0.0.0/0 does not.
+func (r *rules) allowAddr(a netip.Addr, q query) decision {
+	s := classify(a, q.own)
+	var other []string
+	var maybe *rule
+	for i := range r.allow {
+		ru := &r.allow[i]
+		if !ru.net.IsValid() || !ru.net.Contains(a) {
+			continue
+		}
+		switch {
+		case ru.net.Bits() < s.bits, q.port != 0 && !ru.matchPort(q.port):
+			other = append(other, ru.text)
+		case ru.protocol == protoUnknown || ru.protocol == q.protocol:
+			return decision{allow: true, rule: ru.text}
+		case q.protocol == protoUnknown:
+			if maybe == nil {
+				maybe = ru
+			}
+		default:
+			other = append(other, ru.text)
+		}
+	}
+	if maybe != nil {
+		return decision{allow: true, rule: maybe.text, protocol: true}
+	}
+	d := none(q, other)
+	if s.what != "" {
+		d.reason = "no rule lists " + q.target.String() + ", " + s.what
+	}
+	return d
+}
+
+// grant is the flag that allows t.
+func grant(t target) string { return "--allow-host " + t.String() }
+
+// ports lists the ports of allow rules.
+func (r *rules) ports() (list []uint16, all bool) {
+	for i := range r.allow {
+		ru := &r.allow[i]
+		if len(ru.ports) == 0 {
+			all = true
+		}
+		for _, p := range ru.ports {
+			if int(p.Last)-int(p.First)+1 > maxPorts {
+				all = true
+				continue
+			}
+			for n := int(p.First); n <= int(p.Last); n++ {
+				list = append(list, uint16(n))
+			}
+		}
+	}
+	slices.Sort(list)
+	list = slices.Compact(list)
+	if len(list) > maxPorts {
+		return list[:maxPorts], true
+	}
+	return list, all
+}

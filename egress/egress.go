@@ -1,0 +1,397 @@
+// Package egress decides which connections leave a sandbox, by the name that
+// each was meant for, and carries those that may.
+//
+// A [Gateway] runs in the supervisor, outside of the sandbox, on listeners that
+// were opened inside it and handed out. Four routes lead to it:
+//
+//   - transparent: a program connects to an address as it always does. The stub
+//     resolver gave every allowed name an address of its own, so the address that
+//     was dialled says which name was meant;
+//   - CONNECT and plain HTTP, for programs that use HTTP_PROXY;
+//   - SOCKS4a and SOCKS5, for those that use ALL_PROXY.
+//
+// All of them ask the one pure function, rules.decide, with a name in the one form
+// that [policy.HostName] gives it. The name is looked up on the host, every
+// address is checked, and the address that was checked is the one dialled. What
+// the first bytes of a connection claim (the name in a TLS ClientHello, the Host
+// of an HTTP request) must agree with what was decided.
+//
+// The package does not open listeners, knows no driver and no namespace, and
+// sees nothing of what TLS hides. It links neither net/http nor crypto/tls:
+// every run of sbxrun would pay for their initialisation.
+package egress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Options are what a Gateway is given besides the rules. The zero value is the
+// host's own resolver and network.
+type Options struct {
+	// Resolve looks a name up on the host: a name as policy.HostName has it,
+	// without the search list of the host. Nil is the host's own resolver.
+	// An error that is a *net.DNSError with IsNotFound says that the name does
+	// not exist.
+	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+
+	// Dial connects to an address that was checked. Nil is net.Dialer.
+	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
+
+	// Own lists the host's own addresses, which are refused unless a rule
+	// lists them one by one. Nil asks the host's interfaces.
+	Own func() ([]netip.Addr, error)
+
+	// Upstream is the proxy that the host itself must use, as
+	// http://[USER:PASSWORD@]HOST:PORT; "" is none. The sandbox never sees it.
+	Upstream string
+
+	// NoProxy lists what the host dials without Upstream, as NO_PROXY does.
+	NoProxy string
+
+	// Token is what the CONNECT, HTTP and SOCKS routes ask for, as the
+	// password of any user (for SOCKS4, as the user); "" asks for nothing.
+	Token string
+
+	// Record is told every decision and every connection that ended. It is
+	// called from many goroutines and must not block.
+	Record func(Record)
+}
+
+// Route is the way by which a connection came to the gateway.
+type Route string
+
+// The routes.
+const (
+	RouteTransparent Route = "transparent"
+	RouteConnect     Route = "connect"
+	RouteHTTP        Route = "http"
+	RouteSOCKS       Route = "socks"
+	RouteDNS         Route = "dns"
+)
+
+// Verdict is what became of a request.
+type Verdict string
+
+// The verdicts.
+const (
+	Allow Verdict = "allow"
+	Deny  Verdict = "deny"  // a rule, the address guard or a limit refused it
+	Error Verdict = "error" // it was allowed, and failed: no such name, no answer
+)
+
+// A Record is one decision, or one connection that ended. Its texts are
+// printable ASCII, whatever the sandbox sent, and at most a few hundred bytes
+// each.
+type Record struct {
+	Time     time.Time     `json:"time"` // when it began
+	Route    Route         `json:"route"`
+	Name     string        `json:"name,omitempty"` // the name that was meant; "" for an address
+	Port     uint16        `json:"port,omitempty"` // 0 for a look-up
+	Addr     netip.Addr    `json:"addr,omitzero"`  // dialled, or meant if there is no name
+	Protocol string        `json:"protocol,omitempty"`
+	Method   string        `json:"method,omitempty"` // of a plain HTTP request
+	Verdict  Verdict       `json:"verdict"`
+	Rule     string        `json:"rule,omitempty"`   // the rule that decided
+	Grant    string        `json:"grant,omitempty"`  // the flag that would allow it, if one would
+	Reason   string        `json:"reason,omitempty"` // why it was refused or failed, in words
+	BytesIn  int64         `json:"bytes_in"`         // from the network to the sandbox
+	BytesOut int64         `json:"bytes_out"`        // from the sandbox to the network
+	Duration time.Duration `json:"duration_ns,omitempty"`
+}
+
+// Target is what was asked for: "example.com:443", "[2001:db8::1]:80", or the name
+// alone for a look-up.
+func (r *Record) Target() string { return target{r.Name, r.Addr, r.Port}.String() }
+
+// Stats counts what a gateway did since it was made.
+type Stats struct {
+	Connections   uint64 `json:"connections"` // allowed
+	Denied        uint64 `json:"denied"`      // connections and requests refused
+	Failed        uint64 `json:"failed"`      // allowed, and not reached
+	Limited       uint64 `json:"limited"`     // of those denied: by a limit
+	Requests      uint64 `json:"requests"`    // plain HTTP requests that were passed on
+	Lookups       uint64 `json:"lookups"`     // DNS questions
+	LookupsDenied uint64 `json:"lookups_denied"`
+	Active        uint64 `json:"active"` // connections now
+	BytesIn       uint64 `json:"bytes_in"`
+	BytesOut      uint64 `json:"bytes_out"`
+}
+
+// Bounds of a gateway. None can be changed by what is inside of the sandbox.
+const (
+	// defaultConnections bounds connections at one time. Each takes two
+	// descriptors of the supervisor.
+	defaultConnections = 1024
+
+	// handshakeTimeout bounds every exchange that comes before bytes are
+	// passed through: a proxy request, a ClientHello, a head of HTTP.
+	handshakeTimeout = 30 * time.Second
+
+	dialTimeout   = 30 * time.Second // all addresses of a name together
+	lookupTimeout = 10 * time.Second
+
+	// idleTimeout ends a connection on which nothing moved.
+	idleTimeout = time.Hour
+
+	// keepAliveTimeout ends a proxy connection that waits for its next
+	// request.
+	keepAliveTimeout = 2 * time.Minute
+)
+
+// A Gateway carries the connections of one sandbox. It is safe for concurrent
+// use.
+type Gateway struct {
+	o        Options
+	upstream *upstream
+	names    names
+	resolver resolver
+	own      ownAddrs
+
+	rules atomic.Pointer[rules]
+	rates rates
+
+	newNames  *rate.Limiter
+	answering chan struct{}
+
+	mu     sync.Mutex
+	active map[*connection]struct{}
+	ctx    context.Context // of Serve; nil before
+	late   []net.Listener  // given to Add before Serve
+	fail   func(error)
+	group  sync.WaitGroup
+
+	stats struct {
+		connections, denied, failed, limited, requests, lookups, lookupsDenied, in, out atomic.Uint64
+	}
+}
+
+// New makes a gateway for a network policy. A rule that is malformed is an
+// *policy.InvalidError; the gateway never drops one.
+func New(p policy.Egress, o Options) (*Gateway, error) {
+	r, err := compile(p)
+	if err != nil {
+		return nil, err
+	}
+	up, err := parseUpstream(o.Upstream, o.NoProxy)
+	if err != nil {
+		return nil, err
+	}
+	if o.Resolve == nil {
+		o.Resolve = hostResolve
+	}
+	if o.Dial == nil {
+		o.Dial = hostDial
+	}
+	if o.Own == nil {
+		o.Own = hostAddrs
+	}
+	if o.Record == nil {
+		o.Record = func(Record) {}
+	}
+	g := &Gateway{o: o, upstream: up, active: map[*connection]struct{}{}, newNames: newNameLimiter(), answering: make(chan struct{}, maxAnswering)}
+	g.rules.Store(r)
+	g.resolver.lookup = o.Resolve
+	g.own.list = o.Own
+	return g, nil
+}
+
+// maxPorts is how many ports get listeners of their own, at most.
+const maxPorts = 1024
+
+// Ports returns the ports that need transparent listeners, in order. All says
+// that those are not enough: a rule names every port, or more than a thousand,
+// and listeners for them are made as they are asked for; see Add.
+func (g *Gateway) Ports() (list []uint16, all bool) { return g.rules.Load().ports() }
+
+// Reload replaces the rules of a running gateway: new connections are decided by
+// them, and those that they refuse are closed. If one is malformed, the last
+// good rules stay and the error says which.
+func (g *Gateway) Reload(p policy.Egress) error {
+	r, err := compile(p)
+	if err != nil {
+		return err
+	}
+	g.rules.Store(r)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for c := range g.active {
+		if refused := c.again(r); refused != nil {
+			c.abort(refused)
+		}
+	}
+	return nil
+}
+
+// Stats returns the counts until now.
+func (g *Gateway) Stats() Stats {
+	g.mu.Lock()
+	active := len(g.active)
+	g.mu.Unlock()
+	s := &g.stats
+	return Stats{
+		Connections: s.connections.Load(), Denied: s.denied.Load(), Failed: s.failed.Load(), Limited: s.limited.Load(),
+		Requests: s.requests.Load(), Lookups: s.lookups.Load(), LookupsDenied: s.lookupsDenied.Load(),
+		Active: uint64(active), BytesIn: s.in.Load(), BytesOut: s.out.Load(),
+	}
+}
+
+// Listeners are sockets of the sandbox. They belong to Serve.
+type Listeners struct {
+	// DNS are UDP sockets of port 53. One that is bound to no address answers
+	// from the address that was asked, on Linux.
+	DNS []net.PacketConn
+
+	DNSStream []net.Listener // TCP port 53
+
+	// Transparent are listeners bound to no address, one for each port and
+	// family: the local address of what they accept is what was dialled.
+	Transparent []net.Listener
+
+	// Proxy are listeners for CONNECT, HTTP and SOCKS, told apart by the first
+	// byte.
+	Proxy []net.Listener
+}
+
+// Serve carries connections until ctx ends, or a listener fails. It closes the
+// listeners and every connection, and returns once nothing of it is left; the
+// error is nil if ctx ended it. It is called once.
+func (g *Gateway) Serve(ctx context.Context, l Listeners) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	g.mu.Lock()
+	if g.ctx != nil {
+		g.mu.Unlock()
+		closeAll(l)
+		return errors.New("egress: Serve was called before")
+	}
+	g.ctx, g.fail = ctx, cancel
+	g.resolver.ctx, g.resolver.run = ctx, g.group.Go
+	l.Transparent = append(l.Transparent, g.late...)
+	g.late = nil
+	for _, p := range l.DNS {
+		g.group.Go(func() { g.dnsPackets(ctx, p) })
+	}
+	for _, s := range l.DNSStream {
+		g.accept(ctx, s, g.dnsStream)
+	}
+	for _, s := range l.Transparent {
+		g.accept(ctx, s, g.transparent)
+	}
+	for _, s := range l.Proxy {
+		g.accept(ctx, s, g.proxy)
+	}
+	g.mu.Unlock()
+
+	<-ctx.Done()
+	g.mu.Lock()
+	for c := range g.active {
+		c.abort(nil)
+	}
+	g.mu.Unlock()
+	g.group.Wait()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+func closeAll(l Listeners) {
+	for _, p := range l.DNS {
+		p.Close()
+	}
+	for _, list := range [...][]net.Listener{l.DNSStream, l.Transparent, l.Proxy} {
+		for _, s := range list {
+			s.Close()
+		}
+	}
+}
+
+// Add serves one more transparent listener, which belongs to the gateway from
+// then on: for a port that was asked for while the sandbox runs.
+func (g *Gateway) Add(l net.Listener) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.ctx == nil:
+		g.late = append(g.late, l)
+	case g.ctx.Err() != nil:
+		l.Close()
+	default:
+		g.accept(g.ctx, l, g.transparent)
+	}
+}
+
+// accept hands every connection of l to handle, within the bound on
+// connections. The caller holds g.mu.
+func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*connection)) {
+	g.group.Go(func() {
+		stop := context.AfterFunc(ctx, func() { l.Close() })
+		defer stop()
+		defer l.Close()
+		for delay := time.Duration(0); ; {
+			nc, err := l.Accept()
+			if ctx.Err() != nil {
+				if err == nil {
+					nc.Close()
+				}
+				return
+			}
+			if err != nil {
+				// Out of descriptors, or the peer gave up: neither may end the
+				// sandbox's network, and neither may spin.
+				var ne net.Error
+				if errors.Is(err, net.ErrClosed) || !errors.As(err, &ne) || !temporary(err) {
+					g.fail(err)
+					return
+				}
+				delay = min(max(2*delay, time.Millisecond), 100*time.Millisecond)
+				select {
+				case <-time.After(delay):
+				case <-ctx.Done():
+				}
+				continue
+			}
+			delay = 0
+			c := &connection{g: g, ctx: ctx, client: side{conn: nc}, start: time.Now()}
+			if !g.register(c) {
+				c.reset()
+				g.stats.denied.Add(1)
+				g.stats.limited.Add(1)
+				continue
+			}
+			g.group.Go(func() {
+				defer g.unregister(c)
+				handle(c)
+			})
+		}
+	})
+}
+
+// register counts a connection, or reports that there are too many.
+func (g *Gateway) register(c *connection) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.active) >= g.rules.Load().connections {
+		return false
+	}
+	g.active[c] = struct{}{}
+	return true
+}
+
+func (g *Gateway) unregister(c *connection) {
+	c.client.conn.Close()
+	c.closeServer()
+	g.mu.Lock()
+	delete(g.active, c)
+	g.mu.Unlock()
+}

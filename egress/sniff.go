@@ -1,0 +1,178 @@
+package egress
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+)
+
+// errShort says that a parser needs more bytes than there are so far.
+var errShort = errors.New("incomplete")
+
+// Bounds on what is read ahead of a connection to tell what it carries.
+const (
+	maxHello     = 32 << 10 // a ClientHello with post-quantum keys has about 2 KiB
+	maxFirstLine = 8 << 10
+)
+
+// sniff tells from the first bytes of a client what a connection carries.
+// errShort asks for more. Web says that the port is that of plain HTTP, where
+// whatever might be a request is taken for one.
+func sniff(b []byte, web bool) (protocol, error) {
+	if len(b) == 0 {
+		return protoUnknown, errShort
+	}
+	// A TLS record (RFC 8446, 5.1) of type handshake that holds a ClientHello.
+	if b[0] == 22 {
+		for i, want := range [...]func(byte) bool{
+			func(c byte) bool { return c == 22 },
+			func(c byte) bool { return c == 3 },
+			func(c byte) bool { return c <= 4 },
+			func(byte) bool { return true },
+			func(byte) bool { return true },
+			func(c byte) bool { return c == 1 },
+		} {
+			if len(b) == i {
+				return protoUnknown, errShort
+			}
+			if !want(b[i]) {
+				return protoOther, nil
+			}
+		}
+		return protoTLS, nil
+	}
+	// A request line (RFC 9112, 3). Servers pass over empty lines before it.
+	b = bytes.TrimLeft(b, "\r\n")
+	token := 0
+	for token < len(b) && isToken(b[token]) {
+		token++
+	}
+	switch {
+	case token > 32:
+		return protoOther, nil
+	case token == len(b):
+		return protoUnknown, errShort
+	case token == 0 || b[token] != ' ' && b[token] != '\t':
+		return protoOther, nil
+	case web:
+		return protoHTTP, nil
+	}
+	line, _, whole := bytes.Cut(b, []byte("\n"))
+	if !whole && len(b) < maxFirstLine {
+		return protoUnknown, errShort
+	}
+	// A line that does not end is taken for a request: the parser refuses it.
+	if !whole || bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) {
+		return protoHTTP, nil
+	}
+	return protoOther, nil
+}
+
+// parseClientHello returns the server name of a TLS ClientHello, "" if it has
+// none. errShort asks for more; any other error says that the message is
+// malformed or too long. The layout is that of RFC 8446, 4.1.2 and RFC 6066, 3.
+func parseClientHello(b []byte) (name string, err error) {
+	errBad := errors.New("malformed TLS ClientHello")
+	// The handshake message may be cut into several records.
+	var msg []byte
+	need := -1
+	for need < 0 || len(msg) < need {
+		if len(b) < 5 {
+			return "", errShort
+		}
+		n := int(binary.BigEndian.Uint16(b[3:]))
+		if b[0] != 22 || b[1] != 3 || n == 0 || n > 1<<14 {
+			return "", errBad
+		}
+		part := b[5:]
+		whole := len(part) >= n
+		msg = append(msg, part[:min(n, len(part))]...)
+		if need < 0 && len(msg) >= 4 {
+			if msg[0] != 1 {
+				return "", errBad
+			}
+			need = 4 + int(msg[1])<<16 + int(msg[2])<<8 + int(msg[3])
+			if need > maxHello {
+				return "", errBad
+			}
+		}
+		if need >= 0 && len(msg) >= need {
+			break
+		}
+		if !whole {
+			return "", errShort
+		}
+		b = part[n:]
+	}
+	if len(msg) != need {
+		return "", errBad // the record holds a second message
+	}
+	r := reader{msg[4:], true}
+	r.bytes(2 + 32)     // legacy_version, random
+	r.bytes(r.uint8())  // legacy_session_id
+	r.bytes(r.uint16()) // cipher_suites
+	r.bytes(r.uint8())  // legacy_compression_methods
+	if r.ok && len(r.b) == 0 {
+		return "", nil // no extensions; TLS 1.2 and before
+	}
+	ext := reader{r.bytes(r.uint16()), r.ok}
+	if !r.ok || len(r.b) != 0 {
+		return "", errBad
+	}
+	seen := false
+	for ext.ok && len(ext.b) > 0 {
+		kind := ext.uint16()
+		data := reader{ext.bytes(ext.uint16()), ext.ok}
+		if kind != 0 || !ext.ok {
+			continue
+		}
+		list := reader{data.bytes(data.uint16()), data.ok}
+		first := list.uint8()
+		host := list.bytes(list.uint16())
+		// One name and no more: of two, a server could take the other.
+		if seen || !data.ok || !list.ok || len(data.b) != 0 || len(list.b) != 0 || first != 0 || len(host) == 0 {
+			return "", errBad
+		}
+		seen, name = true, string(host)
+	}
+	if !ext.ok {
+		return "", errBad
+	}
+	return name, nil
+}
+
+// reader takes big-endian values from bytes. Once they do not suffice, ok is
+// false and every value zero.
+type reader struct {
+	b  []byte
+	ok bool
+}
+
+func (r *reader) bytes(n int) []byte {
+	if !r.ok || n > len(r.b) {
+		r.ok, r.b = false, nil
+		return nil
+	}
+	out := r.b[:n]
+	r.b = r.b[n:]
+	return out
+}
+
+func (r *reader) uint8() int {
+	if b := r.bytes(1); b != nil {
+		return int(b[0])
+	}
+	return 0
+}
+
+func (r *reader) uint16() int {
+	if b := r.bytes(2); b != nil {
+		return int(binary.BigEndian.Uint16(b))
+	}
+	return 0
+}
+
+// isToken reports whether c is a tchar; RFC 9110, 5.6.2.
+func isToken(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) >= 0
+}

@@ -54,6 +54,7 @@
 package cgroups
 
 import (
+	"math/bits"
 	"strings"
 )
 
@@ -83,6 +84,8 @@ var controllerNames = [...]string{"memory", "cpu", "pids", "cpuacct"}
 
 // Has reports whether every controller of x is in c.
 func (c Controllers) Has(x Controllers) bool { return c&x == x }
+
+func (c Controllers) count() int { return bits.OnesCount8(uint8(c)) }
 
 // String lists the controllers as cgroup.controllers does.
 func (c Controllers) String() string { return c.join("") }

@@ -15,6 +15,9 @@ type Group struct{}
 // Read reports that this system has no control groups.
 func Read() (Layout, error) { return Layout{}, errors.ErrUnsupported }
 
+// Acquire reports that this system has no control groups.
+func Acquire(*specs.LinuxResources) (Layout, error) { return Layout{}, errors.ErrUnsupported }
+
 // Prepare reports that this system has no control groups.
 func Prepare(Layout, *specs.LinuxResources) (*Group, error) { return nil, errors.ErrUnsupported }
 

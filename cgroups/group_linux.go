@@ -50,7 +50,7 @@ func Prepare(l Layout, r *specs.LinuxResources) (*Group, error) {
 		return nil, err
 	}
 	setup := plan(l, limits, name)
-	g := &Group{name: name, memory: limits.Memory, slots: make([]slot, 0, len(setup.Parents))}
+	g := &Group{name: name, memory: setup.Limits.Memory, slots: make([]slot, 0, len(setup.Parents))}
 	missing := setup.Missing
 	for _, p := range setup.Parents {
 		fd, err := openParent(&p)

@@ -622,11 +622,15 @@ func TestPrune(t *testing.T) {
 // The usual, short way of reading gives what the long one does.
 func TestReadUsual(t *testing.T) {
 	prepare(t, strict())
-	short, ok := readUsual()
+	members, err := memberships()
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, ok := readUsual(members)
 	if !ok {
 		t.Skip("needs a host where the tops of all hierarchies are writable and in their usual place")
 	}
-	long, err := readAll()
+	long, err := readAll(members)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -643,7 +647,11 @@ func TestReadUsual(t *testing.T) {
 
 // v2's way in and out, also where v2 has no controllers (hybrid hosts).
 func TestV2WithoutControllers(t *testing.T) {
-	l, err := readAll()
+	members, err := memberships()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := readAll(members)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,13 @@ import (
 // A Layout describes a host's cgroup hierarchies as one process sees them.
 type Layout struct {
 	Hierarchies []Hierarchy
+
+	// Scope is the systemd unit that Acquire had the caller put into, and Left
+	// what held the caller before and holds it no longer. NoScope is why it did
+	// not, where only that would have helped.
+	Scope   string
+	Left    Limits
+	NoScope Cause
 }
 
 // A Hierarchy is one tree of groups: the unified one (version 2), or one of
@@ -16,9 +23,19 @@ type Hierarchy struct {
 	V2          bool
 	Controllers Controllers // version 1: those of this tree. Version 2: see Dir
 
-	// Dirs lead from the top of the mount down to the caller's own group, as
-	// far as was looked at: the search ends at the first that can be used.
+	// Dirs lead from the top of the mount down to the caller's own group. Of
+	// version 2, where the search goes upwards, those above the first that can
+	// be used are left out.
 	Dirs []Dir
+}
+
+// below are the limits of all directories below one of them.
+func (h *Hierarchy) below(at int) Limits {
+	var l Limits
+	for i := at + 1; i < len(h.Dirs); i++ {
+		l = l.within(h.Dirs[i].Limits)
+	}
+	return l
 }
 
 // Denial is why a directory cannot be written.
@@ -51,6 +68,10 @@ type Dir struct {
 	// Denied says why the caller cannot make groups here (and on version 2,
 	// move processes between groups below).
 	Denied Denial
+
+	// Limits are what the group holds those in it to, swap aside. They are
+	// read where a new group may go elsewhere than below.
+	Limits Limits
 
 	// ParentUsable reports that Path/sbxrun exists and can be written;
 	// ParentEnabled are the controllers that it hands down (version 2).

@@ -114,6 +114,22 @@ func (l Limits) Controllers() Controllers {
 	return c
 }
 
+// within are the tighter of each two limits. Swap stays as it is: a group's
+// swap is counted apart from its memory.
+func (l Limits) within(o Limits) Limits {
+	if o.Memory != 0 && (l.Memory == 0 || o.Memory < l.Memory) {
+		l.Memory = max(o.Memory, MinMemory)
+	}
+	// quota/period, compared without a division.
+	if o.CPUQuota != 0 && (l.CPUQuota == 0 || float64(o.CPUQuota)*float64(l.CPUPeriod) < float64(l.CPUQuota)*float64(o.CPUPeriod)) {
+		l.CPUQuota, l.CPUPeriod = o.CPUQuota, o.CPUPeriod
+	}
+	if o.Pids != 0 && (l.Pids == 0 || o.Pids < l.Pids) {
+		l.Pids = o.Pids
+	}
+	return l
+}
+
 // Unsupported names every field of the resources that asks for something that
 // this package does not limit. A caller must refuse them, or say that they are
 // dropped.

@@ -2,6 +2,7 @@ package cgroups
 
 import (
 	"strconv"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -9,6 +10,7 @@ import (
 // A Setup is what a group needs: what is done once on a host, and then one
 // directory for each hierarchy.
 type Setup struct {
+	Limits  Limits // those of the resources, or of the caller's own groups where these are tighter
 	Parents []ParentSetup
 	Missing []Missing // asked for, and not to be had here
 }
@@ -73,7 +75,9 @@ const (
 )
 
 // Plan decides where a group of the given name can be made and what its files
-// must hold. It is a function of its arguments alone. What the resources ask
+// must hold. It is a function of its arguments alone. Limits of the caller's own
+// groups that the new one is not below are taken over where they are tighter: no
+// run gets more than its caller has. What the resources ask
 // for and the layout cannot give is in Missing; an error means that the
 // resources are invalid, and is a *LimitError.
 func Plan(l Layout, r *specs.LinuxResources, name string) (Setup, error) {
@@ -85,8 +89,22 @@ func Plan(l Layout, r *specs.LinuxResources, name string) (Setup, error) {
 }
 
 func plan(l Layout, limits Limits, name string) Setup {
-	var s Setup
+	s, outside := place(l, limits, name)
+	if tighter := limits.within(outside); tighter != limits {
+		s, _ = place(l, tighter, name)
+	}
+	return s
+}
+
+// place also returns the limits of those groups of the caller that the new one
+// is not below.
+func place(l Layout, limits Limits, name string) (s Setup, outside Limits) {
+	s.Limits = limits
 	want := limits.Controllers()
+	if want == 0 {
+		return s, outside // no group: the command stays in the caller's
+	}
+	outside = l.Left
 	for i := range l.Hierarchies {
 		h := &l.Hierarchies[i]
 		if h.V2 {
@@ -98,11 +116,13 @@ func plan(l Layout, limits Limits, name string) Setup {
 			continue
 		}
 		want &^= c
-		dir, missing := placeV1(h, c)
+		at, missing := placeV1(h, c)
 		if missing != nil {
 			s.Missing = append(s.Missing, missing...)
 			continue
 		}
+		dir := &h.Dirs[at]
+		outside = outside.within(h.below(at))
 		p := ParentSetup{Path: dir.Path + "/" + Parent, Controllers: c, Name: name, Writes: writesV1(limits, c)}
 		if !dir.ParentUsable {
 			p.Steps = []Step{{Mkdir, p.Path, ""}}
@@ -114,19 +134,26 @@ func plan(l Layout, limits Limits, name string) Setup {
 		if !h.V2 || want == 0 {
 			continue
 		}
-		dir, have, steps, missing := placeV2(h, want)
-		s.Missing = append(s.Missing, missing...)
+		p := placeV2(h, want)
+		if l.NoScope.Cause != "" {
+			for i := range p.missing {
+				p.missing[i].Cause += ", and " + l.NoScope.Cause
+				p.missing[i].Fix = l.NoScope.Fix
+			}
+		}
+		s.Missing = append(s.Missing, p.missing...)
 		want = 0
-		if have != 0 {
-			s.Parents = append(s.Parents, ParentSetup{Path: dir.Path + "/" + Parent, V2: true, Controllers: have,
-				Steps: steps, Name: name, Writes: writesV2(limits, have)})
+		if p.have != 0 {
+			outside = outside.within(h.below(p.at))
+			s.Parents = append(s.Parents, ParentSetup{Path: h.Dirs[p.at].Path + "/" + Parent, V2: true, Controllers: p.have,
+				Steps: p.steps, Name: name, Writes: writesV2(limits, p.have)})
 		}
 	}
 	if want != 0 {
 		s.Missing = append(s.Missing, each(want, "no mounted cgroup hierarchy has it",
 			"mount -t cgroup2 none /sys/fs/cgroup, or check that the kernel's command line has no cgroup_disable")...)
 	}
-	return s
+	return s, outside
 }
 
 func each(c Controllers, cause, fix string) []Missing {
@@ -139,90 +166,144 @@ func each(c Controllers, cause, fix string) []Missing {
 	return out
 }
 
-// placeV1 takes the topmost directory that can be used.
-func placeV1(h *Hierarchy, c Controllers) (*Dir, []Missing) {
+// placeV1 takes the topmost directory that can be used. Not the caller's own: a
+// directory in there would be left behind, and keep whoever manages the
+// caller's group from removing it.
+func placeV1(h *Hierarchy, c Controllers) (int, []Missing) {
 	for i := range h.Dirs {
 		if d := &h.Dirs[i]; d.ParentUsable || d.Denied == Granted {
-			return d, nil
+			return i, nil
 		}
 	}
 	// The message speaks of the top, since that is where the fix goes.
 	top := &h.Dirs[0]
 	if top.Denied == DeniedReadOnly {
-		return nil, each(c, top.Path+" is mounted read-only", fixReadOnly)
+		return 0, each(c, top.Path+" is mounted read-only", fixReadOnly)
 	}
 	dir := top.Path + "/" + Parent
-	return nil, each(c, "no group of this cgroup v1 hierarchy at "+top.Path+" can be written by this user",
+	return 0, each(c, "no group of this cgroup v1 hierarchy at "+top.Path+" can be written by this user",
 		"as root: mkdir -p "+dir+" && chown $USER "+dir)
 }
 
 const fixReadOnly = "start the container with its cgroups writable (docker run --privileged, or podman run --security-opt unmask=/sys/fs/cgroup)"
 
-// placeV2 takes the topmost directory that the caller may manage: it is an
-// ancestor of the caller's own group, and only someone who may write the common
-// ancestor of two groups may move a process from one to the other. It returns
-// the controllers that groups below it can have and what must be done for that.
-func placeV2(h *Hierarchy, want Controllers) (d *Dir, have Controllers, steps []Step, missing []Missing) {
-	for i := range h.Dirs {
-		if h.Dirs[i].Denied == Granted {
-			d = &h.Dirs[i]
-			break
+// A placement is a directory of a version 2 hierarchy in which a group can be
+// made, the controllers that it can have there and what must be done for that.
+type placement struct {
+	at      int
+	have    Controllers
+	steps   []Step
+	missing []Missing
+}
+
+// placeV2 takes the lowest directory that gives all controllers, so that as many
+// as possible of the caller's limits hold the group too; else that which gives
+// the most. Each is an ancestor of the caller's own group, and only someone who
+// may write the common ancestor of two groups may move a process from one to the
+// other.
+func placeV2(h *Hierarchy, want Controllers) placement {
+	var best placement
+	found := false
+	for i := len(h.Dirs) - 1; i >= 0; i-- {
+		if h.Dirs[i].Denied != Granted {
+			continue
+		}
+		p := tryV2(h, i, want)
+		if p.have == want {
+			return p
+		}
+		// A message about a higher directory says more.
+		if !found || p.have.count() >= best.have.count() {
+			best, found = p, true
 		}
 	}
-	if d == nil {
-		own := &h.Dirs[len(h.Dirs)-1]
-		if own.Denied == DeniedReadOnly {
-			return nil, 0, nil, each(want, own.Path+" is mounted read-only", fixReadOnly)
-		}
-		return nil, 0, nil, each(want, "neither the caller's cgroup "+own.Path+" nor one above it is delegated to this user",
-			"with systemd, run it as: systemd-run --user --scope -p Delegate=yes sbxrun …")
+	if found {
+		return best
 	}
+	own := &h.Dirs[len(h.Dirs)-1]
+	if own.Denied == DeniedReadOnly {
+		return placement{missing: each(want, own.Path+" is mounted read-only", fixReadOnly)}
+	}
+	return placement{missing: each(want, "neither the caller's cgroup "+own.Path+" nor one above it is delegated to this user",
+		"with systemd, run it as: systemd-run --user --scope -p Delegate=yes sbxrun …")}
+}
+
+func tryV2(h *Hierarchy, at int, want Controllers) placement {
+	d := &h.Dirs[at]
 	parent := d.Path + "/" + Parent
 	if d.ParentUsable && d.ParentEnabled.Has(want) {
-		return d, want, nil, nil
+		return placement{at: at, have: want}
 	}
-	have = want & (d.Available | d.ParentEnabled)
-	if lost := want &^ have; lost != 0 && d.Top {
-		missing = each(lost, "this kernel has it not, or has it off, or on a v1 hierarchy that is not mounted here",
+	p := placement{at: at}
+	var available Controllers
+	p.steps, available = handDown(h, at, want)
+	p.have = want & (available | d.ParentEnabled)
+	if lost := want &^ p.have; lost != 0 && d.Top {
+		p.missing = each(lost, "this kernel has it not, or has it off, or on a v1 hierarchy that is not mounted here",
 			"check /proc/cgroups, and the kernel's command line for cgroup_disable (or for cgroup_enable=memory, which some boards need)")
 	} else if lost != 0 {
-		missing = each(lost, "it is not delegated to "+d.Path+" (see cgroup.controllers there)",
-			"as root: systemctl edit user@.service, add [Service] and Delegate=cpu memory pids, then log in again; or: systemd-run --user --scope -p Delegate=yes sbxrun …")
+		fix := "set Delegate=yes in the unit that this group belongs to"
+		if strings.Contains(d.Path, "/user@") {
+			fix = "as root: systemctl edit user@.service, add [Service] and Delegate=cpu memory pids; then log out of all sessions, and in again"
+		}
+		p.missing = each(lost, "it is not delegated to "+d.Path+" (see cgroup.controllers there)", fix)
 	}
-	if have == 0 {
-		return d, 0, nil, missing
+	if p.have == 0 {
+		return p
 	}
-	if enable := have &^ d.Enabled &^ d.ParentEnabled; enable != 0 {
+	if enable := p.have &^ d.Enabled &^ d.ParentEnabled; enable != 0 {
 		if !d.Top {
 			switch d.Occupants {
 			case Nobody:
 			case OnlyCaller:
 				// The no internal process rule; see cgroup-v2.rst.
-				steps = append(steps,
+				p.steps = append(p.steps,
 					Step{Mkdir, d.Path + "/" + Supervisor, ""},
 					Step{WriteFile, d.Path + "/" + Supervisor + "/cgroup.procs", "0"})
 			default:
 				// What is handed down already can be had.
-				missing = append(missing, each(enable,
+				p.missing = append(p.missing, each(enable,
 					"the group "+d.Path+" holds other processes than sbxrun and therefore cannot hand it to groups below (cgroup v2 allows no internal processes)",
 					"give those processes a group of their own: in a container, move them before (mkdir "+d.Path+"/init, and write each of cgroup.procs to init/cgroup.procs); in a systemd unit, set DelegateSubgroup=main")...)
-				if have &^= enable; have == 0 {
-					return d, 0, nil, missing
+				if p.have &^= enable; p.have == 0 {
+					p.steps = nil
+					return p
 				}
 				enable = 0
 			}
 		}
 		if enable != 0 {
-			steps = append(steps, Step{WriteFile, d.Path + "/cgroup.subtree_control", enable.join("+")})
+			p.steps = append(p.steps, Step{WriteFile, d.Path + "/cgroup.subtree_control", enable.join("+")})
 		}
 	}
 	if !d.ParentUsable {
-		steps = append(steps, Step{Mkdir, parent, ""})
+		p.steps = append(p.steps, Step{Mkdir, parent, ""})
 	}
-	if enable := have &^ d.ParentEnabled; enable != 0 {
-		steps = append(steps, Step{WriteFile, parent + "/cgroup.subtree_control", enable.join("+")})
+	if enable := p.have &^ d.ParentEnabled; enable != 0 {
+		p.steps = append(p.steps, Step{WriteFile, parent + "/cgroup.subtree_control", enable.join("+")})
 	}
-	return d, have, steps, missing
+	return p
+}
+
+// handDown finds what a directory can be given from above, and the steps for it.
+func handDown(h *Hierarchy, at int, want Controllers) ([]Step, Controllers) {
+	available := h.Dirs[at].Available
+	from := at
+	for from > 0 && !available.Has(want) {
+		a := &h.Dirs[from-1]
+		if a.Denied != Granted || !a.Top && a.Occupants != Nobody {
+			break
+		}
+		from--
+		available |= a.Available
+	}
+	var steps []Step
+	for i := from; i < at; i++ {
+		if enable := want & available &^ h.Dirs[i].Enabled; enable != 0 {
+			steps = append(steps, Step{WriteFile, h.Dirs[i].Path + "/cgroup.subtree_control", enable.join("+")})
+		}
+	}
+	return steps, available
 }
 
 // writesV2 are the files of cgroup-v2.rst. Only what differs from a new group's

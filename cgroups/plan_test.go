@@ -107,6 +107,46 @@ func TestPlan(t *testing.T) {
 			want: v2done,
 		},
 		{
+			name: "root in a login session: in its slice, whose limits hold",
+			host: host{self: "0::/user.slice/user-0.slice/session-1.scope\n", mountinfo: unified, dirs: map[string]Dir{
+				"/sys/fs/cgroup":                                         {Top: true, Available: Limiting, Enabled: Memory | Pids, Occupants: Nobody, ParentUsable: true, ParentEnabled: Limiting},
+				"/sys/fs/cgroup/user.slice":                              {Available: Memory | Pids, Enabled: Memory | Pids, Occupants: Nobody},
+				"/sys/fs/cgroup/user.slice/user-0.slice":                 {Available: Memory | Pids, Enabled: Memory | Pids, Occupants: Nobody},
+				"/sys/fs/cgroup/user.slice/user-0.slice/session-1.scope": {Available: Memory | Pids, Occupants: Others}}},
+			want: "once: echo +cpu > /sys/fs/cgroup/cgroup.subtree_control\n" +
+				"once: echo +cpu > /sys/fs/cgroup/user.slice/cgroup.subtree_control\n" +
+				"once: echo +cpu > /sys/fs/cgroup/user.slice/user-0.slice/cgroup.subtree_control\n" +
+				"once: mkdir /sys/fs/cgroup/user.slice/user-0.slice/sbxrun\n" +
+				"once: echo +memory +cpu +pids > /sys/fs/cgroup/user.slice/user-0.slice/sbxrun/cgroup.subtree_control\n" +
+				v2in("/sys/fs/cgroup/user.slice/user-0.slice"),
+		},
+		{
+			name: "root in a service with limits: beside it, with its limits where they are tighter",
+			host: host{self: "0::/system.slice/ci.service\n", mountinfo: unified, dirs: map[string]Dir{
+				"/sys/fs/cgroup/system.slice": {ParentUsable: true, ParentEnabled: Limiting},
+				"/sys/fs/cgroup/system.slice/ci.service": {Available: Memory | Pids, Occupants: Others,
+					Limits: Limits{Memory: 1 << 30, CPUQuota: 1000000, CPUPeriod: 100000, Pids: 100}}}},
+			want: `v2 (memory cpu pids): mkdir /sys/fs/cgroup/system.slice/sbxrun/NAME
+  echo 1073741824 > memory.max
+  echo 0 > memory.swap.max
+  echo 1 > memory.oom.group
+  echo 100000 100000 > cpu.max
+  echo 100 > pids.max
+`,
+		},
+		{
+			name: "root alone in a service: inside it",
+			host: host{self: "0::/system.slice/ci.service\n", mountinfo: unified, dirs: map[string]Dir{
+				"/sys/fs/cgroup/system.slice":            {ParentUsable: true, ParentEnabled: Limiting},
+				"/sys/fs/cgroup/system.slice/ci.service": {Available: Limiting, Occupants: OnlyCaller, Limits: Limits{Memory: 1 << 30}}}},
+			want: "once: mkdir /sys/fs/cgroup/system.slice/ci.service/sbxrun.supervisor\n" +
+				"once: echo 0 > /sys/fs/cgroup/system.slice/ci.service/sbxrun.supervisor/cgroup.procs\n" +
+				"once: echo +memory +cpu +pids > /sys/fs/cgroup/system.slice/ci.service/cgroup.subtree_control\n" +
+				"once: mkdir /sys/fs/cgroup/system.slice/ci.service/sbxrun\n" +
+				"once: echo +memory +cpu +pids > /sys/fs/cgroup/system.slice/ci.service/sbxrun/cgroup.subtree_control\n" +
+				v2in("/sys/fs/cgroup/system.slice/ci.service"),
+		},
+		{
 			name: "root on v2, first run under systemd",
 			host: host{self: "0::/user.slice/user-0.slice/session-1.scope\n", mountinfo: unified, dirs: map[string]Dir{
 				"/sys/fs/cgroup": {Top: true, Available: Limiting, Enabled: Limiting, Occupants: Others}}},
@@ -160,7 +200,7 @@ missing cpu: the group /sys/fs/cgroup holds other processes than sbxrun and ther
 			want: "missing memory: /sys/fs/cgroup is mounted read-only\nmissing cpu: /sys/fs/cgroup is mounted read-only\nmissing pids: /sys/fs/cgroup is mounted read-only\n",
 		},
 		{
-			name: "user in a desktop session: the top of what systemd delegated, beside app.slice",
+			name: "user in a desktop session: the lowest that holds no processes",
 			host: host{self: "0::/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope\n", mountinfo: unified, dirs: map[string]Dir{
 				user:                               {Available: Limiting, Enabled: Limiting, Occupants: Nobody},
 				user + "/app.slice":                {Available: Limiting, Enabled: Limiting, Occupants: Nobody},
@@ -168,8 +208,33 @@ missing cpu: the group /sys/fs/cgroup holds other processes than sbxrun and ther
 				"/sys/fs/cgroup/not-an-ancestor":   {Available: Limiting},
 				"/sys/fs/cgroup/user.slice/sbxrun": {},
 			}},
-			want: "once: mkdir " + user + "/sbxrun\n" +
-				"once: echo +memory +cpu +pids > " + user + "/sbxrun/cgroup.subtree_control\n" + v2in(user),
+			want: "once: mkdir " + user + "/app.slice/sbxrun\n" +
+				"once: echo +memory +cpu +pids > " + user + "/app.slice/sbxrun/cgroup.subtree_control\n" + v2in(user+"/app.slice"),
+		},
+		{
+			name: "user in a desktop session whose app.slice has no cpu yet",
+			host: host{self: "0::/user.slice/user-1000.slice/user@1000.service/app.slice/term.scope\n", mountinfo: unified, dirs: map[string]Dir{
+				user:                           {Available: Limiting, Enabled: Memory | Pids, Occupants: Nobody},
+				user + "/app.slice":            {Available: Memory | Pids, Enabled: Memory | Pids, Occupants: Nobody},
+				user + "/app.slice/term.scope": {Available: Memory | Pids, Occupants: Others},
+			}},
+			want: "once: echo +cpu > " + user + "/cgroup.subtree_control\n" +
+				"once: echo +cpu > " + user + "/app.slice/cgroup.subtree_control\n" +
+				"once: mkdir " + user + "/app.slice/sbxrun\n" +
+				"once: echo +memory +cpu +pids > " + user + "/app.slice/sbxrun/cgroup.subtree_control\n" + v2in(user+"/app.slice"),
+		},
+		{
+			name: "user in a scope of its own: inside",
+			host: host{self: "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope\n", mountinfo: unified, dirs: map[string]Dir{
+				user:                            {Available: Limiting, Enabled: Limiting, Occupants: Nobody},
+				user + "/app.slice":             {Available: Limiting, Enabled: Limiting, Occupants: Nobody, ParentUsable: true, ParentEnabled: Limiting},
+				user + "/app.slice/run-1.scope": {Available: Limiting, Occupants: OnlyCaller},
+			}},
+			want: "once: mkdir " + user + "/app.slice/run-1.scope/sbxrun.supervisor\n" +
+				"once: echo 0 > " + user + "/app.slice/run-1.scope/sbxrun.supervisor/cgroup.procs\n" +
+				"once: echo +memory +cpu +pids > " + user + "/app.slice/run-1.scope/cgroup.subtree_control\n" +
+				"once: mkdir " + user + "/app.slice/run-1.scope/sbxrun\n" +
+				"once: echo +memory +cpu +pids > " + user + "/app.slice/run-1.scope/sbxrun/cgroup.subtree_control\n" + v2in(user+"/app.slice/run-1.scope"),
 		},
 		{
 			name: "user whose systemd delegates no cpu",
@@ -201,6 +266,20 @@ once: mkdir /sys/fs/cgroup/memory/sbxrun
 v1 (memory): mkdir /sys/fs/cgroup/memory/sbxrun/NAME
   echo 2147483648 > memory.limit_in_bytes
   echo 2147483648 > memory.memsw.limit_in_bytes
+v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
+  echo 100000 > cpu.cfs_quota_us
+`,
+		},
+		{
+			name: "hybrid, root, in a group with limits: they are taken over",
+			host: host{self: "8:pids:/ci\n4:memory:/ci\n2:cpu,cpuacct:/\n0::/\n", mountinfo: hybrid, dirs: map[string]Dir{
+				"/sys/fs/cgroup/memory": {ParentUsable: true}, "/sys/fs/cgroup/cpu,cpuacct": {ParentUsable: true}, "/sys/fs/cgroup/pids": {ParentUsable: true},
+				"/sys/fs/cgroup/memory/ci": {Limits: Limits{Memory: 1 << 30}}, "/sys/fs/cgroup/pids/ci": {Limits: Limits{Pids: 1000}}}},
+			want: `v1 (pids): mkdir /sys/fs/cgroup/pids/sbxrun/NAME
+  echo 256 > pids.max
+v1 (memory): mkdir /sys/fs/cgroup/memory/sbxrun/NAME
+  echo 1073741824 > memory.limit_in_bytes
+  echo 1073741824 > memory.memsw.limit_in_bytes
 v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
   echo 100000 > cpu.cfs_quota_us
 `,
@@ -396,5 +475,37 @@ func TestUnsupported(t *testing.T) {
 		"cpu.shares cpu.burst cpu.realtimeRuntime cpu.realtimePeriod cpu.cpus cpu.mems cpu.idle blockIO hugepageLimits network rdma unified"
 	if got := strings.ReplaceAll(strings.Join(Unsupported(r), " "), "linux.resources.", ""); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// A limit that nobody asked for is the caller's all the same, once there is a
+// group; where there is none the command stays in the caller's.
+func TestPlanOutside(t *testing.T) {
+	l := Layout{Left: Limits{Pids: 50}, Hierarchies: []Hierarchy{{V2: true, Dirs: []Dir{
+		{Path: "/c", ParentUsable: true, ParentEnabled: Limiting}, {Path: "/c/own", Denied: DeniedOwner, Limits: Limits{CPUQuota: 50000, CPUPeriod: 100000}}}}}}
+	s, err := Plan(l, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(1 << 30))}}, "NAME")
+	if err != nil || len(s.Parents) != 1 || s.Parents[0].Controllers != Limiting {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if want := (Limits{Memory: 1 << 30, CPUQuota: 50000, CPUPeriod: 100000, Pids: 50}); s.Limits != want {
+		t.Errorf("got %+v, want %+v", s.Limits, want)
+	}
+	if s, err := Plan(l, nil, "NAME"); err != nil || len(s.Parents)+len(s.Missing) != 0 {
+		t.Errorf("without limits: %+v, %v", s, err)
+	}
+}
+
+func TestWithin(t *testing.T) {
+	for _, tc := range []struct{ a, b, want Limits }{
+		{Limits{}, Limits{}, Limits{}},
+		{Limits{Memory: 1 << 30, Swap: -1, Pids: 5}, Limits{Memory: 2 << 30, Pids: 6}, Limits{Memory: 1 << 30, Swap: -1, Pids: 5}},
+		{Limits{Memory: 2 << 30, Pids: 6}, Limits{Memory: 1 << 30, Pids: 5}, Limits{Memory: 1 << 30, Pids: 5}},
+		{Limits{}, Limits{Memory: 1}, Limits{Memory: MinMemory}},
+		{Limits{CPUQuota: 100000, CPUPeriod: 100000}, Limits{CPUQuota: 400000, CPUPeriod: 1000000}, Limits{CPUQuota: 400000, CPUPeriod: 1000000}},
+		{Limits{CPUQuota: 400000, CPUPeriod: 1000000}, Limits{CPUQuota: 100000, CPUPeriod: 100000}, Limits{CPUQuota: 400000, CPUPeriod: 1000000}},
+	} {
+		if got := tc.a.within(tc.b); got != tc.want {
+			t.Errorf("%+v within %+v: got %+v, want %+v", tc.a, tc.b, got, tc.want)
+		}
 	}
 }

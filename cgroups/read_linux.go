@@ -13,72 +13,96 @@ import (
 // hierarchies, named after their controllers.
 const usual = "/sys/fs/cgroup"
 
-// Read describes this host's cgroups as the caller sees them. Where root has
-// run sbxrun before, and everything is where it usually is, that takes about a
-// dozen cheap system calls; /proc/self/mountinfo, of which hosts have hundreds
-// of lines, is read only elsewhere.
+// Read describes this host's cgroups as the caller sees them. Where sbxrun has
+// run before, and everything is where it usually is, that takes about a dozen
+// cheap system calls; /proc/self/mountinfo, of which hosts have hundreds of
+// lines, is read only elsewhere.
 func Read() (Layout, error) {
-	if l, ok := readUsual(); ok {
+	members, err := memberships()
+	if err != nil {
+		return Layout{}, err
+	}
+	if l, ok := readUsual(members); ok {
 		return l, nil
 	}
-	return readAll()
+	return readAll(members)
 }
 
-// readUsual looks for groups' parents below the tops of hierarchies in their
-// usual place, and reports false if one of them is missing. A top that can be
-// written is the right place wherever the caller itself is.
-func readUsual() (Layout, bool) {
+func memberships() ([]Membership, error) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
+	return ParseMemberships(string(b)), nil
+}
+
+// readUsual takes hierarchies to be mounted in their usual place, and reports
+// false if the caller's groups are not to be found there, or if of version 1
+// there are not yet the groups' parents below the tops.
+func readUsual(members []Membership) (Layout, bool) {
 	var fs unix.Statfs_t
 	if unix.Statfs(usual, &fs) != nil {
 		return Layout{}, false
 	}
 	if fs.Type == unix.CGROUP2_SUPER_MAGIC {
-		top := Dir{Path: usual}
-		if top.Denied = denied(usual + "/cgroup.procs"); top.Denied != Granted {
+		l := NewLayout(members, []Mount{{V2: true, Point: usual, Root: "/"}})
+		if len(l.Hierarchies) != 1 {
 			return Layout{}, false
 		}
-		readParentV2(&top)
-		if !top.ParentUsable || !top.ParentEnabled.Has(Limiting) {
+		h := &l.Hierarchies[0]
+		if !access(h.Dirs[len(h.Dirs)-1].Path+"/cgroup.procs", unix.F_OK) {
 			return Layout{}, false
 		}
-		return Layout{Hierarchies: []Hierarchy{{V2: true, Dirs: []Dir{top}}}}, true
+		inspectV2(h)
+		return l, true
 	}
 	euid := uint32(unix.Geteuid())
 	var devices [3]uint64
-	l := Layout{Hierarchies: make([]Hierarchy, 3)}
+	var mounts [3]Mount
 	for i := range devices {
 		dir := usual + "/" + controllerNames[i]
-		parent := dir + "/" + Parent
 		var st unix.Stat_t
 		// Its owner may write it, and one call is enough to see that.
-		if unix.Stat(parent, &st) != nil || st.Uid != euid || st.Mode&0o300 != 0o300 {
+		if unix.Stat(dir+"/"+Parent, &st) != nil || st.Uid != euid || st.Mode&0o300 != 0o300 {
 			return Layout{}, false
 		}
 		devices[i] = st.Dev
-		l.Hierarchies[i] = Hierarchy{Controllers: 1 << i, Dirs: []Dir{{Path: dir, ParentUsable: true}}}
+		mounts[i] = Mount{Controllers: 1 << i, Point: dir, Root: "/"}
 	}
 	// Two names for one hierarchy, its controllers mounted together.
 	if devices[0] == devices[1] || devices[0] == devices[2] || devices[1] == devices[2] {
 		return Layout{}, false
 	}
-	return l, true
+	l := NewLayout(members, mounts[:])
+	var c Controllers
+	for i := range l.Hierarchies {
+		h := &l.Hierarchies[i]
+		h.Dirs[0].ParentUsable = true
+		h.readLimits(0)
+		c |= h.Controllers
+	}
+	return l, c.Has(Limiting)
 }
 
-func readAll() (Layout, error) {
-	members, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return Layout{}, fmt.Errorf("cgroups: %w", err)
-	}
+func readAll(members []Membership) (Layout, error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return Layout{}, fmt.Errorf("cgroups: %w", err)
 	}
-	l := NewLayout(ParseMemberships(string(members)), ParseMounts(string(mounts)))
+	l := NewLayout(members, ParseMounts(string(mounts)))
 	for i := range l.Hierarchies {
 		h := &l.Hierarchies[i]
+		if h.V2 {
+			inspectV2(h)
+			continue
+		}
 		for j := range h.Dirs {
-			if inspect(&h.Dirs[j], h.V2) {
-				h.Dirs = h.Dirs[:j+1]
+			d := &h.Dirs[j]
+			if d.ParentUsable = access(d.Path+"/"+Parent, unix.W_OK|unix.X_OK); !d.ParentUsable {
+				d.Denied = denied(d.Path)
+			}
+			if d.ParentUsable || d.Denied == Granted {
+				h.readLimits(j)
 				break
 			}
 		}
@@ -86,17 +110,27 @@ func readAll() (Layout, error) {
 	return l, nil
 }
 
-// inspect fills in what the caller may do in a directory, and reports whether
-// groups can go there.
-func inspect(d *Dir, v2 bool) bool {
-	if !v2 {
-		d.ParentUsable = access(d.Path+"/"+Parent, unix.W_OK|unix.X_OK)
-		if d.ParentUsable {
-			return true
-		}
-		d.Denied = denied(d.Path)
-		return d.Denied == Granted
+// inspectV2 fills in what the caller may do in its own group and those above,
+// up to the first that has all that is wanted. What is above is left out.
+func inspectV2(h *Hierarchy) {
+	// Where a run of this process put it: the group above is the caller's own.
+	if n := len(h.Dirs) - 1; n > 0 && strings.HasSuffix(h.Dirs[n].Path, "/"+Supervisor) {
+		h.Dirs = h.Dirs[:n]
 	}
+	for j := len(h.Dirs) - 1; j >= 0; j-- {
+		d := &h.Dirs[j]
+		if inspect(d) {
+			h.Dirs = h.Dirs[j:]
+			h.readLimits(0)
+			return
+		}
+	}
+	h.readLimits(0)
+}
+
+// inspect reports whether groups can go into a directory, with every controller
+// and without a change above it.
+func inspect(d *Dir) bool {
 	if d.Denied = denied(d.Path + "/cgroup.procs"); d.Denied != Granted {
 		return false
 	}
@@ -112,7 +146,57 @@ func inspect(d *Dir, v2 bool) bool {
 	d.Available = readControllers(d.Path + "/cgroup.controllers")
 	d.Enabled = readControllers(d.Path + "/cgroup.subtree_control")
 	d.Occupants = occupants(d.Path)
-	return true
+	return d.Available.Has(Limiting) && (d.Top || d.Occupants == Nobody || d.Occupants == OnlyCaller)
+}
+
+// readLimits reads the limits of the directories below one of them.
+func (h *Hierarchy) readLimits(at int) {
+	for i := at + 1; i < len(h.Dirs); i++ {
+		d := &h.Dirs[i]
+		if h.V2 {
+			var quota, period int64
+			d.Limits.Memory, _ = readLimit(d.Path + "/memory.max")
+			if quota, period = readLimit(d.Path + "/cpu.max"); quota > 0 && period > 0 {
+				d.Limits.CPUQuota, d.Limits.CPUPeriod = quota, uint64(period)
+			}
+			d.Limits.Pids, _ = readLimit(d.Path + "/pids.max")
+			continue
+		}
+		if h.Controllers.Has(Memory) {
+			// What is no limit is a number too, the largest whole page.
+			if d.Limits.Memory, _ = readLimit(d.Path + "/memory.limit_in_bytes"); d.Limits.Memory >= 1<<62 {
+				d.Limits.Memory = 0
+			}
+		}
+		if h.Controllers.Has(CPU) {
+			if quota, _ := readLimit(d.Path + "/cpu.cfs_quota_us"); quota > 0 {
+				if period, _ := readLimit(d.Path + "/cpu.cfs_period_us"); period > 0 {
+					d.Limits.CPUQuota, d.Limits.CPUPeriod = quota, uint64(period)
+				}
+			}
+		}
+		if h.Controllers.Has(Pids) {
+			d.Limits.Pids, _ = readLimit(d.Path + "/pids.max")
+		}
+	}
+}
+
+// readLimit reads a file with one number or two, the first of which may be
+// "max" or -1: no limit, which is 0 here as is a file that is not there. A limit
+// of 0 is the smallest that there is here, 1.
+func readLimit(file string) (limit, second int64) {
+	var buf [64]byte
+	n, err := readAt(unix.AT_FDCWD, file, buf[:])
+	if err != nil {
+		return 0, 0
+	}
+	first, rest, _ := strings.Cut(strings.TrimSuffix(string(buf[:n]), "\n"), " ")
+	v, err := strconv.ParseInt(first, 10, 64)
+	if err != nil || v < 0 {
+		return 0, 0
+	}
+	second, _ = strconv.ParseInt(rest, 10, 64)
+	return max(v, 1), second
 }
 
 func readParentV2(d *Dir) {

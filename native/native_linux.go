@@ -363,7 +363,7 @@ func (s *starter) prepareCgroup() error {
 	if want&cgroups.Limiting == 0 {
 		return nil
 	}
-	layout, err := cgroups.Read()
+	layout, err := cgroups.Acquire(r)
 	var group *cgroups.Group
 	if err == nil {
 		group, err = cgroups.Prepare(layout, r)

@@ -66,16 +66,17 @@ func TestScript(t *testing.T) {
 
 // limits reports whether this user can have cgroups here.
 var limits = sync.OnceValue(func() bool {
-	layout, err := cgroups.Read()
-	if err != nil {
-		return false
-	}
 	memory, pids, quota, period := int64(64<<20), int64(64), int64(100000), uint64(100000)
-	g, err := cgroups.Prepare(layout, &specs.LinuxResources{
+	resources := &specs.LinuxResources{
 		Memory: &specs.LinuxMemory{Limit: &memory},
 		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
 		Pids:   &specs.LinuxPids{Limit: &pids},
-	})
+	}
+	layout, err := cgroups.Acquire(resources)
+	if err != nil {
+		return false
+	}
+	g, err := cgroups.Prepare(layout, resources)
 	if g != nil {
 		g.Close()
 	}

@@ -387,16 +387,17 @@ func cgroup() []Check {
 		}
 		return out
 	}
-	layout, err := cgroups.Read()
-	if err != nil {
-		return fail(Unknown, err.Error())
-	}
 	memory, pids, quota, period := int64(64<<20), int64(64), int64(100000), uint64(100000)
-	g, err := cgroups.Prepare(layout, &specs.LinuxResources{
+	resources := &specs.LinuxResources{
 		Memory: &specs.LinuxMemory{Limit: &memory},
 		CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
 		Pids:   &specs.LinuxPids{Limit: &pids},
-	})
+	}
+	layout, err := cgroups.Acquire(resources)
+	if err != nil {
+		return fail(Unknown, err.Error())
+	}
+	g, err := cgroups.Prepare(layout, resources)
 	var missing *cgroups.MissingError
 	if err != nil && !errors.As(err, &missing) {
 		return fail(No, err.Error())
@@ -410,7 +411,7 @@ func cgroup() []Check {
 	}
 	var out []Check
 	for _, k := range all {
-		c := Check{Name: k.name, Group: GroupKernel, State: Yes, Detail: version(layout, k.bit)}
+		c := Check{Name: k.name, Group: GroupKernel, State: Yes, Detail: way(layout, k.bit)}
 		if missing != nil {
 			for _, m := range missing.Missing {
 				if m.Controller == k.bit {
@@ -423,14 +424,22 @@ func cgroup() []Check {
 	return out
 }
 
-// version says which hierarchy has a controller.
-func version(l cgroups.Layout, c cgroups.Controllers) string {
+// way says in which hierarchy a controller is, and by what right groups are made
+// there.
+func way(l cgroups.Layout, c cgroups.Controllers) string {
+	version := "cgroup v2"
 	for _, h := range l.Hierarchies {
 		if !h.V2 && h.Controllers.Has(c) {
-			return "cgroup v1"
+			version = "cgroup v1"
 		}
 	}
-	return "cgroup v2"
+	switch {
+	case os.Geteuid() == 0:
+		return version + ", as root"
+	case l.Scope != "" && version == "cgroup v2":
+		return version + ", each run in a scope of its own from systemd"
+	}
+	return version + ", in a group that is delegated to this user"
 }
 
 // settings are what explains the answers above. User is whether user namespaces

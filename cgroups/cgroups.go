@@ -2,13 +2,14 @@
 // and process limits, and reads from them what a run used and which limit it
 // ran into.
 //
-// How: [Read] finds the hierarchies and what the caller may do in them,
-// [Prepare] decides where a group can be made and opens the directory above it,
-// [Group.Create] makes the group and writes its limits. Deciding is pure
-// ([NewLayout], [Plan]) and works on a description of any host; acting is a few
-// system calls by directory descriptor.
+// How: [Acquire] finds the hierarchies and what the caller may do in them, and
+// gets an ordinary user a group from systemd where there is none to be had
+// otherwise; [Prepare] decides where a group can be made and opens the directory
+// above it, [Group.Create] makes the group and writes its limits. Deciding is
+// pure ([NewLayout], [Plan]) and works on a description of any host; acting is a
+// few system calls by directory descriptor.
 //
-//	layout, err := cgroups.Read()
+//	layout, err := cgroups.Acquire(resources)
 //	g, err := cgroups.Prepare(layout, resources) // before the clone
 //	…                                            // clone PID 1: it inherits g.Parents()
 //	err = g.Create()                             // while PID 1 mounts
@@ -22,19 +23,35 @@
 // of memory, cpu and pids. "sbxrun" itself stays when the run is over: it is
 // the one thing that a run leaves on the host, it limits nothing, and on v2 its
 // cgroup.subtree_control is what gives the groups below it their controllers.
-// It is made below the topmost group that the caller may manage:
+// Under systemd it goes with the unit or slice that it is in.
 //
-//   - root: the top of the hierarchy, or of what a container shows of it;
-//   - an ordinary user on v2: the subtree that systemd delegated to it
+// On v2 it is made below the lowest group, of the caller's own and those above,
+// that the caller may manage and that can hand its controllers down. A group
+// that has processes cannot (no internal processes, cgroup-v2.rst), so this is:
+//
+//   - the caller's own group if it holds nothing but the caller: a service or a
+//     scope that runs just sbxrun, a container. The caller is moved into a child
+//     "sbxrun.supervisor" first ([Supervisor]); other processes are never moved;
+//   - else, for root, the slice that the caller's unit is in; at last the top;
+//   - for an ordinary user, the slice within what systemd delegated to it
 //     (user@UID.service, or a unit with Delegate=yes);
-//   - an ordinary user on v1: its own group or one above it, where that is
-//     writable, or a directory "sbxrun" that an administrator made for it.
+//   - for an ordinary user with nothing delegated, in a login session
+//     (session-N.scope): a transient scope, which Acquire has the user's systemd
+//     put the caller into, and which goes with the last process in it. It is the
+//     caller alone that is moved, from its session to user@UID.service: what
+//     limits the session holds it no longer, what limits the user does, and the
+//     scope ends when the user's manager does, after the last session if the
+//     user does not linger. A process of a system service is not moved: it would
+//     escape its unit's limits and its end ([Layout].NoScope says so).
 //
-// On v2 a group that has processes cannot give controllers to its children.
-// Where the topmost group holds the caller itself (in a container, or in a
-// systemd scope with Delegate=yes) and no other process, the caller is moved
-// into a child "sbxrun.supervisor" first ([Supervisor]). Other processes are
-// never moved.
+// On v1 it is below the topmost group that can be written, for root the top: a
+// directory in the caller's own group would keep whoever manages that from
+// removing it.
+//
+// The caller's limits. Groups above hold what is below them. Of those that the
+// new group is not below, the limits are read and taken over where they are
+// tighter ([Layout].Left, [Dir].Limits), so that no run has more than its caller.
+// The sum of many runs may: they are not in one group with the caller.
 //
 // How a command joins. On v2: clone3(2) with CLONE_INTO_CGROUP and a
 // descriptor of the group. On v1: the new process writes "0" to the group's
@@ -48,9 +65,9 @@
 //
 // What this package does not do: it knows nothing of what runs in a group,
 // limits no devices, io, huge pages or cpu sets ([Unsupported] names them), and
-// asks no service manager for a scope (a caller that wants one gets it first,
-// and then calls Read: the scope is where it is found). It leaves every group
-// that it did not make alone.
+// of the caller's limits takes over memory, cpu and processes only, not swap, io
+// or what systemd does by eBPF (IPAddressDeny=, DeviceAllow=). It leaves every
+// group that it did not make alone.
 package cgroups
 
 import (

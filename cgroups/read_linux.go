@@ -3,6 +3,7 @@ package cgroups
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,11 +30,25 @@ func Read() (Layout, error) {
 }
 
 func memberships() ([]Membership, error) {
-	b, err := os.ReadFile("/proc/self/cgroup")
+	// Not os.ReadFile, which would start the runtime's poller in every run.
+	const file = "/proc/self/cgroup"
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("cgroups: %w", err)
+		return nil, fmt.Errorf("cgroups: open %s: %w", file, err)
 	}
-	return ParseMemberships(string(b)), nil
+	defer unix.Close(fd)
+	text := make([]byte, 0, 4096)
+	for {
+		text = slices.Grow(text, 1024)
+		n, err := unix.Read(fd, text[len(text):cap(text)])
+		if err != nil {
+			return nil, fmt.Errorf("cgroups: read %s: %w", file, err)
+		}
+		if n == 0 {
+			return ParseMemberships(string(text)), nil
+		}
+		text = text[:len(text)+n]
+	}
 }
 
 // readUsual takes hierarchies to be mounted in their usual place, and reports

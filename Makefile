@@ -43,7 +43,7 @@ test: ## install what the tests need, and run all of them
 	@$(MAKE) --no-print-directory build
 	$(GO) vet $(PACKAGES)
 	@# -count=1: the integration tests run programs that go test does not know they depend on.
-	$(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
+	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: soak
 soak: ## RUNS runs (10000), for DURATION at least, that end in every way and leave nothing

@@ -31,7 +31,7 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 	ruleset, fd := p.NewReg(), p.NewReg()
 	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET,
 		sys.Ptr(p, &rulesetAttr{fs: uint64(access), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
-	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_IN_ROOT})
+	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_IN_ROOT})
 	for i := range r.Rules {
 		rule := &r.Rules[i]
 		allowed := rule.Access & access

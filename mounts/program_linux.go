@@ -320,10 +320,12 @@ func (b *lowering) setattr(target string, flags int, a Attr) {
 		b.attr(a), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 }
 
-// openTarget leaves the target, which lies in a mount, in dst.
+// openTarget leaves the target, which lies in a mount, in dst. ELOOP: it is a
+// symbolic link by now. With O_NOFOLLOW that would be opened itself; see
+// RESOLVE_NO_SYMLINKS in openat2(2).
 func (b *lowering) openTarget(o *Op) *sys.CallRef {
 	return b.p.Call(b.dst, sys.Step{Name: "openat2", Path: o.Target}, unix.SYS_OPENAT2, b.root.Value(), b.p.Str(rel(o.Target)),
-		sys.Ptr(b.p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: resolveInside}), sys.Imm(unix.SizeofOpenHow))
+		sys.Ptr(b.p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveInside}), sys.Imm(unix.SizeofOpenHow))
 }
 
 // attach puts the mount in tree at the target.

@@ -183,8 +183,12 @@ func TestEveryStepFails(t *testing.T) {
 	}
 }
 
-// TestMain is also the supervisor that TestSupervisorKilledAtEveryStep kills.
+// TestMain is also the supervisor that TestSupervisorKilledAtEveryStep kills, and
+// the attacker of TestSwapRaces.
 func TestMain(m *testing.M) {
+	if base := os.Getenv("NATIVE_TEST_SWAP"); base != "" {
+		swapper(base)
+	}
 	if at := os.Getenv("NATIVE_TEST_PAUSE"); at != "" {
 		pausedSupervisor(at)
 	}

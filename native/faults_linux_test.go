@@ -38,18 +38,18 @@ func prepareStrict(t *testing.T, dir string) *strictRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	low, err := lower(r.Policy, HostFS{})
+	return preparePolicy(t, r.Policy, driver.Stdio{})
+}
+
+// preparePolicy does for a policy what Start does before it clones.
+func preparePolicy(t *testing.T, p *policy.Policy, stdio driver.Stdio) *strictRun {
+	t.Helper()
+	s, err := Driver{}.prepare(context.Background(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &starter{p: r.Policy, low: low, layers: planned(r.Policy)}
-	if s.stdio, err = streams(driver.Stdio{}, low.dev); err != nil {
+	if s.stdio, err = streams(stdio, s.low.dev); err != nil {
 		t.Fatal(err)
-	}
-	for _, err := range []error{s.filter(context.Background(), Driver{}), s.landlock(), s.prepareCgroup()} {
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 	cfg, err := s.config()
 	if err != nil {

@@ -156,9 +156,13 @@ func TestSwapAtEveryStep(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				r, out := preparePolicy(t, p)
+				stdout, pw, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := preparePolicy(t, p, driver.Stdio{Stdout: pw})
 				n = r.cfg.Init.Len()
-				pr, pw, err := os.Pipe()
+				pr, resume, err := os.Pipe()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -172,7 +176,7 @@ func TestSwapAtEveryStep(t *testing.T) {
 				if err := s.exchange(base); err != nil {
 					t.Fatal(err)
 				}
-				pw.Close()
+				resume.Close()
 				if r.group != nil {
 					if err := r.group.Create(); err != nil {
 						t.Fatal(err)
@@ -183,7 +187,10 @@ func TestSwapAtEveryStep(t *testing.T) {
 				child.Close(false)
 				r.end(t)
 				pr.Close()
-				printed := out()
+				pw.Close()
+				b, _ := io.ReadAll(stdout)
+				stdout.Close()
+				printed := string(b)
 				var e *reexec.StepError
 				switch {
 				case errors.As(err, &e) && (errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR)):
@@ -206,36 +213,6 @@ func TestSwapAtEveryStep(t *testing.T) {
 			}
 			t.Logf("refused at %d steps, right at %d", refused, right)
 		})
-	}
-}
-
-// preparePolicy does for a policy what Start does before it clones. The function
-// returns what the command printed, once that has ended.
-func preparePolicy(t *testing.T, p *policy.Policy) (*strictRun, func() string) {
-	t.Helper()
-	low, err := lower(p, HostFS{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pr, pw, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &starter{p: p, low: low, layers: planned(p)}
-	for _, err := range []error{s.streams(driver.Stdio{Stdout: pw}), s.filter(context.Background(), Driver{}), s.landlock(), s.prepareCgroup()} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	cfg, err := s.config()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &strictRun{cfg, s.group}, func() string {
-		pw.Close()
-		b, _ := io.ReadAll(pr)
-		pr.Close()
-		return string(b)
 	}
 }
 

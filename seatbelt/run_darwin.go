@@ -1,0 +1,270 @@
+package seatbelt
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+const (
+	sandboxExec = "/usr/bin/sandbox-exec"
+	bash        = "/bin/bash"
+	ps          = "/bin/ps"
+
+	// every is how often the run is looked at.
+	every = 200 * time.Millisecond
+)
+
+func available(context.Context) error {
+	if _, err := os.Stat(sandboxExec); err != nil {
+		return &driver.UnavailableError{What: "driver " + Name, Cause: sandboxExec + " is missing", Err: err, Fix: "it is part of macOS: reinstall the system"}
+	}
+	return nil
+}
+
+// start makes private storage and starts the command. The command's group is
+// its own session's.
+func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, err error) {
+	begin := time.Now()
+	fail := func(err error) error { return &driver.SetupError{Driver: Name, Err: err} }
+	for _, r := range p.Files {
+		if r.Optional || r.Access == policy.Hide {
+			continue
+		}
+		if _, err := os.Lstat(r.Path); err != nil {
+			return nil, fail(err)
+		}
+	}
+	scratch, err := os.MkdirTemp("", "sbxrun-")
+	if err != nil {
+		return nil, fail(err)
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(scratch)
+		}
+	}()
+	if scratch, err = filepath.EvalSymlinks(scratch); err != nil {
+		return nil, fail(err)
+	}
+	for _, dir := range append(storage(p), "/tmp") {
+		if err = os.MkdirAll(scratch+dir, 0o700); err != nil {
+			return nil, fail(err)
+		}
+	}
+	profile, err := Lower(p, Options{Home: d.Home, Scratch: scratch, ProxyPort: d.ProxyPort})
+	if err != nil {
+		return nil, err
+	}
+	script, unknown := ulimits(p.OCI.Process.Rlimits)
+	if len(unknown) != 0 {
+		err = &driver.UnsupportedError{Driver: Name, Rules: unknown}
+		return nil, err
+	}
+	argv := append([]string{sandboxExec}, profile.Args(p.OCI.Process.Args)...)
+	if script != "" {
+		// -p: neither BASH_ENV nor functions of the environment count.
+		argv = append([]string{bash, "-p", "-c", script, "bash"}, argv...)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fail(err)
+	}
+	defer null.Close()
+	files := []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}
+	for i := range files {
+		if files[i] == nil {
+			files[i] = null
+		}
+	}
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
+	proc, err := os.StartProcess(argv[0], argv, &os.ProcAttr{
+		Dir:   place(p, p.OCI.Process.Cwd, scratch),
+		Env:   Environment(p, scratch),
+		Files: append(files, stdio.Extra...),
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return nil, fail(err)
+	}
+	r := &run{p: proc, scratch: scratch, known: map[int]bool{}, setup: time.Since(begin), stop: make(chan struct{})}
+	r.layers = p.Require&stands | policy.LayerNoNewPrivs
+	r.degraded = p.Degrade &^ r.layers
+	if p.OCI.Linux != nil && p.OCI.Linux.Resources != nil {
+		if m := p.OCI.Linux.Resources.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
+			r.memory = uint64(*m.Limit)
+		}
+	}
+	r.disk = p.Scratch.Bytes
+	r.watched.Add(1)
+	go r.watch()
+	return r, nil
+}
+
+// storage are the places of private storage.
+func storage(p *policy.Policy) []string {
+	var out []string
+	for i := range p.OCI.Mounts {
+		if m := &p.OCI.Mounts[i]; m.Type == "tmpfs" {
+			out = append(out, m.Destination)
+		}
+	}
+	return out
+}
+
+type run struct {
+	p        *os.Process
+	scratch  string
+	memory   uint64 // bytes; 0 is no limit
+	disk     uint64
+	layers   policy.Layers
+	degraded policy.Layers
+	setup    time.Duration
+
+	stop    chan struct{}
+	watched sync.WaitGroup
+
+	mu     sync.Mutex
+	reaped bool
+	known  map[int]bool
+	peak   uint64
+	oom    bool
+}
+
+func (r *run) Pty() *os.File { return nil }
+
+func (r *run) Signal(sig syscall.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reaped {
+		return os.ErrProcessDone
+	}
+	return r.p.Signal(sig)
+}
+
+func (r *run) Terminate() error { return r.all(syscall.SIGTERM, syscall.SIGCONT) }
+func (r *run) Kill() error      { return r.all(syscall.SIGKILL) }
+
+func (r *run) all(sigs ...syscall.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reaped {
+		return os.ErrProcessDone
+	}
+	found := r.look()
+	var err error
+	for _, sig := range sigs {
+		if e := syscall.Kill(-r.p.Pid, sig); err == nil {
+			err = e
+		}
+		for _, p := range found {
+			syscall.Kill(p.pid, sig)
+		}
+	}
+	return err
+}
+
+// look lists the run's processes. The lock is held.
+func (r *run) look() []process {
+	out, err := exec.Command(ps, psArgs...).Output()
+	if err != nil {
+		return nil
+	}
+	found := tree(parsePS(string(out)), r.p.Pid, r.known)
+	clear(r.known) // an id that is gone may be another's next time
+	for _, p := range found {
+		r.known[p.pid] = true
+	}
+	return found
+}
+
+// watch ends the run when it has more memory or private storage than it may.
+func (r *run) watch() {
+	defer r.watched.Done()
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-r.stop:
+			return
+		case <-t.C:
+		}
+		r.mu.Lock()
+		var used uint64
+		for _, p := range r.look() {
+			used += p.resident
+		}
+		r.peak = max(r.peak, used)
+		over := r.memory != 0 && used > r.memory
+		r.oom = r.oom || over
+		r.mu.Unlock()
+		if over || r.disk != 0 && size(r.scratch) > r.disk {
+			r.Kill()
+		}
+	}
+}
+
+// size is what lies below a directory, in bytes.
+func size(dir string) uint64 {
+	var n uint64
+	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			if i, err := e.Info(); err == nil {
+				n += uint64(i.Size())
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+func (r *run) Wait() (*driver.Status, error) {
+	state, err := r.p.Wait()
+	r.mu.Lock()
+	// The group's id can be another's only once all of it is gone.
+	syscall.Kill(-r.p.Pid, syscall.SIGKILL)
+	for range 10 {
+		left := 0
+		for _, p := range r.look() {
+			if p.pid != r.p.Pid {
+				syscall.Kill(p.pid, syscall.SIGKILL)
+				left++
+			}
+		}
+		if left == 0 {
+			break
+		}
+	}
+	r.reaped = true
+	r.mu.Unlock()
+	close(r.stop)
+	r.watched.Wait()
+	if e := os.RemoveAll(r.scratch); err == nil && e != nil && !errors.Is(e, fs.ErrNotExist) {
+		err = e
+	}
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	st := &driver.Status{Layers: r.layers, Degraded: r.degraded, OOMKilled: r.oom, SetupNanos: r.setup.Nanoseconds()}
+	ws := state.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		st.Signal = ws.Signal()
+	} else {
+		st.ExitCode = ws.ExitStatus()
+	}
+	st.Usage.MemoryPeakBytes = r.peak
+	st.Usage.CPUUserMS = float64(state.UserTime()) / float64(time.Millisecond)
+	st.Usage.CPUSystemMS = float64(state.SystemTime()) / float64(time.Millisecond)
+	return st, nil
+}

@@ -1,0 +1,95 @@
+package seatbelt
+
+import (
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// A process as ps(1) lists it: pid, ppid, pgid, resident kilobytes.
+type process struct {
+	pid, parent, group int
+	resident           uint64 // bytes
+}
+
+// psArgs are what ps(1) is asked for. See the manual of macOS: -x includes
+// processes without a terminal, "=" leaves the heading out.
+var psArgs = []string{"-axo", "pid=,ppid=,pgid=,rss="}
+
+// parsePS reads what ps prints. Lines that are none are passed over.
+func parsePS(out string) []process {
+	var all []process
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) != 4 {
+			continue
+		}
+		var n [4]int
+		ok := true
+		for i := range f {
+			v, err := strconv.Atoi(f[i])
+			n[i], ok = v, ok && err == nil && v >= 0
+		}
+		if ok {
+			all = append(all, process{n[0], n[1], n[2], uint64(n[3]) << 10})
+		}
+	}
+	return all
+}
+
+// tree are the processes of a run among all: those in the command's process
+// group, those that descend from one of it, and those in known, which is what
+// an earlier look found: a process whose parent ended has another now.
+func tree(all []process, command int, known map[int]bool) []process {
+	in := map[int]bool{command: true}
+	for pid := range known {
+		in[pid] = true
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, p := range all {
+			if !in[p.pid] && (p.group == command || in[p.parent]) {
+				in[p.pid], grown = true, true
+			}
+		}
+	}
+	var out []process
+	for _, p := range all {
+		if in[p.pid] {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// ulimits is a script for bash(1) that sets limits and executes what follows,
+// or "" if there are none to set. bash counts file sizes and core files in
+// kilobytes, which rounds down. The numbers are all that varies in it.
+func ulimits(limits []specs.POSIXRlimit) (script string, unknown []string) {
+	var b strings.Builder
+	for _, l := range limits {
+		flag, unit := "", uint64(1)
+		switch l.Type {
+		case "RLIMIT_CORE":
+			flag, unit = "c", 1024
+		case "RLIMIT_FSIZE":
+			flag, unit = "f", 1024
+		case "RLIMIT_STACK":
+			flag, unit = "s", 1024
+		case "RLIMIT_NOFILE":
+			flag = "n"
+		case "RLIMIT_CPU":
+			flag = "t"
+		default:
+			unknown = append(unknown, l.Type)
+			continue
+		}
+		b.WriteString("ulimit -S -" + flag + " " + strconv.FormatUint(l.Soft/unit, 10) + " && ")
+		b.WriteString("ulimit -H -" + flag + " " + strconv.FormatUint(l.Hard/unit, 10) + " && ")
+	}
+	if b.Len() == 0 {
+		return "", unknown
+	}
+	return b.String() + `unset OLDPWD SHLVL; exec "$@"`, unknown
+}

@@ -76,8 +76,10 @@ func (c Coverage) walk(v reflect.Value, name string, refused func(string, *Field
 		return
 	}
 	if v.Kind() == reflect.Pointer {
-		c.walk(v.Elem(), name, refused)
-		return
+		v = v.Elem()
+		if v.Kind() == reflect.Struct && v.IsZero() {
+			return
+		}
 	}
 	leaf := v.Kind() != reflect.Struct && !(v.Kind() == reflect.Slice && structs(v.Type().Elem()))
 	if name != "" && (leaf || !c.refines(name)) {
@@ -120,4 +122,36 @@ func FieldName(f reflect.StructField) string {
 		return name
 	}
 	return strings.ToLower(f.Name)
+}
+
+// Stale lists the names that no field of a policy has: a table that has some
+// says something of nothing.
+func (c Coverage) Stale() []string {
+	var stale []string
+	for _, f := range c {
+		t := reflect.TypeFor[policy.Policy]()
+		for part := range strings.SplitSeq(f.Name, ".") {
+			if t = fieldType(t, part); t == nil {
+				stale = append(stale, f.Name)
+				break
+			}
+		}
+	}
+	return stale
+}
+
+// fieldType returns the type of a field, of the elements if it is a list.
+func fieldType(t reflect.Type, name string) reflect.Type {
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range t.NumField() {
+		if f := t.Field(i); FieldName(f) == name {
+			for f.Type.Kind() == reflect.Pointer || f.Type.Kind() == reflect.Slice {
+				f.Type = f.Type.Elem()
+			}
+			return f.Type
+		}
+	}
+	return nil
 }

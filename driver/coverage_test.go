@@ -41,8 +41,20 @@ func TestCoverage(t *testing.T) {
 	if e := c.Unsupported("d", p); !slices.Contains(e.Rules, "oci.hostname") {
 		t.Errorf("what the policy requires is passed over: %v", e)
 	}
+	zero := 0
+	p = &policy.Policy{OCI: &specs.Spec{Linux: &specs.Linux{IntelRdt: &specs.LinuxIntelRdt{}, Resources: &specs.LinuxResources{Memory: &specs.LinuxMemory{}}}, Hooks: &specs.Hooks{}, Process: &specs.Process{OOMScoreAdj: &zero}}}
+	if e := (Coverage{{Name: "oci.process.args"}}).Unsupported("d", p); e == nil || !slices.Contains(e.Rules, "oci.process.oomScoreAdj") {
+		t.Errorf("a value of 0 that is said is not a value that is not said: %v", e)
+	}
 	if e := c.Unsupported("d", &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{}}}); e != nil {
 		t.Error(e)
+	}
+}
+
+func TestStale(t *testing.T) {
+	c := Coverage{{Name: "files"}, {Name: "files.path"}, {Name: "oci.process.user.uid"}, {Name: "oci.linux.resources.memory.limit"}, {Name: "file"}, {Name: "oci.process.x"}, {Name: "seccomp.x"}}
+	if got := c.Stale(); !slices.Equal(got, []string{"file", "oci.process.x", "seccomp.x"}) {
+		t.Errorf("%q", got)
 	}
 }
 

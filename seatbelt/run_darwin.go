@@ -44,6 +44,12 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 			return nil, fail(err)
 		}
 	}
+	if err := findCommand(p, func(file string) bool {
+		fi, err := os.Stat(file)
+		return err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0
+	}); err != nil {
+		return nil, err
+	}
 	scratch, err := os.MkdirTemp("", "sbxrun-")
 	if err != nil {
 		return nil, fail(err)

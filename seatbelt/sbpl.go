@@ -28,6 +28,15 @@ func (p *Profile) Args(command []string) []string {
 	return append(append(args, "--"), command...)
 }
 
+// String is the text with the parameters as comments before it.
+func (p *Profile) String() string {
+	var b strings.Builder
+	for _, d := range p.Params {
+		b.WriteString("; -D " + d.Key + "=" + d.Value + "\n")
+	}
+	return b.String() + p.Text
+}
+
 // writer collects rules. A path that is named twice is one parameter.
 type writer struct {
 	b      strings.Builder

@@ -23,6 +23,7 @@ package seatbelt
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -126,6 +127,11 @@ func (d Driver) Check(p *policy.Policy) error {
 		e.Fix = "no egress proxy is running for this driver; --net none runs without any network"
 	}
 	if missing := Missing(p); missing != 0 {
+		// What a layer was for goes without saying once the layer is named.
+		e.Rules = slices.DeleteFunc(e.Rules, func(r string) bool {
+			f := Coverage.Find(r)
+			return f != nil && f.Layer != 0 && missing&f.Layer != 0
+		})
 		for _, l := range missing.Names() {
 			e.Rules = append(e.Rules, "require."+l)
 		}
@@ -152,9 +158,9 @@ func systemPlace(p string) bool {
 	return false
 }
 
-// Spec returns the profile that Start would use, but for the place of private
-// storage, which is made when the run starts.
-func (d Driver) Spec(p *policy.Policy) (*Profile, error) {
+// Lowered returns the profile that Start would use, but for the place of
+// private storage, which is made when the run starts.
+func (d Driver) Lowered(p *policy.Policy) (any, error) {
 	return Lower(p, Options{Home: d.Home, ProxyPort: d.ProxyPort})
 }
 

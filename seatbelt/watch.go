@@ -1,11 +1,41 @@
 package seatbelt
 
 import (
+	"path"
 	"strconv"
 	"strings"
+	"syscall"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
 )
+
+// findCommand reports a command that is nowhere: sandbox-exec(1) says so with an
+// exit code that could be the command's own.
+func findCommand(p *policy.Policy, runs func(file string) bool) error {
+	name := p.OCI.Process.Args[0]
+	if strings.Contains(name, "/") {
+		file := name
+		if !path.IsAbs(file) {
+			file = path.Join(p.OCI.Process.Cwd, file)
+		}
+		if runs(file) {
+			return nil
+		}
+		return &driver.CommandError{Command: name, Err: syscall.ENOENT}
+	}
+	for _, e := range p.OCI.Process.Env {
+		list, ok := strings.CutPrefix(e, "PATH=")
+		for dir := range strings.SplitSeq(list, ":") {
+			if ok && path.IsAbs(dir) && runs(path.Join(dir, name)) {
+				return nil
+			}
+		}
+	}
+	return &driver.CommandError{Command: name, Err: syscall.ENOENT}
+}
 
 // A process as ps(1) lists it: pid, ppid, pgid, resident kilobytes.
 type process struct {

@@ -7,23 +7,25 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/seatbelt"
 )
 
 // drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func drivers(f *facts) []driver.Driver {
-	return []driver.Driver{native.Driver{}, hostDriver(f)}
+	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, hostDriver(f)}
 }
 
 // fit sets a driver up for one run: a native driver needs the compiler for a
 // filter that is not built in, and reads no counts that nobody will see.
-func fit(d driver.Driver, f *facts, p *policy.Policy, frugal bool) driver.Driver {
+func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Driver {
 	n, ok := d.(native.Driver)
 	if !ok {
 		return d
 	}
 	n.Frugal = frugal
-	if p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+	if p := r.Policy; p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
 		if exe, err := os.Executable(); err == nil {
 			n.SeccompCompiler = filepath.Join(filepath.Dir(exe), "sbxrun-seccomp")
 		}
@@ -44,4 +46,12 @@ func cacheHome(f *facts) string {
 		return ""
 	}
 	return filepath.Join(f.Home, ".cache")
+}
+
+// A lowerer is a driver that hands the policy on to another program, in that
+// program's own words: the arguments of one, the profile of the other.
+type lowerer interface {
+	// Lowered returns what the driver would use. It starts nothing, and works
+	// where the driver does not.
+	Lowered(p *policy.Policy) (any, error)
 }

@@ -117,7 +117,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	d = fit(d, facts, p, !o.json && o.resultFile == "" && o.resultFD < 0)
+	d = fit(d, facts, r, !o.json && o.resultFile == "" && o.resultFD < 0)
 	if !d.Sandboxed() {
 		// The host driver's commands die with the thread that started them
 		// (golang/go#27505), so this goroutine keeps its own. A sandbox does

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -22,6 +24,7 @@ type dryRun struct {
 	Layers    policy.Layers  `json:"layers"` // that the run would require
 	Degrade   policy.Layers  `json:"degrade"`
 	Policy    *policy.Policy `json:"policy"`
+	Lowered   any            `json:"lowered,omitempty"` // what the driver makes of it: arguments, a profile
 }
 
 // printDryRun says what would run, and starts nothing.
@@ -32,6 +35,15 @@ func (o *options) printDryRun(ctx context.Context, r *profiles.Resolved, f *fact
 		out.Error, out.Hint = err.Error(), driver.HintOf(err)
 	} else {
 		out.Driver, out.Sandboxed = d.Name(), d.Sandboxed()
+		d = fit(d, f, r, false)
+		if err := d.Check(r.Policy); err != nil {
+			out.Error, out.Hint = err.Error(), driver.HintOf(err)
+		}
+		if l, ok := d.(lowerer); ok {
+			if out.Lowered, err = l.Lowered(r.Policy); err != nil && out.Error == "" {
+				out.Error, out.Hint = err.Error(), driver.HintOf(err)
+			}
+		}
 	}
 	return printJSON(out)
 }
@@ -47,14 +59,15 @@ func printJSON(v any) error {
 
 func newSpec() *cobra.Command {
 	o := &options{}
-	oci := false
+	oci, lowered := false, false
 	c := &cobra.Command{
 		Use:   "spec [flags] [--] [CMD [ARG...]]",
 		Short: "Print the policy of a run as JSON",
 		Long: `Print the policy that a run with these flags would have, as JSON, and run
 nothing. With --oci it is a configuration for OCI runtimes alone (config.json),
 below an empty root file system "rootfs"; what such a runtime cannot enforce is
-named on stderr. The command is sh if none is given.`,
+named on stderr. With --lowered it is what the driver makes of the policy: the
+profile of seatbelt, the arguments of docker. The command is sh if none is given.`,
 		Example:               "  sbxrun spec --memory 1g -- make test\n  mkdir -p bundle/rootfs && sbxrun spec --oci > bundle/config.json && sudo runc run -b bundle test",
 		Args:                  cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
@@ -74,6 +87,9 @@ named on stderr. The command is sh if none is given.`,
 			if oci {
 				return printOCI(r.Policy)
 			}
+			if lowered {
+				return printLowered(r, f)
+			}
 			return printJSON(r.Policy)
 		},
 	}
@@ -81,9 +97,33 @@ named on stderr. The command is sh if none is given.`,
 	fs.SetInterspersed(false)
 	fs.SortFlags = false
 	fs.BoolVar(&oci, "oci", false, "print a configuration for OCI runtimes only")
+	fs.BoolVar(&lowered, "lowered", false, "print what the driver makes of the policy")
 	o.policyFlags(fs)
 	o.voiceFlags(fs)
 	return c
+}
+
+// printLowered prints what the first driver that would be tried hands on.
+func printLowered(r *profiles.Resolved, f *facts) error {
+	for _, d := range drivers(f) {
+		if d.Name() != r.Drivers[0] {
+			continue
+		}
+		l, ok := fit(d, f, r, false).(lowerer)
+		if !ok {
+			break
+		}
+		v, err := l.Lowered(r.Policy)
+		if err != nil {
+			return err
+		}
+		if s, ok := v.(fmt.Stringer); ok {
+			_, err := io.WriteString(os.Stdout, s.String())
+			return err
+		}
+		return printJSON(v)
+	}
+	return &usageError{"driver " + r.Drivers[0] + " hands nothing on to another program", "for example: sbxrun spec --lowered --driver seatbelt"}
 }
 
 // printOCI prints the policy as an OCI runtime takes it.

@@ -23,6 +23,8 @@ const (
 	msgEnd       // supervisor → stage: end everything and report
 	msgStarted   // stage → supervisor: job A has been started or called, or has failed
 	msgEnded     // stage → supervisor: the command of job A has ended
+
+	msgSocket // supervisor → stage: socket(A, B, C); the answer comes on a socket of its own
 )
 
 // signalGroup beside a signal means the process group.

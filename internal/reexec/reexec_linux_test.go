@@ -463,3 +463,77 @@ func openFDs(t *testing.T) int {
 	}
 	return len(list)
 }
+
+// TestSocket: sockets come from the network namespace of the stage, before Go
+// and while the command runs, and their creator's rights there go with them.
+func TestSocket(t *testing.T) {
+	own, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(own)
+	cookie := func(fd int) uint64 {
+		v, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	before := openFDs(t)
+	cfg := config("/bin/sh", "-c", "while :; do sleep 0.01; done")
+	cfg.CloneFlags |= unix.CLONE_NEWNET
+	cfg.Sockets = true
+	c, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string) {
+		fd, err := c.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		defer unix.Close(fd)
+		if cookie(fd) == cookie(own) {
+			t.Errorf("%s: the socket is in the supervisor's own network", when)
+		}
+		if flags, _ := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); flags&unix.FD_CLOEXEC == 0 {
+			t.Errorf("%s: not close-on-exec", when)
+		}
+		// A port that only root may have, also for who is not root here.
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: 80}); err != nil {
+			t.Errorf("%s: bind: %v", when, err)
+		}
+		if _, err := c.Socket(unix.AF_INET, 77, 0); err != unix.EINVAL && err != unix.ESOCKTNOSUPPORT {
+			t.Errorf("%s: a socket of no type: %v", when, err)
+		}
+	}
+	check("before Go")
+	c.Go()
+	check("after Go")
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 20 {
+				fd, err := c.Socket(unix.AF_INET6, unix.SOCK_DGRAM, 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				unix.Close(fd)
+			}
+		})
+	}
+	wg.Wait()
+	c.Kill()
+	c.Wait()
+	if _, err := c.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != syscall.ESRCH {
+		t.Errorf("after the end: %v, want ESRCH", err)
+	}
+	c.Close(true)
+	if _, err := c.Socket(unix.AF_INET, unix.SOCK_STREAM, 0); err != syscall.ESRCH {
+		t.Errorf("after Close: %v, want ESRCH", err)
+	}
+	if after := openFDs(t); after > before {
+		t.Errorf("%d descriptors open, %d before", after, before)
+	}
+}

@@ -59,6 +59,8 @@ func (s *stage) serveJobs() {
 			s.signalJob()
 		case msgTerminate:
 			s.terminate()
+		case msgSocket:
+			s.socket()
 		case msgEnd:
 			s.msg.A = 0 // no command of the stage's own, and so no status
 			return

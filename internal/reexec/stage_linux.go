@@ -21,6 +21,11 @@ type stage struct {
 
 	ctl uintptr // the socket to the supervisor
 
+	// For sockets that the supervisor asks for: what passes one, what says why
+	// there is none, and the register that both take the descriptor or errno from.
+	pass, refuse sys.Runnable
+	socketReg    sys.Reg
+
 	// command is what runs. A stage that serves has none of its own, but the
 	// addresses of the jobs that it was given, in a table of njobs entries; an
 	// entry is 0 when it is free.
@@ -179,8 +184,33 @@ func (s *stage) end() {
 //go:nosplit
 //go:norace
 func (s *stage) waitGo() bool {
-	n, e := s.recv()
-	return e == 0 && n == messageSize && s.msg.Kind == msgGo
+	for {
+		n, e := s.recv()
+		if e != 0 || n != messageSize || s.msg.Kind != msgSocket {
+			return e == 0 && n == messageSize && s.msg.Kind == msgGo
+		}
+		s.socket()
+	}
+}
+
+// socket opens a socket for the supervisor, in the network namespace that it is
+// not in itself.
+//
+//go:nosplit
+//go:norace
+func (s *stage) socket() {
+	fd, e := sys.Raw(unix.SYS_SOCKET, uintptr(s.msg.A), uintptr(s.msg.B)|unix.SOCK_CLOEXEC, uintptr(s.msg.C), 0, 0, 0)
+	if e != 0 {
+		s.regs[s.socketReg] = e
+		s.refuse.Run(&s.regs)
+		return
+	}
+	s.regs[s.socketReg] = fd
+	if _, e := s.pass.Run(&s.regs); e != 0 {
+		sys.Raw(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+		s.regs[s.socketReg] = e
+		s.refuse.Run(&s.regs)
+	}
 }
 
 // alone reports whether the supervisor is gone.
@@ -272,6 +302,8 @@ func (s *stage) serve(pid uintptr) {
 				sys.Raw(unix.SYS_KILL, pid, uintptr(s.msg.A), 0, 0, 0, 0)
 			case msgTerminate:
 				s.terminate()
+			case msgSocket:
+				s.socket()
 			}
 		}
 	}

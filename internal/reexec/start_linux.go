@@ -1,6 +1,7 @@
 package reexec
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"slices"
@@ -47,6 +48,10 @@ type Config struct {
 	// Keep are the descriptors that the programs use, beside the control
 	// socket; every other one is closed in PID 1.
 	Keep []int
+
+	// Sockets lets the supervisor have sockets of the stage's network
+	// namespace; see [Child.Socket].
+	Sockets bool
 }
 
 // Dir is a directory below an open one.
@@ -66,6 +71,9 @@ type Child struct {
 	closed bool
 
 	jobs *jobs // of a stage that serves
+
+	sockets *os.File   // where sockets of the sandbox's network come from, or nil
+	asking  sync.Mutex // one request at a time
 }
 
 // Usage is what the processes of a sandbox used, as wait4(2) told.
@@ -117,11 +125,23 @@ func Start(cfg *Config) (*Child, error) {
 		st.dirs, st.ndirs = sys.Addr(&dirs[0]), uintptr(len(dirs))
 	}
 
-	prologue := closeOthers(append(slices.Clone(cfg.Keep), pair[1]))
-	st.prologue = prologue.Runnable()
 	// What the command has is the command's: a pipe that PID 1 kept open would
 	// never end.
 	keep := []int{pair[1]}
+	sockets := [2]int{-1, -1}
+	var pass, refuse *sys.Program
+	if cfg.Sockets {
+		if sockets, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
+			unix.Close(pair[0])
+			unix.Close(pair[1])
+			return nil, &StepError{Stage: "clone", Step: "socketpair", Errno: errnoOf(err)}
+		}
+		keep = append(keep, sockets[1])
+		pass, refuse, st.socketReg = passSockets(cfg, sockets[1])
+		st.pass, st.refuse = pass.Runnable(), refuse.Runnable()
+	}
+	prologue := closeOthers(append(slices.Clone(cfg.Keep), keep...))
+	st.prologue = prologue.Runnable()
 	for _, d := range cfg.Dirs {
 		keep = append(keep, d.ParentFD)
 	}
@@ -148,14 +168,23 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	task, err := sys.Clone(args, stageMain, sys.Addr(st))
 	unix.Close(pair[1])
+	if cfg.Sockets {
+		unix.Close(sockets[1])
+	}
 	if err != nil {
 		unix.Close(pair[0])
+		if cfg.Sockets {
+			unix.Close(sockets[0])
+		}
 		return nil, &StepError{Stage: "clone", Step: "clone3", Errno: errnoOf(err)}
 	}
 	// The stage runs in this memory until it has been waited for, whatever
 	// becomes of the Child.
 	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg, jobs: serving}
-	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue, serving, dirs})
+	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue, serving, dirs, pass, refuse})
+	if cfg.Sockets {
+		c.sockets = os.NewFile(uintptr(sockets[0]), "sockets")
+	}
 	if serving != nil {
 		go c.dispatch()
 	}
@@ -172,6 +201,94 @@ func (j *job) arguments(mem *sys.Program, paths, argv, env []string) {
 	}
 	a, e := mem.Vector(argv), mem.Vector(env)
 	j.argv, j.envp = a, e
+}
+
+// passSockets writes the programs that answer a request for a socket, on fd: one
+// passes the descriptor in the register and closes it, the other sends the errno
+// in the register.
+func passSockets(cfg *Config, fd int) (pass, refuse *sys.Program, reg sys.Reg) {
+	pass, refuse = &sys.Program{}, &sys.Program{}
+	for _, p := range [...]*sys.Program{cfg.Init, cfg.Start, cfg.Command} {
+		if p != nil {
+			pass.ReserveRegs(p)
+		}
+	}
+	reg = pass.NewReg()
+	step := sys.Step{Name: "sendmsg", Path: "socket"}
+	send := func(p *sys.Program, body, oob []byte) {
+		iov := &unix.Iovec{Base: &body[0]}
+		iov.SetLen(len(body))
+		hdr := &unix.Msghdr{Iov: iov}
+		hdr.Iovlen = 1
+		if len(oob) > 0 {
+			hdr.Control = &oob[0]
+			hdr.SetControllen(len(oob))
+		}
+		p.Call(0, step, unix.SYS_SENDMSG, sys.Imm(fd), sys.Ptr(p, hdr), sys.Imm(unix.MSG_NOSIGNAL))
+	}
+	oob := unix.UnixRights(0)
+	pass.Store32(oob, unix.CmsgLen(0), reg.Value())
+	send(pass, make([]byte, 4), oob)
+	pass.Call(0, step, unix.SYS_CLOSE, reg.Value())
+
+	errno := make([]byte, 4)
+	refuse.Store32(errno, 0, reg.Value())
+	send(refuse, errno, nil)
+	return pass, refuse, reg
+}
+
+// Socket returns a socket that lives in the sandbox's network namespace, and was
+// made with the rights of its PID 1 there: unbound and not connected, for the
+// caller to use from outside. It is close-on-exec. It may be called from before
+// Go until Close, concurrently; after the command's end it reports ESRCH.
+//
+//	int socket(int domain, int type, int protocol);
+func (c *Child) Socket(domain, typ, protocol int) (int, error) {
+	if c.sockets == nil {
+		return -1, errors.New("reexec: started without sockets")
+	}
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	if err := c.send(message{Kind: msgSocket, A: uint32(domain), B: uint32(typ), C: uint32(protocol)}); err != nil {
+		return -1, err
+	}
+	conn, err := c.sockets.SyscallConn()
+	if err != nil {
+		return -1, syscall.ESRCH
+	}
+	fd := -1
+	var body [4]byte
+	rerr := conn.Read(func(s uintptr) bool {
+		var n, oobn int
+		oob := make([]byte, unix.CmsgSpace(4))
+		for {
+			n, oobn, _, _, err = unix.Recvmsg(int(s), body[:], oob, unix.MSG_CMSG_CLOEXEC)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		if err != nil || n == 0 {
+			err = syscall.ESRCH // the stage is gone
+			return true
+		}
+		if e := syscall.Errno(binary.NativeEndian.Uint32(body[:])); n != len(body) || e != 0 {
+			err = e
+			return true
+		}
+		cmsgs, perr := unix.ParseSocketControlMessage(oob[:oobn])
+		if perr == nil && len(cmsgs) == 1 {
+			if fds, ferr := unix.ParseUnixRights(&cmsgs[0]); ferr == nil && len(fds) == 1 {
+				fd = fds[0]
+				return true
+			}
+		}
+		err = &ProtocolError{What: "socket message without a descriptor"}
+		return true
+	})
+	if rerr != nil {
+		return -1, syscall.ESRCH
+	}
+	return fd, err
 }
 
 // stages keeps the memory of running stages reachable.
@@ -404,6 +521,9 @@ func (c *Child) Close(done bool) error {
 		}
 	}
 	unix.Close(c.pidfd)
+	if c.sockets != nil {
+		c.sockets.Close()
+	}
 	stages.Delete(c)
 	return err
 }

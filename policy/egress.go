@@ -37,6 +37,18 @@ type Egress struct {
 	Connections int `json:"connections,omitempty"`
 
 	LogRequests bool `json:"log_requests,omitempty"`
+
+	// Publish are ports of the sandbox that the host's processes can connect
+	// to. Not meaningful in EgressHost, where every port is the host's.
+	Publish []Publish `json:"publish,omitempty"`
+}
+
+// Publish leads connections to a port of the host to one of the sandbox's own
+// loopback interface.
+type Publish struct {
+	Address  string `json:"address"`   // of the host, an IP literal
+	HostPort uint16 `json:"host_port"` // not 0
+	Port     uint16 `json:"port"`      // in the sandbox, not 0
 }
 
 // An EgressRule names hosts, ports and what may be spoken there. The zero value

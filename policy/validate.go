@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -71,6 +72,14 @@ func (p *Policy) Validate() error {
 	}
 	if err := p.Egress.Validate(); err != nil {
 		return err
+	}
+	for _, pub := range p.Egress.Publish {
+		if _, err := netip.ParseAddr(pub.Address); err != nil || pub.HostPort == 0 || pub.Port == 0 {
+			return &InvalidError{Field: "egress.publish", Value: fmt.Sprintf("%s:%d:%d", pub.Address, pub.HostPort, pub.Port), Want: "an address and two ports"}
+		}
+		if p.Egress.Mode == EgressHost {
+			return &InvalidError{Field: "egress.publish", Value: fmt.Sprint(pub.Port), Want: "a network of the sandbox's own: on the host's every port is published"}
+		}
 	}
 	if p.Limits.WallTime < 0 || p.Limits.KillAfter < 0 {
 		return &InvalidError{Field: "limits.wall_time", Value: p.Limits.WallTime.String(), Want: "a positive duration"}

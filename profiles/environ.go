@@ -182,6 +182,9 @@ func checkItem(k key, item string) error {
 	case keyTmpfs:
 		_, _, err := splitTmpfs(item)
 		return err
+	case keyNetPublish:
+		_, err := parsePublish(item)
+		return err
 	case keyNetAllow, keyNetDeny:
 		_, err := parseEgress(item)
 		return err

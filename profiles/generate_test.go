@@ -39,7 +39,7 @@ func freshPreset(t *testing.T, name string) *profile {
 // keyConst is the name of k's constant: "keyNetMode".
 var keyConst = [numKeys]string{
 	"keyDescription", "keyProfile", "keyExtends", "keyIsolation", "keyDriver", "keyFallback", "keyImage", "keyVerify", "keyWorkspace", "keyHome", "keyUser", "keyHostname",
-	"keyNetMode", "keyNetAllow", "keyNetDeny", "keyNetRate", "keyNetLog",
+	"keyNetMode", "keyNetAllow", "keyNetDeny", "keyNetTools", "keyNetPublish", "keyNetRate", "keyNetLog",
 	"keyRead", "keyReadTry", "keyWrite", "keyWriteTry", "keyHide", "keySecrets", "keyDenyWrite", "keyDenyExec", "keyTmpfs", "keyDevices",
 	"keyEnvPass", "keyEnvSet", "keyEnvInherit",
 	"keyMemory", "keyCPUs", "keyPids", "keyFileSize", "keyOpenFiles", "keyDisk", "keyWallTime", "keyKillAfter", "keyOutput",

@@ -28,6 +28,8 @@ const (
 	keyNetMode
 	keyNetAllow
 	keyNetDeny
+	keyNetTools
+	keyNetPublish
 	keyNetRate
 	keyNetLog
 	keyRead
@@ -114,11 +116,13 @@ var keys = [numKeys]keyInfo{
 	keyUser:        {name: "user", doc: "User and group id inside, UID[:GID]; 1000:1000 if not said."},
 	keyHostname:    {name: "hostname", order: orderFree, doc: "Host name inside."},
 
-	keyNetMode:  {name: "network.mode", kind: kindEnum, order: orderEnum, env: "NET", enum: []string{"host", "proxy", "none"}, doc: "none has loopback only; proxy reaches what allow names; host is not isolated."},
-	keyNetAllow: {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: [PROTOCOL://]HOST[:PORT[,PORT…]]; a HOST is NAME, *.NAME, an address or a network; * is any public host; a PORT can be FIRST-LAST; PROTOCOL is https, http or tls."},
-	keyNetDeny:  {name: "network.deny", kind: kindList, order: orderMore, doc: "Hosts that the proxy refuses, whatever allow says."},
-	keyNetRate:  {name: "network.requests_per_minute", kind: kindCount, order: orderLess, doc: "Requests to each host in a minute."},
-	keyNetLog:   {name: "network.log", kind: kindBool, order: orderTrue, doc: "Log every request."},
+	keyNetMode:    {name: "network.mode", kind: kindEnum, order: orderEnum, env: "NET", enum: []string{"host", "proxy", "none"}, doc: "none has loopback only; proxy reaches what allow names; host is not isolated."},
+	keyNetAllow:   {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: [PROTOCOL://]HOST[:PORT[,PORT…]]; a HOST is NAME, *.NAME, an address or a network; * is any public host; a PORT can be FIRST-LAST; PROTOCOL is https, http or tls."},
+	keyNetDeny:    {name: "network.deny", kind: kindList, order: orderMore, doc: "Hosts that the proxy refuses, whatever allow says."},
+	keyNetTools:   {name: "network.tools", kind: kindBool, order: orderFalse, doc: "Also let through the hosts that the caller's own tools are set up to use: package registries, and git remotes that the caller is known to use."},
+	keyNetPublish: {name: "network.publish", kind: kindList, order: orderFewer, doc: "Ports of the sandbox that the host can connect to, [ADDRESS:]HOSTPORT:PORT; the address is 127.0.0.1 if not said."},
+	keyNetRate:    {name: "network.requests_per_minute", kind: kindCount, order: orderLess, doc: "Requests to each host in a minute."},
+	keyNetLog:     {name: "network.log", kind: kindBool, order: orderTrue, doc: "Log every request."},
 
 	keyRead:      {name: "files.read", kind: kindList, order: orderFewer, doc: "Host paths to read and execute."},
 	keyReadTry:   {name: "files.read_try", kind: kindList, order: orderFewer, doc: "As read, but passed over where the host has no such path."},

@@ -28,7 +28,10 @@ type Request struct {
 	ClearEnv   bool     // --clear-env
 	InheritEnv bool     // --inherit-env
 
-	Net *policy.EgressMode // --net
+	Net        *policy.EgressMode // --net
+	AllowHosts []string           // --allow-host; implies proxy where the network is none
+	DenyHosts  []string           // --deny-host
+	Publish    []string           // --publish [ADDRESS:]HOSTPORT:PORT
 
 	Memory    *uint64        // --memory, bytes; 0 removes the limit
 	CPUs      *float64       // --cpus; 0 removes the limit

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -180,10 +181,36 @@ func (c *collected) flags(req *Request) error {
 	if req.InheritEnv {
 		f.setBool(keyEnvInherit, true, "flag --inherit-env")
 	}
+	if err := c.network(req, &f); err != nil {
+		return err
+	}
 	f.add(keyFallback, "flag --fallback", req.Fallback...)
 	f.add(keyDevices, "flag --device", req.Devices...)
 	f.over(&c.profile)
 	c.profile = f
+	return nil
+}
+
+// network adds the flags about hosts and ports.
+func (c *collected) network(req *Request, f *profile) error {
+	const allow = "flag --allow-host"
+	mode := c.enum(keyNetMode)
+	if req.Net != nil {
+		mode = req.Net.String()
+	}
+	switch {
+	case len(req.AllowHosts) == 0:
+	case mode == "none" && req.Net == nil:
+		f.setText(keyNetMode, "proxy", allow)
+	case mode == "none":
+		return &Error{Where: allow, What: "--net none reaches no host", Fix: "leave out --net none: --allow-host implies --net proxy"}
+	}
+	if len(req.AllowHosts)+len(req.DenyHosts) > 0 && mode == "host" {
+		return &Error{Where: "network.mode", What: "the host's own network is not filtered: --allow-host and --deny-host would have no effect", Fix: "add --net proxy"}
+	}
+	f.add(keyNetAllow, allow, req.AllowHosts...)
+	f.add(keyNetDeny, "flag --deny-host", req.DenyHosts...)
+	f.add(keyNetPublish, "flag --publish", req.Publish...)
 	return nil
 }
 
@@ -373,6 +400,18 @@ func (r *resolver) egress(p *policy.Policy) error {
 	case "host":
 		p.Egress.Mode = policy.EgressHost
 	}
+	for _, part := range r.values[keyNetPublish].parts {
+		for _, item := range part.items {
+			pub, err := parsePublish(item)
+			if err == nil && p.Egress.Mode == policy.EgressHost {
+				err = &Error{What: "on the host's own network every port is the host's", Fix: "leave out --publish, or use --net none or proxy"}
+			}
+			if err != nil {
+				return at(part.origin, err)
+			}
+			p.Egress.Publish = append(p.Egress.Publish, pub)
+		}
+	}
 	if p.Egress.Mode != policy.EgressProxy {
 		return nil
 	}
@@ -405,6 +444,48 @@ func parseEgress(s string) (policy.EgressRule, error) {
 		return rule, &Error{What: quote(s) + " is not a host: want " + want, Fix: example}
 	}
 	return rule, err
+}
+
+// parsePublish reads [ADDRESS:]HOSTPORT:PORT. An IPv6 address is in brackets.
+func parsePublish(s string) (policy.Publish, error) {
+	bad := func() (policy.Publish, error) {
+		return policy.Publish{}, &Error{What: quote(s) + " does not say which port leads to which", Fix: "want [ADDRESS:]HOSTPORT:PORT, for example 8080:80 or 127.0.0.1:8080:80"}
+	}
+	pub := policy.Publish{Address: "127.0.0.1"}
+	ports := s
+	if i := strings.LastIndexByte(s, ':'); i > 0 {
+		if j := strings.LastIndexByte(s[:i], ':'); j >= 0 {
+			host := s[:j]
+			ports = s[j+1:]
+			if h, ok := strings.CutPrefix(host, "["); ok {
+				if host, ok = strings.CutSuffix(h, "]"); !ok || !strings.Contains(host, ":") {
+					return bad()
+				}
+			} else if strings.Contains(host, ":") {
+				return bad()
+			}
+			a, err := netip.ParseAddr(host)
+			if err != nil || a.Zone() != "" {
+				return bad()
+			}
+			pub.Address = a.String()
+		}
+	}
+	h, p, ok := strings.Cut(ports, ":")
+	if !ok {
+		return bad()
+	}
+	for _, f := range [...]struct {
+		s  string
+		to *uint16
+	}{{h, &pub.HostPort}, {p, &pub.Port}} {
+		n, err := strconv.ParseUint(f.s, 10, 16)
+		if err != nil || n == 0 {
+			return bad()
+		}
+		*f.to = uint16(n)
+	}
+	return pub, nil
 }
 
 // layers decides what must hold: what the profile requires, less what the
@@ -864,13 +945,18 @@ func (r *resolver) synthetic(p *policy.Policy) {
 		p.Synthetic = append(p.Synthetic, policy.SyntheticFile{Path: "/etc/hostname", Content: host + "\n"})
 	}
 	if p.Egress.Mode != policy.EgressHost {
+		resolv := ""
+		if p.Egress.Mode == policy.EgressProxy {
+			// The gateway's own resolver; any other address leads to it as well.
+			resolv = "nameserver 127.0.0.1\n"
+		}
 		hosts := "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n"
 		if host != "" {
 			hosts += "127.0.1.1 " + host + "\n"
 		}
 		p.Synthetic = append(p.Synthetic,
 			policy.SyntheticFile{Path: "/etc/hosts", Content: hosts},
-			policy.SyntheticFile{Path: "/etc/resolv.conf"},
+			policy.SyntheticFile{Path: "/etc/resolv.conf", Content: resolv},
 		)
 	}
 }

@@ -111,11 +111,14 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&r.ClearEnv, "clear-env", false, "start from an empty environment")
 	fs.BoolVar(&r.InheritEnv, "inherit-env", false, "pass the caller's whole environment, secrets included")
 
-	arg("net", "", "none|host", "network: loopback only, or the host's own", func(s string) error {
+	arg("net", "", "none|proxy|host", "network: loopback only, the allowed hosts, or the host's own", func(s string) error {
 		m, err := parseNet(s)
 		r.Net = m
 		return err
 	})
+	arg("allow-host", "", "HOST[:PORT,...]", "let connections to a host through; implies --net proxy", list(&r.AllowHosts))
+	arg("deny-host", "", "HOST[:PORT,...]", "refuse connections to a host, whatever is allowed", list(&r.DenyHosts))
+	arg("publish", "", "[ADDR:]HOSTPORT:PORT", "lead a port of the host to one of the sandbox's", list(&r.Publish))
 
 	arg("memory", "", "SIZE", "memory limit, for example 2g", size(&r.Memory))
 	arg("cpus", "", "N", "cpu limit, for example 1.5", func(s string) error {
@@ -321,12 +324,12 @@ func parseNet(s string) (*policy.EgressMode, error) {
 	switch s {
 	case "none":
 		m = policy.EgressNone
+	case "proxy":
+		m = policy.EgressProxy
 	case "host":
 		m = policy.EgressHost
-	case "proxy":
-		return nil, &usageError{"proxy needs the egress proxy, which comes in a later version of sbxrun", "use --net none, or --net host to share the host's network"}
 	default:
-		return nil, &usageError{strconv.Quote(s) + " is not a network mode", "none (loopback only) or host (not isolated)"}
+		return nil, &usageError{strconv.Quote(s) + " is not a network mode", "none (loopback only), proxy (what --allow-host names) or host (not isolated)"}
 	}
 	return &m, nil
 }

@@ -139,6 +139,7 @@ type Status struct {
 	Degraded policy.Layers // agreed to go without, and missing
 	Usage    Usage
 	Denials  []Denial
+	Network  *Network // nil without an egress gateway
 
 	// SetupNanos is the time from Start to the command's execve(2).
 	SetupNanos int64

@@ -321,6 +321,8 @@ var Features = []Feature{
 	{Name: "egress.proxy", What: "network by name (--net proxy)",
 		Fields: []string{"Egress.Allow", "Egress.Deny", "Egress.RequestsPerMinute", "Egress.Connections", "Egress.LogRequests"},
 		Uses:   when(func(p *policy.Policy) bool { return p.Egress.Mode == policy.EgressProxy })},
+	{Name: "egress.publish", What: "ports led in from the host (--publish)", Fields: []string{"Egress.Publish"},
+		Uses: when(func(p *policy.Policy) bool { return len(p.Egress.Publish) != 0 })},
 	{Name: "egress.host", What: "the host's network (--net host)",
 		Uses: when(func(p *policy.Policy) bool { return p.Egress.Mode == policy.EgressHost })},
 
@@ -356,6 +358,7 @@ var Features = []Feature{
 	layer(policy.LayerRlimits, "limits of each process (open files, file size)", "OCI.Process.Rlimits"),
 	layer(policy.LayerSELinux, "SELinux label", "OCI.Process.SelinuxLabel", "OCI.Linux.MountLabel"),
 	layer(policy.LayerAppArmor, "AppArmor profile", "OCI.Process.ApparmorProfile"),
+	layer(policy.LayerEgress, "connections policed by name"),
 
 	{Name: "result.signal", What: "tells a signal from an exit code above 128"},
 	{Name: "result.limits", What: "tells that the memory or process limit was met"},

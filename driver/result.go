@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -52,6 +53,7 @@ type Result struct {
 	Degraded        policy.Layers `json:"degraded"`
 	Usage           Usage         `json:"usage"`
 	Denials         []Denial      `json:"denials"`
+	Network         *Network      `json:"network,omitempty"` // in egress mode proxy
 
 	// Error and Hint are set when sbxrun itself failed (reason "setup").
 	Error string `json:"error,omitempty"`
@@ -76,6 +78,43 @@ type Denial struct {
 	Target    string `json:"target"`          // path or host
 	Rule      string `json:"rule"`            // the rule that refused it
 	Grant     string `json:"grant,omitempty"` // what to add to allow it
+	Reason    string `json:"reason,omitempty"`
+}
+
+// Network is what went through the egress gateway. Bytes are those of the
+// connections' contents.
+type Network struct {
+	Connections   uint64 `json:"connections"` // let through
+	Denied        uint64 `json:"denied"`
+	Failed        uint64 `json:"failed"` // let through, and not reached
+	Lookups       uint64 `json:"lookups"`
+	LookupsDenied uint64 `json:"lookups_denied"`
+	BytesSent     uint64 `json:"bytes_sent"`
+	BytesReceived uint64 `json:"bytes_received"`
+
+	// Log holds every request, in the order of their ends, if the policy asks
+	// for it: the first thousand. LogDropped counts the rest.
+	Log        []Request `json:"log,omitempty"`
+	LogDropped uint64    `json:"log_dropped,omitempty"`
+
+	// Error says why the gateway stopped before the command did; nothing got
+	// through from then on.
+	Error string `json:"error,omitempty"`
+}
+
+// A Request is one decision of the egress gateway, or a connection that ended.
+// Its texts are printable, whatever the command sent.
+type Request struct {
+	Time          time.Time `json:"time"`
+	Route         string    `json:"route"`             // transparent, connect, http, socks, dns
+	Target        string    `json:"target"`            // NAME:PORT; for dns the name
+	Address       string    `json:"address,omitempty"` // that was dialled
+	Verdict       string    `json:"verdict"`           // allow, deny, error
+	Rule          string    `json:"rule,omitempty"`
+	Reason        string    `json:"reason,omitempty"`
+	BytesSent     int64     `json:"bytes_sent"`
+	BytesReceived int64     `json:"bytes_received"`
+	DurationMS    float64   `json:"duration_ms"`
 }
 
 // SignalName returns the signal's name as kill -l prints it: "SIGTERM".

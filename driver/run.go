@@ -265,7 +265,7 @@ func (r *run) verdict(res *Result, st *Status) {
 		res.Reason = ReasonExit
 	}
 	res.Layers, res.Degraded = st.Layers, st.Degraded
-	res.Usage, res.Denials = st.Usage, st.Denials
+	res.Usage, res.Denials, res.Network = st.Usage, st.Denials, st.Network
 	if st.PidsDenied > res.Usage.PidsDenied {
 		res.Usage.PidsDenied = st.PidsDenied
 	}

@@ -27,6 +27,7 @@ const (
 	LayerRlimits                         // setrlimit(2)
 	LayerSELinux                         // SELinux process and mount label
 	LayerAppArmor                        // AppArmor profile
+	LayerEgress                          // connections policed by name
 	layersEnd
 )
 
@@ -41,7 +42,7 @@ var layerNames = [...]string{
 	"user", "pid", "mount", "net", "ipc", "uts", "cgroupns",
 	"seccomp", "landlock", "no_new_privs",
 	"cgroup.memory", "cgroup.cpu", "cgroup.pids",
-	"rlimits", "selinux", "apparmor",
+	"rlimits", "selinux", "apparmor", "egress",
 }
 
 // ParseLayer returns the layer that name names; "cgroup" names all three cgroup

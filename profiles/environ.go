@@ -25,7 +25,7 @@ func environment(c *collected, req *Request, facts *Facts, home, user string) (e
 		var tokens []string
 		for _, kv := range facts.Environ {
 			name, _, ok := strings.Cut(kv, "=")
-			if !ok || name == "" || loadsCode(name) || namesHost(name) || strings.HasPrefix(name, envPrefix) {
+			if !ok || name == "" || loadsCode(name) || namesHost(name) || c.enum(keyNetMode) != "host" && namesProxy(name) || strings.HasPrefix(name, envPrefix) {
 				continue
 			}
 			if looksSecret(name) {
@@ -53,6 +53,9 @@ func environment(c *collected, req *Request, facts *Facts, home, user string) (e
 			if _, ok := e.get("PATH"); !ok {
 				e.set("PATH=" + defaultPath)
 			}
+		}
+		for _, kv := range c.env {
+			e.set(kv)
 		}
 		for _, p := range c.values[keyEnvSet].parts {
 			for _, kv := range p.items {
@@ -121,6 +124,16 @@ func namesHost(name string) bool {
 	switch name {
 	case "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
 		"XDG_RUNTIME_DIR", "TMPDIR", "TMP", "TEMP", "DOCKER_HOST", "CONTAINER_HOST", "PWD", "OLDPWD", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID":
+		return true
+	}
+	return false
+}
+
+// namesProxy reports whether the variable says how the host reaches the network,
+// which is not how a sandbox does.
+func namesProxy(name string) bool {
+	switch strings.ToUpper(name) {
+	case "HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY":
 		return true
 	}
 	return false

@@ -62,12 +62,13 @@ var presetAicode = profile{name: "aicode", values: [numKeys]value{
 	keyUser:        {origin: "preset strict", s: "1000:1000"},
 	keyHostname:    {origin: "preset strict", s: "sandbox"},
 	keyNetMode:     {origin: "preset aicode", s: "proxy"},
+	keyNetTools:    {origin: "preset aicode", n: 1},
 	keyNetLog:      {origin: "preset aicode", n: 1},
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}, {"preset aicode", listAicodeReadTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset aicode", listAicodeSecrets}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
-	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
+	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}, {"preset aicode", listAicodeEnvPass}}},
 	keyEnvSet:      {parts: []part{{"preset aicode", listAicodeEnvSet}}},
 	keyMemory:      {origin: "preset aicode", n: 4294967296},
 	keyCPUs:        {origin: "preset aicode", n: 2000},
@@ -467,6 +468,14 @@ var listAicodeSecrets = []string{
 	"./.env.*.local",
 	"./.env.development",
 	"./.env.production",
+}
+
+var listAicodeEnvPass = []string{
+	"GOSUMDB",
+	"GONOSUMDB",
+	"GOPRIVATE",
+	"GONOPROXY",
+	"GOINSECURE",
 }
 
 var listAicodeEnvSet = []string{

@@ -276,6 +276,7 @@ type collected struct {
 	profile
 	name  string // of the profile
 	notes []string
+	env   []string // of the caller's tools; see findTools
 }
 
 // collect merges the profile, the configuration files, the project's file and
@@ -346,6 +347,13 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 	lay(env)
 	c.profile.name = c.name
 	c.values[keyProfile] = value{}
+	if c.flag(keyNetTools) && c.enum(keyNetMode) == "proxy" {
+		t := s.findTools(workspace)
+		v := &c.values[keyNetAllow]
+		v.parts = slices.Concat(v.parts, t.parts)
+		c.notes = append(c.notes, t.notes...)
+		c.env = t.env
+	}
 	return c, nil
 }
 

@@ -190,12 +190,39 @@ func (o *options) explain(res *driver.Result) {
 	case driver.ReasonPids:
 		say.note("the command failed after the process limit refused it "+count(res.Usage.PidsDenied, "process", "processes"), "--pids sets it")
 	}
+	explainDenials(res)
 	if res.Degraded != 0 && res.Sandboxed {
 		say.note("ran without "+res.Degraded.String()+", as allowed", "")
 	}
 	if say.verbose {
 		say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
 		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
+	}
+}
+
+// explainDenials says what of the network was refused: a program's own message
+// is "connection refused" at best.
+func explainDenials(res *driver.Result) {
+	const most = 3
+	more := 0
+	for _, d := range res.Denials {
+		if d.Operation != "connect" && d.Operation != "resolve" {
+			continue
+		}
+		if more++; more > most {
+			continue
+		}
+		reason := d.Reason
+		if reason == "" {
+			reason = "refused " + d.Target
+		}
+		say.note("network: "+reason, d.Grant)
+	}
+	if more > most {
+		say.note("network: "+count(uint64(more-most), "more refusal", "more refusals")+", in the denials of --json", "")
+	}
+	if res.Network != nil && res.Network.Error != "" {
+		say.warn("the network gateway stopped before the command did: " + res.Network.Error)
 	}
 }
 

@@ -1,0 +1,214 @@
+package profiles
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestHostOf(t *testing.T) {
+	for in, want := range map[string]string{
+		"https://mirror.example/go":             "mirror.example:443",
+		"http://user:pw@mirror.example:8081/x":  "mirror.example:8081",
+		"sparse+https://crates.example/index/":  "crates.example:443",
+		"git+ssh://git@forge.example/a/b":       "forge.example:22",
+		"ssh://git@forge.example:2222/a/b.git":  "forge.example:2222",
+		"git@forge.example:a/b.git":             "forge.example:22",
+		"forge.example:a/b.git":                 "forge.example:22",
+		"git://forge.example/a":                 "forge.example:9418",
+		"https://10.0.0.5/simple":               "10.0.0.5:443",
+		"https://[2001:db8::1]/simple":          "[2001:db8::1]:443",
+		"/srv/git/a.git":                        "",
+		"../a.git":                              "",
+		`C:\repos\a`:                            "",
+		"C:/repos/a":                            "",
+		"./a:b":                                 "",
+		"-oProxyCommand=x:y":                    "",
+		"file:///srv/a":                         "",
+		"direct":                                "",
+		"off":                                   "",
+		"https://*/x":                           "",
+		"https://*.example/x":                   "",
+		"https://10.0.0.0/8":                    "10.0.0.0:443",
+		"https://${HOST}/x":                     "",
+		"https://a b/":                          "",
+		"https://evil.example\n:443/":           "",
+		"ext::sh -c 'touch /tmp/x':y":           "",
+		"https://" + strings.Repeat("a", 3000):  "",
+		"ftp://ftp.example/debian":              "",
+		"https://mirror.example:443,80/":        "",
+		"cdrom:[Debian GNU/Linux 12]/ bookworm": "cdrom:22",
+	} {
+		if got := hostOf(in); got != "" && !strings.Contains(in, "://") {
+			t.Errorf("%q, which is no URL: %q", in, got)
+		}
+		if got := remoteHost(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// found lists what the tools of a home name, as "HOST ORIGIN".
+func found(t *testing.T, files map[string]string, environ ...string) (hosts []string, tools *toolset) {
+	t.Helper()
+	fsys := fstest.MapFS{}
+	for name, text := range files {
+		fsys[strings.TrimPrefix(name, "/")] = &fstest.MapFile{Data: []byte(text)}
+	}
+	s := source{&Facts{Home: "/home/me", Cwd: "/home/me/src", Environ: environ, FS: fsys}}
+	tools = s.findTools("/home/me/src")
+	for _, p := range tools.parts {
+		for _, i := range p.items {
+			hosts = append(hosts, i+" "+p.origin)
+		}
+	}
+	return hosts, tools
+}
+
+func TestFindTools(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		files   map[string]string
+		environ []string
+		want    []string
+		env     []string
+	}{
+		{name: "nothing"},
+		{
+			name:    "go, in the environment",
+			environ: []string{"GOPROXY=https://me:secret@goproxy.example|http://second.example:8080,direct", "GOSUMDB=sum.example+key https://sums.example/db"},
+			files:   map[string]string{"/usr/local/go/go.env": "GOPROXY=https://default.example,direct\nGOSUMDB=default.example\n"},
+			want:    []string{"goproxy.example:443 tool go: GOPROXY in environment", "second.example:8080 tool go: GOPROXY in environment", "sums.example:443 tool go: GOSUMDB in environment"},
+			env:     []string{"GOPROXY=https://goproxy.example|http://second.example:8080,direct"},
+		},
+		{
+			name: "go, in files",
+			files: map[string]string{
+				"/home/me/.config/go/env": "GOPROXY=https://goproxy.example\n",
+				"/usr/local/go/go.env":    "# defaults\nGOPROXY=https://default.example,direct\nGOSUMDB=sums.example\n",
+			},
+			want: []string{"goproxy.example:443 tool go: GOPROXY in ~/.config/go/env", "sums.example:443 tool go: GOSUMDB in /usr/local/go/go.env"},
+		},
+		{
+			name:  "npm",
+			files: map[string]string{"/home/me/.npmrc": "; mine\nregistry = https://u:p@npm.example/all/\n@corp:registry=http://corp.example:4873\n//npm.example/:_authToken=secret\n"},
+			want:  []string{"npm.example:443 tool npm: ~/.npmrc", "corp.example:4873 tool npm: ~/.npmrc"},
+			env:   []string{"npm_config_registry=https://npm.example/all/"},
+		},
+		{
+			name: "pip",
+			files: map[string]string{
+				"/home/me/.config/pip/pip.conf": "[global]\nindex-url = https://__token__:x@pypi.example/simple\nextra-index-url =\n    https://two.example/simple\n    https://three.example/a=b\n",
+			},
+			want: []string{"pypi.example:443 tool pip: ~/.config/pip/pip.conf", "two.example:443 tool pip: ~/.config/pip/pip.conf", "three.example:443 tool pip: ~/.config/pip/pip.conf"},
+			env:  []string{"PIP_INDEX_URL=https://pypi.example/simple"},
+		},
+		{
+			name: "cargo, maven, apt",
+			files: map[string]string{
+				"/home/me/.cargo/config.toml":           "[source.crates-io]\nreplace-with = \"corp\"\n[source.corp]\nregistry = \"sparse+https://crates.example/\"\n",
+				"/home/me/.m2/settings.xml":             "<settings><!-- <url>https://old.example</url> --><mirrors><mirror><url>https://maven.example/m2</url></mirror></mirrors></settings>",
+				"/etc/apt/sources.list":                 "# deb http://no.example x\ndeb [arch=amd64 signed-by=/k] http://apt.example/debian bookworm main\n",
+				"/etc/apt/sources.list.d/a.sources":     "Types: deb\nURIs: https://sec.example/x\n https://more.example/y\nSuites: s\n",
+				"/etc/apt/sources.list.d/a.sources.bak": "URIs: https://bak.example/x\n",
+			},
+			want: []string{
+				"crates.example:443 tool cargo: ~/.cargo/config.toml", "maven.example:443 tool maven: ~/.m2/settings.xml", "apt.example:80 tool apt: /etc/apt/sources.list",
+				"sec.example:443 tool apt: /etc/apt/sources.list.d/a.sources", "more.example:443 tool apt: /etc/apt/sources.list.d/a.sources",
+			},
+		},
+		{
+			name:  "git's own configuration",
+			files: map[string]string{"/home/me/.gitconfig": "[user]\n\tname = me\n[url \"ssh://git@forge.example/\"]\n\tinsteadOf = https://forge.example/\n"},
+			want:  []string{"forge.example:22 tool git: ~/.gitconfig"},
+		},
+		{
+			name: "remotes of hosts that the caller uses",
+			files: map[string]string{
+				"/home/me/src/.git/config":      "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = git@forge.example:a/b.git\n[remote \"https\"] url = https://hub.example/x\n[remote \"hashed\"]\n\turl = ssh://git@hashed.example/x\n[remote \"cred\"]\n\tpushurl = https://cred.example/x\n",
+				"/home/me/.ssh/known_hosts":     "forge.example,192.0.2.1 ssh-ed25519 AAAA\n|1|MDEyMzQ1Njc4OTAxMjM0NTY3ODk=|P4Cu2RUkImkax97qvA4Ah2trKXA= ssh-ed25519 AAAA\n",
+				"/home/me/.config/gh/hosts.yml": "hub.example:\n    user: me\n    oauth_token: secret\n",
+				"/home/me/.git-credentials":     "https://me:secret@cred.example\n",
+			},
+			want: []string{
+				"forge.example:22 tool git: remote origin in .git/config, a host that you use", "hub.example:443 tool git: remote https in .git/config, a host that you use",
+				"hashed.example:22 tool git: remote hashed in .git/config, a host that you use", "cred.example:443 tool git: remote cred in .git/config, a host that you use",
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, tools := found(t, tt.files, tt.environ...)
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(tt.want, "\n\t"))
+			}
+			if !slices.Equal(tools.env, tt.env) {
+				t.Errorf("variables %q, want %q", tools.env, tt.env)
+			}
+			if len(tools.notes) > 0 {
+				t.Errorf("notes %q", tools.notes)
+			}
+			if s := strings.Join(append(got, tools.env...), " "); strings.Contains(s, "secret") || strings.Contains(s, "token") {
+				t.Errorf("credentials get in: %s", s)
+			}
+		})
+	}
+}
+
+// TestHostileRemote: a repository chooses no host that its user did not choose
+// before.
+func TestHostileRemote(t *testing.T) {
+	known := "forge.example ssh-ed25519 AAAA\n@cert-authority *.example ssh-ed25519 AAAA\n@revoked evil.example ssh-ed25519 AAAA\n* ssh-ed25519 AAAA\nlocalhost,127.0.0.1,10.0.0.1 ssh-ed25519 AAAA\n# evil.example ssh-ed25519 AAAA\n"
+	for _, url := range []string{
+		"https://evil.example/x", "git@evil.example:x", "https://forge.example.evil.example/x", "https://forge.example@evil.example/x", "https://localhost:8080/x",
+		"http://127.0.0.1/x", "http://10.0.0.1/x", "http://[::1]/x", "https://*/x", "https://sub.forge.example/x", "https://xforge.example/",
+	} {
+		got, tools := found(t, map[string]string{
+			"/home/me/src/.git/config":  "[remote \"origin\"]\n\turl = " + url + "\n[url \"https://evil.example/\"]\n\tinsteadOf = https://forge.example/\n[credential \"https://evil.example\"]\n\thelper = x\n[include]\n\tpath = /home/me/src/more\n",
+			"/home/me/.ssh/known_hosts": known,
+		})
+		if len(got) > 0 {
+			t.Errorf("%s: allowed %q", url, got)
+		}
+		if strings.Contains(url, "//evil") && (len(tools.notes) != 1 || !strings.Contains(tools.notes[0], "--allow-host evil.example:443")) {
+			t.Errorf("%s: notes %q", url, tools.notes)
+		}
+	}
+	// The very file may not be a link either.
+	fsys := fstest.MapFS{
+		"home/me/.ssh/known_hosts": &fstest.MapFile{Data: []byte("forge.example ssh-ed25519 AAAA\n")},
+		"home/me/other":            &fstest.MapFile{Data: []byte("[remote \"o\"]\n\turl = https://forge.example/x\n")},
+		"home/me/src/.git/config":  &fstest.MapFile{Data: []byte("../../other"), Mode: 0o777 | 1<<27}, // fs.ModeSymlink
+	}
+	s := source{&Facts{Home: "/home/me", Cwd: "/home/me/src", FS: fsys}}
+	if tools := s.findTools("/home/me/src"); len(tools.parts) > 0 {
+		t.Errorf("through a link: %v", tools.parts)
+	}
+}
+
+func FuzzTools(f *testing.F) {
+	f.Add("[remote \"a\\\"]\"]\nurl = git@x.example:y # c\n", "x.example,[y]:22 k v\n|1|a|b c d\n")
+	f.Add("[url \"https://a/\"] insteadOf=b\n[a \"b\nurl=\"x", "machine x.example login y\n")
+	f.Add("deb [a=b] http://x.example/ y\nURIs: a\n b\n", "<url>https://x</url><!-- <url>")
+	f.Add("registry=https://x\n  https://y\n=\n", "GOPROXY=|,|\n")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		hosts, tools := found(t, map[string]string{
+			"/home/me/.npmrc": a, "/home/me/.config/pip/pip.conf": b, "/home/me/.cargo/config.toml": a, "/home/me/.m2/settings.xml": b, "/etc/apt/sources.list": a,
+			"/home/me/.gitconfig": b, "/home/me/src/.git/config": a, "/home/me/.ssh/known_hosts": b, "/home/me/.netrc": b, "/home/me/.config/go/env": b,
+		})
+		for _, h := range hosts {
+			host, _, _ := strings.Cut(h, " ")
+			if err := checkItem(keyNetAllow, host); err != nil {
+				t.Errorf("%q cannot be a rule: %v", host, err)
+			}
+			if strings.ContainsAny(host, "*/") || !strings.Contains(host, ":") {
+				t.Errorf("%q is more than a host and a port", host)
+			}
+		}
+		for _, kv := range tools.env {
+			if strings.ContainsAny(kv, "\x00") {
+				t.Errorf("%q", kv)
+			}
+		}
+	})
+}

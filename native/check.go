@@ -22,10 +22,6 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 			e.Rules = append(e.Rules, rule)
 		}
 	}
-	if p.Egress.Mode == policy.EgressProxy {
-		no(true, "egress.mode proxy")
-		e.Fix = "network by name is not built yet; --net none runs without any network"
-	}
 	o := p.OCI
 	no(o.Root != nil && o.Root.Path != "", "oci.root.path")
 	no(o.Domainname != "", "oci.domainname")
@@ -127,6 +123,9 @@ func planned(p *policy.Policy) policy.Layers {
 	if len(p.OCI.Process.Rlimits) != 0 {
 		l |= policy.LayerRlimits
 	}
+	if p.Egress.Mode == policy.EgressProxy {
+		l |= policy.LayerEgress
+	}
 	// SELinux and AppArmor are added once the host is known to have them.
 	return l
 }
@@ -157,6 +156,9 @@ func contradiction(p *policy.Policy) error {
 	}
 	if missing := essential &^ have; missing != 0 {
 		return &driver.UnsupportedError{Driver: Name, Rules: []string{"no namespaces: " + missing.String()}}
+	}
+	if p.Egress.Mode != policy.EgressHost && !have.Has(policy.LayerNet) {
+		return &driver.UnsupportedError{Driver: Name, Rules: []string{"egress.mode " + p.Egress.Mode.String() + " without a network namespace"}}
 	}
 	// A cgroup limit that is required and removed ("--memory 0") is a wish to
 	// run without it, so only the layers that are no limits are checked.

@@ -308,7 +308,10 @@ func set(spec *specs.Spec, name string) {
 
 func TestPolicyRefused(t *testing.T) {
 	for name, change := range map[string]func(p *policy.Policy){
-		"egress by name":           func(p *policy.Policy) { p.Egress.Mode = policy.EgressProxy },
+		"egress by name on the host's network": func(p *policy.Policy) {
+			p.Egress.Mode = policy.EgressProxy
+			p.OCI.Linux.Namespaces = p.OCI.Linux.Namespaces[:3]
+		},
 		"no new privileges is off": func(p *policy.Policy) { p.OCI.Process.NoNewPrivileges = false },
 		"a capability": func(p *policy.Policy) {
 			p.OCI.Process.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}}

@@ -16,8 +16,11 @@
 // layers that a caller may agree to go without (policy.Degrade) are the cgroup
 // limits, for which rlimits then stand in as far as they can, and Landlock.
 //
-// The package knows nothing of profiles. It does not police the network by
-// name: a policy with [policy.EgressProxy] is refused.
+// In egress mode proxy the supervisor runs a gateway (package egress) on sockets of
+// the sandbox's network namespace: PID 1 opens them and passes them out, and
+// every address leads there. No other program takes part.
+//
+// The package knows nothing of profiles.
 package native
 
 // Name is the driver's name.
@@ -34,6 +37,12 @@ type Driver struct {
 	// Frugal leaves out what only a caller who reports usage needs: the
 	// cgroup's counts are read only of a command that failed, for the verdict.
 	Frugal bool
+
+	// Upstream is the proxy through which this host reaches the network, as
+	// http://[USER:PASSWORD@]HOST:PORT, "" for none; NoProxy lists what it
+	// reaches without, as the variable NO_PROXY does. Sandboxes in egress mode
+	// proxy use them without seeing them.
+	Upstream, NoProxy string
 }
 
 // Name returns the driver's name.

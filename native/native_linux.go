@@ -95,12 +95,22 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}
 	}
+	if err := s.net.open(child); err != nil {
+		if errors.Is(err, syscall.ESRCH) {
+			// The stage failed while its network was made, and says why.
+			if _, werr := child.Wait(); werr != nil {
+				err = explain(werr)
+			}
+		}
+		child.Close(false)
+		return nil, err
+	}
 	if err := child.Go(); err != nil && !errors.Is(err, syscall.ESRCH) {
 		child.Close(false) // release removes the cgroup
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
-	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal}
-	s.group = nil
+	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal, net: s.net}
+	s.group, s.net = nil, nil
 	if p.OCI.Process.Terminal {
 		if proc.pty, err = child.Terminal(); err != nil {
 			_, werr := proc.end(nil, err)
@@ -136,6 +146,10 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 	if err := s.prepareCgroup(); err != nil {
 		return nil, err
 	}
+	if s.net, err = newNetwork(d, p); err != nil {
+		s.release()
+		return nil, err
+	}
 	return s, nil
 }
 
@@ -153,6 +167,7 @@ type starter struct {
 	attr   string
 	group  *cgroups.Group
 	limits []specs.POSIXRlimit // beside the policy's own
+	net    *network            // nil if the supervisor has no part in it
 
 	// What config leaves in the stage's registers for commands; 0 is none.
 	root, ruleset, proc sys.Reg
@@ -160,6 +175,7 @@ type starter struct {
 }
 
 func (s *starter) release() {
+	s.net.close()
 	if s.group != nil {
 		s.group.Remove()
 		s.group.Close()
@@ -526,6 +542,7 @@ type process struct {
 	command  string
 	frugal   bool
 	pty      *os.File
+	net      *network
 
 	killed atomic.Bool // by Kill
 }
@@ -575,7 +592,9 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	if p.pty != nil {
 		p.pty.Close()
 	}
+	p.net.close()
 	status := statusOf(p.layers, p.degraded, stats)
+	p.net.report(status)
 	if err != nil {
 		if gone && p.killed.Load() {
 			// Killed on purpose: the command ended with its init.

@@ -83,7 +83,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	cmd := &sys.Program{}
 	cmd.Grow(128, 4<<10)
 
-	cfg := &reexec.Config{CloneFlags: flags, Init: init, Start: start, Command: cmd, Finish: &sys.Program{}}
+	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Init: init, Start: start, Command: cmd, Finish: &sys.Program{}}
 	// Taking the mounts down takes a while, and the supervisor need not wait.
 	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
 	for i := range s.stdio {
@@ -114,7 +114,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	s.append(&c)
 
 	cfg.Argv = oci.Process.Args
-	cfg.Env = oci.Process.Env
+	cfg.Env = s.net.environ(oci.Process.Env)
 	cfg.Paths = candidates(oci.Process.Args[0], oci.Process.Env)
 	return cfg, nil
 }

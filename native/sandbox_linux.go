@@ -76,6 +76,11 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 		b.subs = make([]*cgroups.Group, maxCommands)
 	}
 	go b.watch()
+	b.net, s.net = s.net, nil
+	if err := b.net.open(child); err != nil {
+		b.Close()
+		return nil, b.gone(err)
+	}
 	// That PID 1 does as it is told is the proof that the set-up is complete.
 	if err = child.Go(); err == nil {
 		var j *reexec.Job
@@ -110,6 +115,7 @@ type sandbox struct {
 	s      *starter // how it was set up; not written to
 	child  *reexec.Child
 	cgroup sys.Reg // version 2, 0 for none
+	net    *network
 
 	mu    sync.Mutex
 	group *cgroups.Group   // nil for none, and after the end
@@ -137,6 +143,7 @@ func (b *sandbox) watch() {
 	}
 	b.mu.Unlock()
 	b.child.Close(removed)
+	b.net.close()
 	b.err = err
 	close(b.done)
 }
@@ -178,6 +185,7 @@ func (b *sandbox) Status() (*driver.Status, error) {
 	}
 	st := statusOf(b.s.layers, b.s.degraded, stats)
 	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
+	b.net.report(st)
 	return st, nil
 }
 
@@ -295,7 +303,7 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	}
 	c.join = in.join
 	b.s.append(&c)
-	j.Paths, j.Argv, j.Env = candidates(pr.Args[0], pr.Env), pr.Args, pr.Env
+	j.Paths, j.Argv, j.Env = candidates(pr.Args[0], pr.Env), pr.Args, b.net.environ(pr.Env)
 
 	in.before, _ = b.stats()
 	if err := j.Exec(); err != nil {

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/native"
@@ -25,7 +26,11 @@ func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Dr
 		return d
 	}
 	n.Frugal = frugal
-	if p := r.Policy; p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+	p := r.Policy
+	if p.Egress.Mode == policy.EgressProxy {
+		n.Upstream, n.NoProxy = environ("HTTPS_PROXY"), environ("NO_PROXY")
+	}
+	if p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
 		if exe, err := os.Executable(); err == nil {
 			n.SeccompCompiler = filepath.Join(filepath.Dir(exe), "sbxrun-seccomp")
 		}
@@ -34,6 +39,15 @@ func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Dr
 		}
 	}
 	return n
+}
+
+// environ is a variable that programs know in both cases, the small one first
+// as curl(1) has it.
+func environ(name string) string {
+	if v := os.Getenv(strings.ToLower(name)); v != "" {
+		return v
+	}
+	return os.Getenv(name)
 }
 
 // cacheHome is the caller's cache directory, "" if there is none; see the XDG

@@ -34,7 +34,7 @@ var rooms = map[string][]string{
 	"mounts":                  {"internal/sys"},
 	"namespaces":              {"internal/sys"},
 	"landlock":                {"internal/sys"},
-	"native":                  {"policy", "driver", "namespaces", "mounts", "cgroups", "seccomp", "landlock", "internal/reexec", "internal/sys"},
+	"native":                  {"policy", "driver", "namespaces", "mounts", "cgroups", "seccomp", "landlock", "egress", "internal/reexec", "internal/sys"},
 	"host":                    {"policy", "driver"},
 	"seatbelt":                {"policy", "driver"},
 	"internal/probe":          {"cgroups", "internal/sys"},

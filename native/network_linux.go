@@ -1,0 +1,443 @@
+package native
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/egress"
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/namespaces"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// ProxyPort is the port on 127.0.0.1 in a sandbox at which the HTTP and SOCKS
+// proxy listens, in egress mode proxy. It is the one that Squid made usual.
+const ProxyPort = 3128
+
+// A network is what the supervisor does for a sandbox's network: it carries the
+// connections that the policy allows, and leads published ports in. Its sockets
+// in the sandbox's network come from PID 1 there; nothing else of it is inside.
+type network struct {
+	p         *policy.Policy
+	gateway   *egress.Gateway // nil without egress
+	token     string
+	journal   journal
+	published []*net.TCPListener // on the host, one for each of p.Egress.Publish
+
+	child *reexec.Child
+	ctx   context.Context
+	stop  context.CancelFunc
+	group sync.WaitGroup
+}
+
+// newNetwork prepares a policy's network on the host's side, nil if it needs
+// nothing.
+func newNetwork(d Driver, p *policy.Policy) (*network, error) {
+	if p.Egress.Mode != policy.EgressProxy && len(p.Egress.Publish) == 0 {
+		return nil, nil
+	}
+	n := &network{p: p}
+	if p.Egress.Mode == policy.EgressProxy {
+		var secret [16]byte
+		if _, err := unix.Getrandom(secret[:], 0); err != nil {
+			return nil, &driver.SetupError{Driver: Name, Err: os.NewSyscallError("getrandom", err)}
+		}
+		n.token = hex.EncodeToString(secret[:])
+		n.journal.requests = p.Egress.LogRequests
+		var err error
+		n.gateway, err = egress.New(p.Egress, egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy, Record: n.journal.record})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, pub := range p.Egress.Publish {
+		addr := netip.AddrPortFrom(netip.MustParseAddr(pub.Address), pub.HostPort)
+		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+		if err != nil {
+			n.close()
+			var op *net.OpError
+			if errors.As(err, &op) {
+				err = op.Err
+			}
+			return nil, &driver.SetupError{Driver: Name, Err: errors.New("publish " + addr.String() + ": " + err.Error()),
+				Fix: "publish another port of the host: --publish HOSTPORT:" + strconv.Itoa(int(pub.Port))}
+		}
+		n.published = append(n.published, l)
+	}
+	return n, nil
+}
+
+// environ adds the variables by which programs find the proxy, but for those
+// that the policy sets itself. None is needed: they make refusals readable.
+func (n *network) environ(env []string) []string {
+	if n == nil || n.gateway == nil {
+		return env
+	}
+	// ALL_PROXY too is spoken to in HTTP: programs without SOCKS are many, and
+	// some fail at the sight of it.
+	proxy := "http://sbxrun:" + n.token + "@127.0.0.1:" + strconv.Itoa(ProxyPort)
+	out := slices.Clone(env)
+	for _, v := range [...][2]string{{"HTTP_PROXY", proxy}, {"HTTPS_PROXY", proxy}, {"ALL_PROXY", proxy}, {"NO_PROXY", "localhost,127.0.0.1,::1"}} {
+		for _, name := range [...]string{v[0], strings.ToLower(v[0])} {
+			if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
+				out = append(out, name+"="+v[1])
+			}
+		}
+	}
+	return out
+}
+
+// open makes the network of a stage that has set itself up: before the command
+// runs, everything listens.
+//
+// The error wraps ESRCH if the stage is gone.
+func (n *network) open(child *reexec.Child) error {
+	if n == nil {
+		return nil
+	}
+	n.child = child
+	n.ctx, n.stop = context.WithCancel(context.Background())
+	if n.gateway != nil {
+		l, err := n.listeners()
+		if err != nil {
+			return &driver.SetupError{Driver: Name, Err: fmt.Errorf("the sandbox's network: %w", err)}
+		}
+		n.group.Go(func() {
+			if err := n.gateway.Serve(n.ctx, l); err != nil {
+				n.journal.failed(err)
+			}
+		})
+	}
+	for i, l := range n.published {
+		port := n.p.Egress.Publish[i].Port
+		n.group.Go(func() { n.publish(l, port) })
+	}
+	return nil
+}
+
+// listeners makes every address local to the namespace and opens the sockets that
+// the gateway serves.
+func (n *network) listeners() (l egress.Listeners, err error) {
+	defer func() {
+		if err != nil {
+			closeListeners(&l)
+		}
+	}()
+	route, err := n.child.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
+	if err != nil {
+		return l, err
+	}
+	defer unix.Close(route)
+	if err := namespaces.AddLocalDefault(route, unix.AF_INET); err != nil {
+		return l, os.NewSyscallError("local route", err)
+	}
+	families := []int{unix.AF_INET}
+	// Without IPv6 in the kernel, or switched off, there is none inside either:
+	// nothing to police.
+	if namespaces.AddLocalDefault(route, unix.AF_INET6) == nil {
+		families = append(families, unix.AF_INET6)
+	}
+	ports, all := n.gateway.Ports()
+	if all {
+		ports = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(ports), usualPorts[:]...))))
+	}
+	for _, family := range families {
+		var s net.Listener
+		for _, port := range ports {
+			if port == 53 {
+				continue // the resolver's
+			}
+			if s, err = n.listen(family, nil, int(port)); err != nil {
+				return l, err
+			}
+			l.Transparent = append(l.Transparent, s)
+		}
+		if s, err = n.listen(family, nil, 53); err != nil {
+			return l, err
+		}
+		l.DNSStream = append(l.DNSStream, s)
+		var p net.PacketConn
+		if p, err = n.listenPacket(family, 53); err != nil {
+			return l, err
+		}
+		l.DNS = append(l.DNS, p)
+	}
+	s, err := n.listen(unix.AF_INET, []byte{127, 0, 0, 1}, ProxyPort)
+	if err != nil {
+		return l, err
+	}
+	l.Proxy = append(l.Proxy, s)
+	return l, nil
+}
+
+func closeListeners(l *egress.Listeners) {
+	for _, c := range l.DNS {
+		c.Close()
+	}
+	for _, list := range [...][]net.Listener{l.DNSStream, l.Transparent, l.Proxy} {
+		for _, c := range list {
+			c.Close()
+		}
+	}
+}
+
+// bind opens a socket of the sandbox's network, bound to a port of an IPv4
+// address, or to no address.
+func (n *network) bind(family, typ int, addr []byte, port int) (int, error) {
+	fd, err := n.child.Socket(family, typ|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	sockopt := func(level, opt int) {
+		if err == nil {
+			err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, level, opt, 1))
+		}
+	}
+	if port == ProxyPort {
+		// A rule may name this very port: both then listen, and the proxy has
+		// the more specific address.
+		sockopt(unix.SOL_SOCKET, unix.SO_REUSEPORT)
+	}
+	var sa unix.Sockaddr
+	if family == unix.AF_INET6 {
+		sockopt(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+		sa = &unix.SockaddrInet6{Port: port}
+	} else {
+		v4 := &unix.SockaddrInet4{Port: port}
+		copy(v4.Addr[:], addr)
+		sa = v4
+	}
+	if err == nil {
+		err = os.NewSyscallError("bind", unix.Bind(fd, sa))
+	}
+	if err == nil && typ == unix.SOCK_STREAM {
+		err = os.NewSyscallError("listen", unix.Listen(fd, backlog))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// backlog is what the kernel bounds by net.core.somaxconn.
+const backlog = 4096
+
+func (n *network) listen(family int, addr []byte, port int) (net.Listener, error) {
+	fd, err := n.bind(family, unix.SOCK_STREAM, addr, port)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "listener")
+	defer f.Close()
+	return net.FileListener(f)
+}
+
+func (n *network) listenPacket(family, port int) (net.PacketConn, error) {
+	fd, err := n.bind(family, unix.SOCK_DGRAM, nil, port)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	return net.FilePacketConn(f)
+}
+
+// usualPorts get listeners where a rule names every port.
+var usualPorts = [...]uint16{21, 22, 25, 80, 110, 143, 389, 443, 465, 587, 636, 853, 989, 990, 993, 995, 1433, 1521, 1883, 2375, 2376, 3000, 3306, 3389,
+	4222, 4317, 4318, 4443, 5000, 5432, 5671, 5672, 5900, 6379, 6443, 7687, 8000, 8008, 8080, 8081, 8086, 8443, 8883, 8888, 9000, 9042, 9090, 9092, 9200, 9418, 9443, 11211, 11371, 15672, 27017}
+
+// publish leads connections to a port of the host to one of the sandbox's.
+func (n *network) publish(l *net.TCPListener, port uint16) {
+	stop := context.AfterFunc(n.ctx, func() { l.Close() })
+	defer stop()
+	slots := make(chan struct{}, maxPublished)
+	for {
+		outside, err := l.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // out of descriptors
+			continue
+		}
+		slots <- struct{}{}
+		n.group.Go(func() {
+			defer func() { <-slots }()
+			n.lead(outside, port)
+		})
+	}
+}
+
+// maxPublished bounds the connections of one published port at a time.
+const maxPublished = 512
+
+// lead connects to a port in the sandbox and carries one connection there.
+func (n *network) lead(outside *net.TCPConn, port uint16) {
+	defer outside.Close()
+	inside, err := n.dial(port)
+	if err != nil {
+		outside.SetLinger(0) // as refused as it can be by now
+		return
+	}
+	defer inside.Close()
+	stop := context.AfterFunc(n.ctx, func() {
+		outside.Close()
+		inside.Close()
+	})
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(inside, outside)
+		inside.CloseWrite()
+	}()
+	io.Copy(outside, inside)
+	outside.CloseWrite()
+	<-done
+}
+
+// dialTimeout bounds connecting to a server in the sandbox, which is the
+// kernel's own doing unless the server is too busy to accept.
+const dialTimeout = 10 * time.Second
+
+// dial connects to a port of the sandbox's loopback interface.
+func (n *network) dial(port uint16) (*net.TCPConn, error) {
+	var err error
+	for _, sa := range [...]unix.Sockaddr{
+		&unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}},
+		&unix.SockaddrInet6{Port: int(port), Addr: [16]byte{15: 1}},
+	} {
+		family := unix.AF_INET
+		if _, ok := sa.(*unix.SockaddrInet6); ok {
+			family = unix.AF_INET6
+		}
+		var fd int
+		if fd, err = n.child.Socket(family, unix.SOCK_STREAM, 0); err != nil {
+			return nil, err
+		}
+		f := os.NewFile(uintptr(fd), "published")
+		tv := unix.NsecToTimeval(dialTimeout.Nanoseconds())
+		// connect(2) keeps to SO_SNDTIMEO; see socket(7).
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
+		if err == nil {
+			err = unix.Connect(fd, sa)
+		}
+		if err == nil {
+			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{})
+		}
+		if err != nil {
+			f.Close()
+			continue
+		}
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+		return c.(*net.TCPConn), nil
+	}
+	return nil, err
+}
+
+// drainTime is how long what a command sent last may take to leave after its
+// end.
+const drainTime = time.Second
+
+// close ends the network of a sandbox in which nothing runs any more, and waits
+// until nothing of it is left. It may be called twice.
+func (n *network) close() {
+	if n == nil {
+		return
+	}
+	if n.stop != nil {
+		for end := time.Now().Add(drainTime); n.gateway != nil && n.gateway.Stats().Active > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+		n.stop()
+	}
+	for _, l := range n.published {
+		l.Close()
+	}
+	n.group.Wait()
+}
+
+// report adds to a status what went through the network.
+func (n *network) report(st *driver.Status) {
+	if n == nil || n.gateway == nil {
+		return
+	}
+	s := n.gateway.Stats()
+	n.journal.mu.Lock()
+	defer n.journal.mu.Unlock()
+	st.Denials = append(st.Denials, n.journal.denials...)
+	st.Network = &driver.Network{
+		Connections: s.Connections, Denied: s.Denied, Failed: s.Failed, Lookups: s.Lookups, LookupsDenied: s.LookupsDenied,
+		BytesReceived: s.BytesIn, BytesSent: s.BytesOut,
+		Log: n.journal.log, LogDropped: n.journal.dropped, Error: n.journal.err,
+	}
+}
+
+// A journal keeps what a result tells of the network. What is inside decides how
+// much happens, so that all of it is bounded.
+type journal struct {
+	requests bool // keep every decision
+
+	mu      sync.Mutex
+	denials []driver.Denial
+	log     []driver.Request
+	dropped uint64
+	err     string
+}
+
+const (
+	maxDenials = 64   // that differ
+	maxLog     = 1000 // requests
+)
+
+func (j *journal) record(r egress.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r.Verdict == egress.Deny {
+		d := driver.Denial{Operation: "connect", Target: r.Target(), Rule: r.Rule, Grant: r.Grant, Reason: r.Reason}
+		if r.Route == egress.RouteDNS {
+			d.Operation = "resolve"
+		}
+		if len(j.denials) < maxDenials && !slices.Contains(j.denials, d) {
+			j.denials = append(j.denials, d)
+		}
+	}
+	if !j.requests {
+		return
+	}
+	if len(j.log) >= maxLog {
+		j.dropped++
+		return
+	}
+	q := driver.Request{Time: r.Time, Route: string(r.Route), Target: r.Target(), Verdict: string(r.Verdict), Rule: r.Rule, Reason: r.Reason,
+		BytesReceived: r.BytesIn, BytesSent: r.BytesOut, DurationMS: float64(r.Duration.Microseconds()) / 1e3}
+	if r.Name != "" && r.Addr.IsValid() {
+		q.Address = r.Addr.String()
+	}
+	j.log = append(j.log, q)
+}
+
+func (j *journal) failed(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.err = err.Error()
+}

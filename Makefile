@@ -44,11 +44,17 @@ test: ## install what the tests need, and run all of them
 	$(GO) vet $(PACKAGES)
 	@# -count=1: the integration tests run programs that go test does not know they depend on.
 	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
+	@$(MAKE) --no-print-directory vmtest
 
 .PHONY: soak
 soak: ## RUNS runs (10000), for DURATION at least, that end in every way and leave nothing
 	@tools/deps test
 	SBXRUN_SOAK_RUNS=$(RUNS) SBXRUN_SOAK_TIME=$(DURATION) $(GO) test -count=1 -timeout 0 -v -run '^TestManyRuns$$' ./native ./test/integration
+
+.PHONY: vmtest
+vmtest: ## the tests on other kernels, in virtual machines; VMFLAGS="-config 6.1-root"
+	@tools/deps vm
+	$(GO) run ./test/vm $(VMFLAGS)
 
 .PHONY: race
 race: ## the packages with concurrency, under the race detector

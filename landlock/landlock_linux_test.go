@@ -85,8 +85,8 @@ func itoa(i int) string {
 }
 
 func TestEnforced(t *testing.T) {
-	if sys.LandlockABI() < 3 {
-		t.Fatalf("this kernel's Landlock ABI is %d: the test needs Linux 6.2 with Landlock enabled", sys.LandlockABI())
+	if sys.LandlockABI() < 1 {
+		t.Fatal("this kernel has no Landlock: the test needs Linux 5.13 with Landlock enabled")
 	}
 	dir := t.TempDir()
 	for _, d := range []string{"rw", "ro"} {

@@ -50,6 +50,7 @@ var rooms = map[string][]string{
 	"test/integration":        {},
 	"test/integration/attack": {},
 	"test/integration/stage":  {"internal/reexec", "internal/sys"},
+	"test/vm":                 {},
 	"test/architecture":       {},
 }
 

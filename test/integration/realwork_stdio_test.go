@@ -423,7 +423,7 @@ func TestTerminalEnds(t *testing.T) {
 	}{
 		{"exit code", nil, []string{"sh", "-c", "echo started; exit 42"}, nil, "42"},
 		{"signal", nil, []string{"sh", "-c", "echo started; kill -KILL $$"}, nil, "137"},
-		{"time limit", []string{"--timeout", "500ms"}, []string{"sh", "-c", "echo started; sleep 600"}, nil, "124"},
+		{"time limit", []string{"--timeout", "3s"}, []string{"sh", "-c", "echo started; sleep 600"}, nil, "124"},
 		{"Ctrl-C", nil, []string{"sh", "-c", "echo started; sleep 600"}, func(x *term) { x.send("\x03") }, "130"},
 		{"not found", nil, []string{"no-such-command"}, nil, "127"},
 		{"the last output", nil, []string{"sh", "-c", "echo started; seq 20000; echo the last line"}, func(x *term) { x.expect("20000\r\nthe last line\r\n") }, "0"},

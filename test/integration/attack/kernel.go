@@ -252,7 +252,9 @@ func k14(r *report) {
 	r.err("reopen fd 0 for writing", openFor(fd0, unix.O_WRONLY))
 	r.err("reopen fd 0 for both", openFor(fd0, unix.O_RDWR))
 	r.err("reopen fd 0 for writing, by /dev/stdin", openFor("/dev/stdin", unix.O_WRONLY))
-	r.err("truncate fd 0", unix.Truncate(fd0, 0))
+	if r.arg("truncate") != "no" {
+		r.err("truncate fd 0", unix.Truncate(fd0, 0))
+	}
 	r.err("open and truncate fd 0", openFor(fd0, unix.O_WRONLY|unix.O_TRUNC))
 	_, err := unix.Read(0, make([]byte, 1))
 	r.err("neighbour: read fd 0", err)

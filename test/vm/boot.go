@@ -1,0 +1,91 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A machine is one boot of a configuration.
+type machine struct {
+	config               configuration
+	image, kernel, tests string
+	log                  string // log.out is what it printed, log.console what its kernel did
+	echo                 io.Writer
+	timeout              time.Duration
+}
+
+// boot runs the machine to its end and gives the results of its tests. The error
+// is about the machine: it did not come up, or not to its end.
+func (m *machine) boot(ctx context.Context) ([]result, error) {
+	// The signal comes when the thread that started it ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	console := m.log + ".console"
+	os.Remove(console)
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		// Emulated even where the host could do better: what works nowhere else
+		// but here is what everybody gets.
+		"-accel", "tcg", "-cpu", "max", "-m", "1536", "-smp", "1",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-kernel", filepath.Join(m.kernel, "vmlinuz"), "-initrd", filepath.Join(m.kernel, "initrd"),
+		"-append", strings.TrimSpace("console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off vm.config="+m.config.name+" "+m.config.cmdline),
+		// What it writes to its disk is gone when it ends.
+		"-drive", "file="+m.image+",if=virtio,format=raw,snapshot=on",
+		"-drive", "file="+m.tests+",if=virtio,format=raw,readonly=on",
+		"-drive", "file="+filepath.Join(m.kernel, "modules.img")+",if=virtio,format=raw,readonly=on",
+		"-serial", "file:"+console,
+		"-chardev", "file,id=results,path=/dev/fd/1", "-device", "virtio-serial", "-device", "virtserialport,chardev=results,name=results",
+	)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	log, err := os.Create(m.log + ".out")
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	var to io.Writer = log
+	if m.echo != nil {
+		to = io.MultiWriter(log, m.echo)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	r := reader{config: m.config.name}
+	err = r.read(io.TeeReader(out, to))
+	err = errors.Join(err, cmd.Wait())
+	switch ctx.Err() {
+	case context.Canceled:
+		return r.results, errors.New("interrupted")
+	case context.DeadlineExceeded:
+		err = fmt.Errorf("still running after %v", m.timeout)
+	}
+	if err == nil && r.done {
+		return r.results, nil
+	}
+	if err == nil {
+		err = errors.New("it did not come to its end")
+	}
+	b, _ := os.ReadFile(console)
+	if len(b) > 4000 {
+		b = b[len(b)-4000:]
+	}
+	return r.results, fmt.Errorf("%w\n%s\nconsole:\n%s", err, stderr.String(), b)
+}

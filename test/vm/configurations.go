@@ -1,0 +1,102 @@
+//go:build linux
+
+package main
+
+// A configuration is a place to test in: a kernel, a root file system, and what
+// runs there. To add one, add it to configurations; that is all. A root file
+// system of its own is an entry of roots.
+type configuration struct {
+	name, about string
+
+	// kernel is a series of Debian's kernels: the newest is taken.
+	kernel string
+	// cmdline is put behind the kernel's command line. "vm.init=/sbin/init"
+	// starts that instead of /vm/init; it must call /vm/init in the end.
+	cmdline string
+	// rootfs is a key of roots, "base" if empty.
+	rootfs string
+
+	// setup is a part of a shell script, run as root before the suites. It may
+	// use what guest/init defines, and fails the boot if it fails.
+	setup string
+	// who runs the suites: root, or user, with a cgroup that was delegated to
+	// it as systemd does.
+	who    string
+	suites []suite
+	// finish is run as root after the suites. It may report tests of its own
+	// by the function result.
+	finish string
+}
+
+// A suite is the tests of a package. They run in the package's directory, which
+// has its testdata and nothing else: no Go tool chain, and no compiler.
+type suite struct {
+	pkg       string
+	run, skip string // as of go test
+	short     bool
+}
+
+func (c configuration) root() string {
+	if c.rootfs == "" {
+		return "base"
+	}
+	return c.rootfs
+}
+
+// A root is a root file system: packages by Debian's names, with all that they
+// depend on, and what their scripts would have done.
+type root struct {
+	packages []string
+	files    []string // path, content, path, content, …
+	links    map[string]string
+}
+
+var roots = map[string]root{
+	"base": {
+		packages: []string{
+			"base-files", "bash", "bsdutils", "busybox-static", "coreutils", "dash", "diffutils", "findutils", "git", "grep", "gzip", "hostname", "iproute2", "kmod", "libc-bin",
+			"login", "mount", "ncurses-base", "procps", "python3", "python3-venv", "sed", "sqlite3", "tar", "tzdata", "util-linux",
+		},
+		files: []string{
+			"/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
+			"/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\nuser:x:1000:\n",
+			"/etc/shadow", "root:*:19000:0:99999:7:::\nuser:*:19000:0:99999:7:::\n",
+			"/etc/hosts", "127.0.0.1 localhost vm\n::1 localhost\n",
+			"/etc/hostname", "vm\n",
+			"/etc/resolv.conf", "nameserver 127.0.0.1\n",
+			"/etc/fstab", "",
+			"/root/.profile", "PS1='# '\n", // something to read
+		},
+		links: map[string]string{"/usr/bin/awk": "mawk", "/etc/mtab": "/proc/self/mounts", "/lib/modules": "/modules"},
+	},
+}
+
+// Left out, by name, is what needs a tool chain and what moves much data: it is
+// the same on every kernel.
+const heavy = "^(TestGo|TestNode|TestMake|TestJava|TestRust|TestStream|TestOutputBounded)$|^TestBattery$/^(R05|R07)$"
+
+// linux are the tests of what a kernel does.
+var linux = []suite{
+	{pkg: "test/integration", skip: heavy, short: true},
+	{pkg: "native"},
+	{pkg: "cgroups"},
+	{pkg: "landlock"},
+	{pkg: "seccomp", run: "^TestKernel$"}, // the others compile programs,
+	{pkg: "internal/reexec"},
+	{pkg: "namespaces"},
+	{pkg: "mounts"},
+	{pkg: "internal/probe"},
+	{pkg: "internal/sigpipe"},
+	{pkg: "host"},
+}
+
+// linuxRoot are the same without the integration tests' other half: on a real
+// host root's suite covers an ordinary user too, who has machines of his own here.
+var linuxRoot = append([]suite{{pkg: "test/integration", skip: heavy + "|.*/^user$|.*/.*/^user$", short: true}}, linux[1:]...)
+
+var configurations = []configuration{
+	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot},
+	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot},
+	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux},
+	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux},
+}

@@ -55,7 +55,7 @@ var roots = map[string]root{
 	"base": {
 		packages: []string{
 			"base-files", "bash", "bsdutils", "busybox-static", "coreutils", "dash", "diffutils", "findutils", "git", "grep", "gzip", "hostname", "iproute2", "kmod", "libc-bin",
-			"login", "mount", "ncurses-base", "procps", "python3", "python3-venv", "sed", "sqlite3", "tar", "tzdata", "util-linux",
+			"login", "mount", "ncurses-base", "procps", "python3", "sed", "sqlite3", "tar", "tzdata", "util-linux",
 		},
 		files: []string{
 			"/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
@@ -73,7 +73,7 @@ var roots = map[string]root{
 
 // Left out, by name, is what needs a tool chain and what moves much data: it is
 // the same on every kernel.
-const heavy = "^(TestGo|TestNode|TestMake|TestJava|TestRust|TestStream|TestOutputBounded)$|^TestBattery$/^(R05|R07)$"
+const heavy = "^(TestGo|TestPython|TestNode|TestMake|TestJava|TestRust|TestStream|TestOutputBounded)$|^TestBattery$/^(R05|R07)$"
 
 // linux are the tests of what a kernel does.
 var linux = []suite{
@@ -97,6 +97,4 @@ var linuxRoot = append([]suite{{pkg: "test/integration", skip: heavy + "|.*/^use
 var configurations = []configuration{
 	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot},
 	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot},
-	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux},
-	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux},
 }

@@ -116,6 +116,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	cfg.Argv = oci.Process.Args
 	cfg.Env = s.net.environ(oci.Process.Env)
 	cfg.Paths = candidates(oci.Process.Args[0], oci.Process.Env)
+	s.breakLayer(cfg)
 	return cfg, nil
 }
 

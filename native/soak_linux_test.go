@@ -225,7 +225,7 @@ func inventory(t *testing.T) map[string]string {
 func TestInventory(t *testing.T) {
 	before := inventory(t)
 	r := prepareStrict(t, t.TempDir())
-	f, err := os.CreateTemp("", fmt.Sprintf("sbxrun-%d-", os.Getpid()))
+	f, err := os.CreateTemp("", fmt.Sprintf("native-sbxrun-%d-", os.Getpid()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,6 +165,9 @@ func (f *fixture) wantUnchanged() {
 
 // environ is the environment that sbxrun and controls are run in.
 func (f *fixture) environ(more ...string) []string {
+	if breakLayer != "" {
+		more = append(more, "SBXRUN_BREAK="+breakLayer)
+	}
 	return append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + f.home, "LANG=C.UTF-8", "TERM=xterm", "XDG_CACHE_HOME=" + f.who.cache()}, more...)
 }
 

@@ -34,7 +34,7 @@ func processTests() []entry {
 		namespaces["setns "+ns+" of 1"] = "ok|EINVAL"
 	}
 	// One with CLONE_NEWUSER may need no privilege; by itself each other does.
-	unshares := map[string]string{"unshare NEWTIME": "ok"}
+	unshares := map[string]string{"unshare NEWTIME": "ok", "limit of user namespaces": ">=1"}
 
 	return []entry{
 		{
@@ -95,7 +95,7 @@ func processTests() []entry {
 		{
 			id: "P09", title: "make namespaces",
 			deny:     "EPERM",
-			want:     map[string]string{"clone3": "ENOSYS", "clone3 NEWUSER": "ENOSYS", "unshare NEWTIME": "EPERM|EINVAL"},
+			want:     map[string]string{"clone3": "ENOSYS", "clone3 NEWUSER": "ENOSYS", "unshare NEWTIME": "EPERM|EINVAL", "limit of user namespaces": "0"},
 			controls: []control{jailed(jail{want: unshares})},
 		},
 		{

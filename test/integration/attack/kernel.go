@@ -71,14 +71,18 @@ func k03(r *report) {
 func k05(r *report) {
 	dir := filepath.Join(r.arg("ws"), "mnt")
 	os.Mkdir(dir, 0o755)
-	d, tmpfs, none := bytePtr(dir), bytePtr("tmpfs"), bytePtr("")
+	// Of its own, because what the host has mounted below a directory keeps that
+	// from being bound without it.
+	source := filepath.Join(r.arg("ws"), "source")
+	os.Mkdir(source, 0o755)
+	d, tmpfs, none, src := bytePtr(dir), bytePtr("tmpfs"), bytePtr(""), bytePtr(source)
 	cwd := at(unix.AT_FDCWD)
 	r.call("mount", unix.SYS_MOUNT, tmpfs, d, tmpfs, 0, 0)
-	r.call("mount bind", unix.SYS_MOUNT, bytePtr("/tmp"), d, 0, unix.MS_BIND, 0)
+	r.call("mount bind", unix.SYS_MOUNT, src, d, 0, unix.MS_BIND, 0)
 	r.call("mount propagation", unix.SYS_MOUNT, 0, bytePtr("/"), 0, unix.MS_REC|unix.MS_PRIVATE, 0)
 	r.call("mount proc", unix.SYS_MOUNT, bytePtr("proc"), d, bytePtr("proc"), 0, 0)
 	r.call("umount2", unix.SYS_UMOUNT2, d, unix.MNT_DETACH)
-	tree := r.call("open_tree", unix.SYS_OPEN_TREE, cwd, bytePtr("/tmp"), unix.OPEN_TREE_CLONE)
+	tree := r.call("open_tree", unix.SYS_OPEN_TREE, cwd, src, unix.OPEN_TREE_CLONE)
 	r.call("move_mount", unix.SYS_MOVE_MOUNT, tree, none, cwd, d, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	fs := r.call("fsopen", unix.SYS_FSOPEN, tmpfs, 0)
 	r.call("fsconfig", unix.SYS_FSCONFIG, fs, unix.FSCONFIG_CMD_CREATE, 0, 0, 0)

@@ -288,6 +288,13 @@ func p09(r *report) {
 	r.cloned("neighbour: clone", 0)
 	threads(2)
 	r.got("neighbour: threads", "ok")
+	// The limit that holds should a filter not.
+	limit, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
+	if err != nil {
+		r.err("limit of user namespaces", err)
+	} else {
+		r.got("limit of user namespaces", strings.TrimSpace(string(limit)))
+	}
 }
 
 // cloned makes a process by clone(2) and records the call's errno.

@@ -1,0 +1,153 @@
+//go:build linux
+
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// breakLayer is the layer that the binary under test lacks, "" but in the runs
+// that TestBrokenLayers starts.
+var breakLayer = os.Getenv("SBXRUN_BREAK")
+
+// broken are layers that a build with the tag "broken" can go without, and the
+// tests of the battery that must notice. For each there is one that fails; the
+// whole battery would take an hour.
+var broken = []struct{ layer, ids string }{
+	{"seccomp", "P02 K05"},
+	{"landlock", "K14"},
+	{"capabilities", "P01"},
+	{"no_new_privs", "P02"},
+	{"root", "F02"},
+	{"masks", "F21"},
+	{"pid", "P14"}, // the second stage refuses to be: nothing runs, and the test sees that
+	{"net", "N02"},
+	{"limits", "P09"},
+	{"cgroup", "R10"},
+	{"descriptors", "V05"},
+	{"kill", "P07"},
+}
+
+// TestBrokenLayers is the test of the tests: with each layer taken away in turn,
+// the tests that are about it fail; with none taken away, by the same build, they
+// pass.
+func TestBrokenLayers(t *testing.T) {
+	if breakLayer != "" {
+		t.Skip("this is such a run")
+	}
+	bin := brokenPrograms(t)
+	w := whos[0]
+	var all []string
+	for _, b := range broken {
+		if b.layer == "cgroup" && w.noCgroup != "" {
+			t.Logf("cgroup: %s", w.noCgroup)
+			continue
+		}
+		all = append(all, strings.Fields(b.ids)...)
+		t.Run(b.layer, func(t *testing.T) {
+			t.Parallel()
+			out, err := battery(t, bin, b.layer, w, strings.Fields(b.ids))
+			if err == nil {
+				t.Fatalf("the tests pass without %s:\n%s", b.layer, out)
+			}
+			for id := range strings.FieldsSeq(b.ids) {
+				if !strings.Contains(out, "--- FAIL: TestBattery/"+id+"/"+w.name) {
+					t.Errorf("%s passes without %s:\n%s", id, b.layer, out)
+				}
+			}
+		})
+	}
+	t.Run("none", func(t *testing.T) {
+		t.Parallel()
+		if out, err := battery(t, bin, "", w, all); err != nil {
+			t.Errorf("the tests fail with all layers there: %v\n%s", err, out)
+		}
+	})
+}
+
+// battery runs tests of the battery in a process of its own.
+func battery(t *testing.T, bin, layer string, w who, ids []string) (string, error) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.timeout=5m", "-test.run=^TestBattery$/^("+strings.Join(ids, "|")+")$/^"+w.name+"$")
+	// All that it starts has this name in its command line.
+	dir, err := os.MkdirTemp(runDir, "broken-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "SBXRUN_TEST_BIN="+bin, "SBXRUN_BREAK="+layer)
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	if layer == "kill" {
+		// A sandbox that kills nobody has to be taken down by hand.
+		for range 10 {
+			for _, p := range processes(dir) {
+				var pid int
+				if fmt.Sscan(p, &pid); pid > 0 {
+					syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		for _, g := range deadGroups() {
+			os.Remove(strings.TrimPrefix(g, "cgroup "))
+		}
+	}
+	return string(out), err
+}
+
+// brokenPrograms is a directory of the programs that the tests use, of which
+// sbxrun is a build that can be broken.
+func brokenPrograms(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "bin")
+	if err := os.CopyFS(dir, os.DirFS(filepath.Dir(sbxrun))); err != nil {
+		t.Fatal(err)
+	}
+	built := filepath.Join(dir, "sbxrun-broken")
+	if _, err := os.Stat(built); err != nil {
+		if _, err := exec.LookPath("go"); err != nil {
+			t.Skip("no Go compiler here, and no sbxrun-broken among the programs")
+		}
+		cmd := exec.Command("go", "build", "-tags", "broken", "-o", built, "github.com/sbxrun/sbxrun/cmd/sbxrun")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("build: %v\n%s", err, out)
+		}
+	}
+	if err := os.Rename(built, filepath.Join(dir, "sbxrun")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestShippedIsNotBroken shows that no build but one with the tag can lose a
+// layer: it does not so much as hold the variable's name.
+func TestShippedIsNotBroken(t *testing.T) {
+	if breakLayer != "" {
+		t.Skip("this is a run of the other build")
+	}
+	contains := func(path string) bool {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Contains(b, []byte("SBXRUN_BREAK"))
+	}
+	if contains(sbxrun) {
+		t.Error("sbxrun knows SBXRUN_BREAK")
+	}
+	if !contains(filepath.Join(brokenPrograms(t), "sbxrun")) {
+		t.Error("the build that can be broken does not know SBXRUN_BREAK: this test shows nothing")
+	}
+}

@@ -11,6 +11,7 @@ const (
 	msgGo        uint32 = 0x5b0a0001 + iota // supervisor → stage: set up the rest and start the command
 	msgSignal                               // supervisor → stage: A is the signal for the command
 	msgTerminate                            // supervisor → stage: TERM and CONT to every process
+	msgKill                                 // supervisor → stage: KILL to every process, without a pid namespace
 	msgDone                                 // supervisor → stage: nothing is left to clean up
 	msgTerminal                             // stage → supervisor: SCM_RIGHTS carries the pty's master
 	msgFailed                               // stage → supervisor: A is which program, B the step, C the errno
@@ -57,7 +58,7 @@ func decode(b []byte) (message, error) {
 	switch m.Kind {
 	case msgTerminal, msgStarted, msgEnded:
 	case msgFailed:
-		if m.A > stageExec || m.C == 0 || m.C > 4095 {
+		if m.A > stageTree || m.C == 0 || m.C > 4095 {
 			return message{}, &ProtocolError{What: "malformed failure report"}
 		}
 	case msgExited:
@@ -92,4 +93,5 @@ const (
 	stageCommand               // the command's process, before execve
 	stageAfter                 // PID 1, after the command was executed
 	stageExec                  // execve itself
+	stageTree                  // what a stage without a pid namespace needs of the host
 )

@@ -240,6 +240,10 @@ func TestSignalAndKill(t *testing.T) {
 // supervisor is the process that TestSupervisorKilled kills.
 func supervisor(mode string) {
 	cfg := config("/bin/sh", "-c", `trap "" TERM; setsid sleep 1.2345 & sleep 1.2345 & echo up; wait; sleep 1.2345`)
+	mode, isTree := strings.CutSuffix(mode, " tree")
+	if isTree {
+		cfg.CloneFlags, cfg.Tree, cfg.Init = 0, true, &sys.Program{}
+	}
 	dir, err := unix.Open(os.Getenv("REEXEC_TEST_DIR"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		panic(err)
@@ -263,7 +267,7 @@ func supervisor(mode string) {
 // TestSupervisorKilled: nothing survives a supervisor that is SIGKILLed, and the
 // directories that it would have removed are removed.
 func TestSupervisorKilled(t *testing.T) {
-	for _, mode := range []string{"before go", "running"} {
+	for _, mode := range []string{"before go", "running", "before go tree", "running tree"} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
 			cmd := exec.Command("/proc/self/exe")
@@ -536,4 +540,86 @@ func TestSocket(t *testing.T) {
 	if after := openFDs(t); after > before {
 		t.Errorf("%d descriptors open, %d before", after, before)
 	}
+}
+
+// tree is a stage without any namespace.
+func tree(script string) *Config {
+	cfg := config("/bin/sh", "-c", script)
+	cfg.CloneFlags, cfg.Tree, cfg.Init = 0, true, &sys.Program{}
+	return cfg
+}
+
+// TestTree: without a pid namespace the end of the command is the end of all
+// that descends from it, daemons, stopped and deaf processes included, and of
+// nothing else.
+func TestTree(t *testing.T) {
+	neighbour := exec.Command("sleep", "60")
+	if err := neighbour.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { neighbour.Process.Kill(); neighbour.Wait() }()
+	mark := fmt.Sprintf("60.%d", os.Getpid())
+	for _, tt := range []struct {
+		script string
+		want   syscall.WaitStatus
+	}{
+		{"exit 0", 0},
+		{"exit 7", 7 << 8},
+		{"kill -TERM $$", syscall.WaitStatus(syscall.SIGTERM)},
+		{"(setsid sh -c 'sleep MARK & sleep MARK' &); trap '' TERM; sleep MARK & (sleep MARK & kill -STOP $!); sleep 0.1; exit 3", 3 << 8},
+		{"for i in 1 2 3 4 5; do (setsid setsid sh -c '(sleep MARK &) & sleep MARK' &) & done; sleep 0.1; exit 4", 4 << 8},
+	} {
+		exit, err := run(t, tree(strings.ReplaceAll(tt.script, "MARK", mark)))
+		if err != nil {
+			t.Errorf("%s: %v", tt.script, err)
+			continue
+		}
+		if exit.Status != tt.want {
+			t.Errorf("%s: status %#x, want %#x", tt.script, exit.Status, tt.want)
+		}
+		if left := running(mark); left != "" {
+			t.Errorf("%s: left behind: %s", tt.script, left)
+		}
+	}
+	if err := neighbour.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("a process of somebody else's is gone: %v", err)
+	}
+}
+
+func TestTreeKill(t *testing.T) {
+	mark := fmt.Sprintf("61.%d", os.Getpid())
+	c, err := Start(tree(strings.ReplaceAll("trap '' TERM; (setsid sleep MARK &); sleep MARK & while :; do sleep MARK; done", "MARK", mark)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Go(); err != nil {
+		t.Fatal(err)
+	}
+	for running(mark) == "" {
+		time.Sleep(time.Millisecond)
+	}
+	if err := c.Kill(); err != nil {
+		t.Error(err)
+	}
+	exit, err := c.Wait()
+	if err != nil || !exit.Status.Signaled() || exit.Status.Signal() != syscall.SIGKILL {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	if err := c.Close(true); err != nil {
+		t.Error(err)
+	}
+	if left := running(mark); left != "" {
+		t.Errorf("left behind: %s", left)
+	}
+}
+
+// running lists the processes that have a word in their command line.
+func running(mark string) string {
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range names {
+		if b, err := os.ReadFile(name); err == nil && strings.Contains(string(b), mark) && !strings.Contains(string(b), ".test") {
+			return name + " " + strings.ReplaceAll(string(b), "\x00", " ")
+		}
+	}
+	return ""
 }

@@ -19,6 +19,11 @@ type stage struct {
 	epilogue sys.Runnable // PID 1: closes what is the command's
 	finish   sys.Runnable // PID 1, after the report
 
+	// tree is 1 if there is no pid namespace; see Config.Tree. freeze is run
+	// before such a tree is killed.
+	tree   uintptr
+	freeze sys.Runnable
+
 	ctl uintptr // the socket to the supervisor
 
 	// For sockets that the supervisor asks for: what passes one, what says why
@@ -49,10 +54,17 @@ type stage struct {
 	cloneArgs sys.CloneArgs
 	request   request
 
+	children     [4096]byte // of this process, as /proc lists them
+	childrenAddr uintptr
+	childrenPath uintptr // C string
+
 	msgAddr, statusAddr, rusageAddr, pollsAddr, sigsetAddr, siginfoAddr, nowAddr, cloneAddr, selfAddr uintptr
 }
 
-const maxExecPaths = 128
+const (
+	atFDCWD      = ^uintptr(99) // AT_FDCWD, -100
+	maxExecPaths = 128
+)
 
 // job is one command. Like the stage it lives in the supervisor's heap, and the
 // stage reads and writes it there.
@@ -111,6 +123,7 @@ func (s *stage) bind() {
 	s.nowAddr = sys.Addr(&s.now)
 	s.cloneAddr = sys.Addr(&s.cloneArgs)
 	s.selfAddr = sys.Addr(s)
+	s.childrenAddr = sys.Addr(&s.children)
 	s.commandAddr = s.command.bind()
 	s.request.bind(s.msgAddr)
 }
@@ -127,12 +140,16 @@ func stageMain(arg uintptr) { (*stage)(sys.Pointer(arg)).main() }
 //go:nosplit
 //go:norace
 func (s *stage) main() {
-	// It is going to signal every process that it can see.
-	if pid, _ := sys.Raw(unix.SYS_GETPID, 0, 0, 0, 0, 0, 0); pid != 1 {
+	// It is going to signal every process that it can see, or else only what
+	// descends from it.
+	if pid, _ := sys.Raw(unix.SYS_GETPID, 0, 0, 0, 0, 0, 0); pid != 1 && s.tree == 0 {
 		s.exit(1)
 	}
 	if _, e := s.prologue.Run(&s.regs); e != 0 {
 		s.exit(1)
+	}
+	if s.tree != 0 {
+		s.adopt()
 	}
 	if n, e := s.init.Run(&s.regs); e != 0 {
 		s.fail(stageInit, n, e)
@@ -304,6 +321,11 @@ func (s *stage) serve(pid uintptr) {
 				s.terminate()
 			case msgSocket:
 				s.socket()
+			case msgKill:
+				if s.tree != 0 {
+					s.killTree()
+					return
+				}
 			}
 		}
 	}
@@ -345,6 +367,9 @@ func (s *stage) wait(sfd uintptr) {
 //go:nosplit
 //go:norace
 func (s *stage) terminate() {
+	if s.tree != 0 {
+		return // to this stage, every process is every process of the host
+	}
 	sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGTERM), 0, 0, 0, 0)
 	sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGCONT), 0, 0, 0, 0)
 }
@@ -389,6 +414,10 @@ func (s *stage) account() {
 //go:nosplit
 //go:norace
 func (s *stage) killAll() {
+	if s.tree != 0 {
+		s.killTree()
+		return
+	}
 	for {
 		// A fork may race the signal, so again until there is nobody left to
 		// signal: kill(2) of -1 fails with ESRCH then.
@@ -409,6 +438,85 @@ func (s *stage) killAll() {
 		if e == 0 {
 			s.account()
 		}
+	}
+}
+
+// adopt makes every orphan below this process its child, and finds out whether
+// it can list its children: by that they are killed.
+//
+//go:nosplit
+//go:norace
+func (s *stage) adopt() {
+	// prctl(PR_SET_CHILD_SUBREAPER, 1), Linux 3.4.
+	if _, e := sys.Raw(unix.SYS_PRCTL, unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0, 0); e != 0 {
+		s.fail(stageTree, 0, e)
+	}
+	// Who kills the supervisor's process group is not to kill this one with it.
+	sys.Raw(unix.SYS_SETSID, 0, 0, 0, 0, 0, 0)
+	fd, e := sys.Raw(unix.SYS_OPENAT, atFDCWD, s.childrenPath, unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		s.fail(stageTree, 1, e)
+	}
+	sys.Raw(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+}
+
+// killTree ends every process that descends from this one and waits until they
+// are gone. Whose parent died becomes a child of this process, so that children
+// are all that has to be killed, again and again; what forks faster than that is
+// for freeze to stop.
+//
+//go:nosplit
+//go:norace
+func (s *stage) killTree() {
+	s.freeze.Run(&s.regs) // what it cannot stop is killed one by one
+	for {
+		s.killChildren()
+		options := uintptr(unix.WALL)
+		for {
+			p, e := sys.Raw(unix.SYS_WAIT4, ^uintptr(0), s.statusAddr, options, s.rusageAddr, 0, 0)
+			if e == uintptr(syscall.ECHILD) {
+				return
+			}
+			if e != 0 || p == 0 {
+				break
+			}
+			s.account()
+			if p == s.command.pid {
+				s.msg.A = uint32(s.status)
+			}
+			options = unix.WALL | unix.WNOHANG
+		}
+	}
+}
+
+// killChildren kills the children of this process, or the first few hundred.
+// They are not waited for meanwhile, so that a number cannot be another's.
+//
+//go:nosplit
+//go:norace
+func (s *stage) killChildren() {
+	fd, e := sys.Raw(unix.SYS_OPENAT, atFDCWD, s.childrenPath, unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return
+	}
+	n, e := sys.Raw(unix.SYS_READ, fd, s.childrenAddr, uintptr(len(s.children)), 0, 0, 0)
+	sys.Raw(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
+	if e != 0 {
+		return
+	}
+	pid := uintptr(0)
+	for i := uintptr(0); i < n && i < uintptr(len(s.children)); i++ {
+		c := s.children[i]
+		if c >= '0' && c <= '9' {
+			pid = pid*10 + uintptr(c-'0')
+			continue
+		}
+		// 0 and 1 are no children, and kill(2) takes 0 for the whole group. A
+		// number that the end of the buffer cut short has no space after it.
+		if pid > 1 && c == ' ' {
+			sys.Raw(unix.SYS_KILL, pid, uintptr(unix.SIGKILL), 0, 0, 0, 0)
+		}
+		pid = 0
 	}
 }
 

@@ -18,6 +18,16 @@ type Config struct {
 	// CloneFlags are the namespaces to create (CLONE_NEW…).
 	CloneFlags uint64
 
+	// Tree runs the stage without a pid namespace, for commands that bring a
+	// sandbox of their own or restrict themselves. Everything that descends from
+	// the stage is then what it ends: it is their subreaper. Of processes that
+	// fork as fast as they are killed, only what Freeze stops comes to an end.
+	Tree bool
+
+	// Freeze runs before a Tree is killed: it keeps the tree from growing, by
+	// the cgroup. Steps that fail change nothing. It may be nil.
+	Freeze *sys.Program
+
 	// Init runs as PID 1 right after the clone, while the supervisor goes on;
 	// Start runs as PID 1 once the supervisor called Go; Command runs in the
 	// process that becomes the command; Finish runs as PID 1 when it has
@@ -91,10 +101,11 @@ type Exit struct {
 
 // Start clones the second stage. The command does not run before Go.
 //
-// A pid namespace is not optional: the stage ends a sandbox by signalling every
-// process that it can see.
+// Without Tree, a pid namespace is not optional: the stage ends a sandbox by
+// signalling every process that it can see.
 func Start(cfg *Config) (*Child, error) {
-	if cfg.CloneFlags&unix.CLONE_NEWPID == 0 || cfg.CloneFlags&unix.CLONE_NEWUSER == 0 {
+	const both = unix.CLONE_NEWPID | unix.CLONE_NEWUSER
+	if have := cfg.CloneFlags & both; have != both && !(cfg.Tree && have == 0 && cfg.MaxJobs == 0) {
 		return nil, errors.New("reexec: no pid and user namespace")
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -108,6 +119,10 @@ func Start(cfg *Config) (*Child, error) {
 
 	var mem sys.Program // only for the memory of what is handed to execve
 	mem.Grow(8, argBytes(cfg.Paths, cfg.Argv, cfg.Env))
+	if cfg.Tree {
+		st.tree = 1
+		st.childrenPath = mem.Addr(childrenFile)
+	}
 	var serving *jobs
 	if cfg.MaxJobs > 0 {
 		serving = newJobs(cfg.MaxJobs)
@@ -158,6 +173,9 @@ func Start(cfg *Config) (*Child, error) {
 	st.init, st.start = cfg.Init.Runnable(), cfg.Start.Runnable()
 	if cfg.Finish != nil {
 		st.finish = cfg.Finish.Runnable()
+	}
+	if cfg.Freeze != nil {
+		st.freeze = cfg.Freeze.Runnable()
 	}
 
 	var pidfd int32 = -1
@@ -345,6 +363,10 @@ func appendCloseOthers(p *sys.Program, keep []int) {
 	p.Call(0, step, unix.SYS_CLOSE_RANGE, sys.Imm(next), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
 }
 
+// childrenFile lists the children of the process that opens it, if that has one
+// thread; CONFIG_PROC_CHILDREN, Linux 4.2. See proc_tid_children(5).
+const childrenFile = "/proc/thread-self/children"
+
 // Pid is the stage's pid in the caller's pid namespace.
 func (c *Child) Pid() int { return c.pid }
 
@@ -356,11 +378,16 @@ func (c *Child) Signal(sig syscall.Signal) error {
 	return c.send(message{Kind: msgSignal, A: uint32(sig)})
 }
 
-// Terminate sends SIGTERM, then SIGCONT, to every process in the sandbox.
+// Terminate sends SIGTERM, then SIGCONT, to every process in the sandbox. A stage
+// without a pid namespace does nothing: see [Config.Tree].
 func (c *Child) Terminate() error { return c.send(message{Kind: msgTerminate}) }
 
 // Kill ends the stage and with it every process in its pid namespace, by pidfd.
+// A stage without one is asked to kill, and reports how the command ended.
 func (c *Child) Kill() error {
+	if c.cfg.Tree {
+		return c.send(message{Kind: msgKill})
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -490,6 +517,11 @@ func (c *Child) failed(m message, command *sys.Program) error {
 		e.Stage, step = "init", sys.Step{Name: "supervise"}
 	case stageExec:
 		return &ExecError{Errno: e.Errno}
+	case stageTree:
+		e.Stage, step = "init", sys.Step{Name: "prctl", Path: "PR_SET_CHILD_SUBREAPER"}
+		if e.Index == 1 {
+			step = sys.Step{Name: "openat", Path: childrenFile}
+		}
 	}
 	e.Step, e.Path = step.Name, step.Path
 	return e

@@ -98,7 +98,7 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 	}
 	var files []*os.File
 	if spec.Terminal {
-		master, slave, err := openPty()
+		master, slave, err := openPty(spec.ConsoleSize)
 		if err != nil {
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"syscall"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -43,6 +44,6 @@ func awaitExit(pid int) {
 func signalDescendants(syscall.Signal) {}
 func sweepDescendants()                {}
 
-func openPty() (master, slave *os.File, err error) {
+func openPty(*specs.Box) (master, slave *os.File, err error) {
 	return nil, nil, &driver.UnsupportedError{Driver: Name, Rules: []string{"process.terminal: true"}}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/rlimit"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -46,7 +47,7 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 			no(len(c.Bounding)+len(c.Effective)+len(c.Inheritable)+len(c.Permitted)+len(c.Ambient) != 0, "oci.process.capabilities")
 		}
 		for _, r := range pr.Rlimits {
-			if _, ok := rlimitNumber(r.Type); !ok {
+			if _, ok := rlimit.Number(r.Type); !ok {
 				no(true, "oci.process.rlimits."+r.Type)
 			}
 		}
@@ -167,20 +168,6 @@ func contradiction(p *policy.Policy) error {
 			Fix: "the profile requires what another setting switches off; a profile of its own can say otherwise"}
 	}
 	return nil
-}
-
-// rlimitNumber returns the number of a resource of setrlimit(2), which is the
-// same on every architecture that this driver is built for.
-func rlimitNumber(name string) (int, bool) {
-	for i, n := range [...]string{
-		"CPU", "FSIZE", "DATA", "STACK", "CORE", "RSS", "NPROC", "NOFILE",
-		"MEMLOCK", "AS", "LOCKS", "SIGPENDING", "MSGQUEUE", "NICE", "RTPRIO", "RTTIME",
-	} {
-		if name == "RLIMIT_"+n {
-			return i, true
-		}
-	}
-	return 0, false
 }
 
 func itoa(i int) string { return strconv.Itoa(i) }

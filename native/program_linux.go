@@ -8,6 +8,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/rlimit"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
@@ -161,8 +162,8 @@ func (s *starter) append(c *command) {
 		landlock.AppendRestrict(p, c.ruleset)
 	}
 	descriptors(p, c.stdio, c.sources, c.slave)
-	rlimits(p, c.process.Rlimits)
-	rlimits(p, s.limits)
+	rlimit.Append(p, c.process.Rlimits)
+	rlimit.Append(p, s.limits)
 	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
 	// kernel without keys.
 	p.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
@@ -268,29 +269,6 @@ func descriptors(p *sys.Program, streams []stream, sources []sys.Value, slave sy
 		p.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, src[i], sys.Imm(i), sys.Imm(0))
 	}
 	p.Call(0, sys.Step{Name: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
-}
-
-func rlimits(p *sys.Program, list []specs.POSIXRlimit) {
-	for _, r := range list {
-		n, ok := rlimitNumber(r.Type)
-		if !ok {
-			continue // refused by check
-		}
-		want := &unix.Rlimit{Cur: r.Soft, Max: r.Hard}
-		if r.Type == "RLIMIT_CORE" && r.Hard == 0 {
-			// 0 does not keep a core from a handler that core_pattern pipes
-			// to; 1 does, and is too little for a file. See core(5) and
-			// do_coredump in fs/coredump.c.
-			want.Cur, want.Max = 1, 1
-		}
-		// A limit that the caller itself is under can only be lowered.
-		var own unix.Rlimit
-		if unix.Getrlimit(n, &own) == nil {
-			want.Max = min(want.Max, own.Max)
-			want.Cur = min(want.Cur, want.Max)
-		}
-		p.Call(0, sys.Step{Name: "prlimit64", Path: r.Type}, unix.SYS_PRLIMIT64, sys.Imm(0), sys.Imm(n), sys.Ptr(p, want), sys.Imm(0))
-	}
 }
 
 // filter installs the system call filter, as the last step before execve: what

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/bwrap"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
@@ -15,30 +16,35 @@ import (
 // drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func drivers(f *facts) []driver.Driver {
-	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, hostDriver(f)}
+	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, bwrap.Driver{}, hostDriver(f)}
 }
 
-// fit sets a driver up for one run: a native driver needs the compiler for a
-// filter that is not built in, and reads no counts that nobody will see.
+// fit sets a driver up for one run: what compiles a filter that is not built in,
+// and for the native driver the caller's own proxy, and that it reads no counts
+// that nobody will see.
 func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Driver {
-	n, ok := d.(native.Driver)
-	if !ok {
-		return d
-	}
-	n.Frugal = frugal
 	p := r.Policy
-	if p.Egress.Mode == policy.EgressProxy {
-		n.Upstream, n.NoProxy = environ("HTTPS_PROXY"), environ("NO_PROXY")
-	}
+	compiler, cache := "", ""
 	if p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
 		if exe, err := os.Executable(); err == nil {
-			n.SeccompCompiler = filepath.Join(filepath.Dir(exe), "sbxrun-seccomp")
+			compiler = filepath.Join(filepath.Dir(exe), "sbxrun-seccomp")
 		}
 		if dir := cacheHome(f); dir != "" {
-			n.CacheDir = filepath.Join(dir, "sbxrun", "seccomp")
+			cache = filepath.Join(dir, "sbxrun", "seccomp")
 		}
 	}
-	return n
+	switch d := d.(type) {
+	case native.Driver:
+		d.Frugal, d.SeccompCompiler, d.CacheDir = frugal, compiler, cache
+		if p.Egress.Mode == policy.EgressProxy {
+			d.Upstream, d.NoProxy = environ("HTTPS_PROXY"), environ("NO_PROXY")
+		}
+		return d
+	case bwrap.Driver:
+		d.SeccompCompiler, d.CacheDir = compiler, cache
+		return d
+	}
+	return d
 }
 
 // environ is a variable that programs know in both cases, the small one first

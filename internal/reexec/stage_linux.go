@@ -63,6 +63,7 @@ type stage struct {
 
 const (
 	atFDCWD      = ^uintptr(99) // AT_FDCWD, -100
+	freezeAfter  = 8 // rounds: what is not dead by then forks faster than it is killed
 	maxExecPaths = 128
 )
 
@@ -468,8 +469,10 @@ func (s *stage) adopt() {
 //go:nosplit
 //go:norace
 func (s *stage) killTree() {
-	s.freeze.Run(&s.regs) // what it cannot stop is killed one by one
-	for {
+	for round := 0; ; round++ {
+		if round == freezeAfter {
+			s.freeze.Run(&s.regs) // what it cannot stop is killed one by one
+		}
 		s.killChildren()
 		options := uintptr(unix.WALL)
 		for {

@@ -24,7 +24,7 @@ type Config struct {
 	// fork as fast as they are killed, only what Freeze stops comes to an end.
 	Tree bool
 
-	// Freeze runs before a Tree is killed: it keeps the tree from growing, by
+	// Freeze runs when a Tree is hard to kill: it keeps the tree from growing, by
 	// the cgroup. Steps that fail change nothing. It may be nil.
 	Freeze *sys.Program
 

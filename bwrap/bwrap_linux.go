@@ -1,0 +1,389 @@
+package bwrap
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
+	"github.com/sbxrun/sbxrun/mounts"
+	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/seccomp"
+)
+
+// find returns bubblewrap's absolute path.
+func (d Driver) find() (string, error) {
+	path := d.Path
+	if path == "" {
+		var err error
+		if path, err = exec.LookPath("bwrap"); err != nil || !filepath.IsAbs(path) {
+			return "", &driver.UnavailableError{What: "driver " + Name, Cause: "there is no bwrap in PATH", Fix: "install bubblewrap (Debian: apt-get install bubblewrap)"}
+		}
+	}
+	return path, nil
+}
+
+// Version is what bwrap --version says.
+func (d Driver) Version() string {
+	path, err := d.find()
+	if err != nil {
+		return ""
+	}
+	out, err := exec.Command(path, "--version").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// parseVersion reads "bubblewrap 0.8.0".
+func parseVersion(s string) (major, minor int, ok bool) {
+	s, ok = strings.CutPrefix(s, "bubblewrap ")
+	a, rest, _ := strings.Cut(s, ".")
+	b, _, _ := strings.Cut(rest, ".")
+	major, err := strconv.Atoi(a)
+	minor, err2 := strconv.Atoi(b)
+	return major, minor, ok && err == nil && err2 == nil
+}
+
+// options finds out what this bubblewrap can be told.
+func (d Driver) options() (path string, o Options, err error) {
+	if path, err = d.find(); err != nil {
+		return "", o, err
+	}
+	version := d.Version()
+	major, minor, ok := parseVersion(version)
+	if !ok || major == 0 && minor < 7 {
+		return "", o, &driver.UnavailableError{What: "driver " + Name, Cause: "it needs bubblewrap 0.7 or later, and " + path + " is " + strconv.Quote(version),
+			Fix: "install a newer bubblewrap"}
+	}
+	o.DisableUserns = major > 0 || minor >= 8
+	return path, o, nil
+}
+
+// Available runs bubblewrap's own --version in an empty sandbox.
+func (d Driver) Available(ctx context.Context) error {
+	path, _, err := d.options()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, path, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "--", path, "--version")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return &driver.UnavailableError{What: "driver " + Name, Cause: "bubblewrap cannot make a sandbox here", Err: errors.New(strings.TrimSpace(string(out))),
+			Fix: "allow it user namespaces and mounts; see sbxrun doctor"}
+	}
+	return nil
+}
+
+// Check lowers the policy against the host's files.
+func (d Driver) Check(p *policy.Policy) error {
+	if err := check(p); err != nil {
+		return err
+	}
+	_, err := lower(p, "", Options{}, 0)
+	return err
+}
+
+// lower lowers a policy on this host.
+func lower(p *policy.Policy, filter string, o Options, first int) (*lowered, error) {
+	tree, err := native.Tree(p, native.HostFS{})
+	if err != nil {
+		return nil, named(err)
+	}
+	ops, err := tree.Ops()
+	if err != nil {
+		return nil, err
+	}
+	// What is optional, and not there, bubblewrap would stumble over.
+	keep := *tree
+	keep.Entries = nil
+	for _, e := range tree.Entries {
+		if e.Optional {
+			if at, ok := HostPath(ops, e.Target); ok {
+				if _, err := os.Lstat(at); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+					continue
+				}
+			} else if within(e.Target, "/proc") {
+				if _, err := os.Lstat(e.Target); err != nil {
+					continue
+				}
+			}
+		}
+		keep.Entries = append(keep.Entries, e)
+	}
+	out, err := Args(p, &keep, filter, first, o)
+	if err != nil {
+		return nil, err
+	}
+	return &lowered{out, ops}, nil
+}
+
+type lowered struct {
+	*Lowered
+	ops []mounts.Op
+}
+
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+// named gives an error of the lowering that is shared this driver's name.
+func named(err error) error {
+	var u *driver.UnsupportedError
+	if errors.As(err, &u) {
+		u.Driver = Name
+	}
+	var s *driver.SetupError
+	if errors.As(err, &s) {
+		s.Driver = Name
+	}
+	return err
+}
+
+// Start runs the policy's command by bubblewrap.
+func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+	if err := check(p); err != nil {
+		return nil, err
+	}
+	path, o, err := d.options()
+	if err != nil {
+		return nil, err
+	}
+	var filter seccomp.Program
+	fix := ""
+	switch {
+	case p.Seccomp != "":
+		filter, err = seccomp.Builtin(p.Seccomp)
+	case p.OCI.Linux.Seccomp != nil:
+		if filter, err = seccomp.Custom(ctx, p.OCI.Linux.Seccomp, d.CacheDir, d.SeccompCompiler); errors.Is(err, seccomp.ErrNoCompiler) {
+			fix = "a seccomp profile of your own needs sbxrun-seccomp beside sbxrun: make build"
+		}
+	}
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err, Fix: fix}
+	}
+	first := supervisor.FirstFile(stdio)
+	// Before what the policy needs come the options and the status.
+	low, err := lower(p, filter.Filter, o, first+2)
+	if err != nil {
+		return nil, err
+	}
+	if err := lookup(p, low.ops); err != nil {
+		return nil, err
+	}
+
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	file := func(content string) error {
+		f, err := memfile(content)
+		if err == nil {
+			files = append(files, f)
+		}
+		return err
+	}
+	if err := file(strings.Join(low.Args, "\x00") + "\x00"); err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	files = append(files, w)
+	for _, content := range low.Data {
+		if err := file(content); err != nil {
+			r.Close()
+			return nil, &driver.SetupError{Driver: Name, Err: err}
+		}
+	}
+	st := &status{r: r, done: make(chan struct{})}
+	argv := append([]string{"bwrap", "--args", strconv.Itoa(first), "--json-status-fd", strconv.Itoa(first + 1), "--"}, p.OCI.Process.Args...)
+	proc, err := supervisor.Start(ctx, &supervisor.Config{
+		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
+		Paths: []string{path}, Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Dir: "/",
+		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true,
+		Signal:    func(_ int, sig syscall.Signal) error { return st.signal(sig) },
+		Terminate: func(int) error { return st.terminate() },
+		Ended: func(s *driver.Status, err error) (*driver.Status, error) {
+			return st.ended(s, err, p.OCI.Process.Args[0])
+		},
+	})
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	go st.read()
+	return proc, nil
+}
+
+// lookup reports a command that is certain not to be there, or not to be
+// executable: bubblewrap would say so only in words.
+func lookup(p *policy.Policy, ops []mounts.Op) error {
+	found := error(syscall.ENOENT)
+	for _, c := range candidates(p.OCI.Process) {
+		at, ok := HostPath(ops, c)
+		if !ok {
+			if inside(ops, c) {
+				return nil // private, or the sandbox's own: who knows
+			}
+			continue
+		}
+		fi, err := os.Stat(at)
+		switch {
+		case err != nil && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)):
+		case err != nil:
+			return nil
+		case fi.IsDir() || fi.Mode()&0o111 == 0:
+			found = syscall.EACCES
+		default:
+			return nil
+		}
+	}
+	return &driver.CommandError{Command: p.OCI.Process.Args[0], Err: found}
+}
+
+// inside reports whether a path is in storage of the sandbox's own.
+func inside(ops []mounts.Op, target string) bool {
+	for i := range ops {
+		switch ops[i].Kind {
+		case mounts.Scratch, mounts.Tmpfs, mounts.Proc, mounts.File:
+			if within(target, ops[i].Target) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// memfile is a file in memory that is read from its start.
+func memfile(content string) (*os.File, error) {
+	fd, err := unix.MemfdCreate("bwrap", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "memfd")
+	if _, err := f.WriteString(content); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if _, err := f.Seek(0, 0); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// status is what bubblewrap writes to --json-status-fd: an object with child-pid
+// once the sandbox's process 1 exists, and one with exit-code if the command was
+// executed.
+type status struct {
+	r    *os.File
+	done chan struct{} // closed when there is no more
+
+	mu   sync.Mutex
+	text []byte
+}
+
+func (s *status) read() {
+	defer close(s.done)
+	defer s.r.Close()
+	buf := make([]byte, 512)
+	for {
+		n, err := s.r.Read(buf)
+		s.mu.Lock()
+		if len(s.text) < 1<<16 {
+			s.text = append(s.text, buf[:n]...)
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// report is the objects that were written so far, in one.
+type report struct {
+	Pid  int  `json:"child-pid"`
+	Exit *int `json:"exit-code"`
+}
+
+func (s *status) get() report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return parseReport(s.text)
+}
+
+func parseReport(text []byte) report {
+	var r report
+	for d := json.NewDecoder(bytes.NewReader(text)); ; {
+		if d.Decode(&r) != nil {
+			return r
+		}
+	}
+}
+
+// patience bounds how long a signal waits for the command to come into being.
+const patience = 2 * time.Second
+
+// await waits for the sandbox's process 1, and for its first child.
+func (s *status) await() (init, command int) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if init = s.get().Pid; init > 1 {
+			if c := supervisor.Children(init); len(c) > 0 {
+				return init, c[0]
+			}
+		}
+		select {
+		case <-s.done:
+			return 0, 0
+		default:
+		}
+	}
+	return 0, 0
+}
+
+func (s *status) signal(sig syscall.Signal) error {
+	init, command := s.await()
+	if command == 0 {
+		return syscall.ESRCH
+	}
+	return supervisor.SignalChild(init, command, sig)
+}
+
+func (s *status) terminate() error {
+	init, _ := s.await()
+	if init == 0 {
+		return syscall.ESRCH
+	}
+	return supervisor.SignalBelow(init, syscall.SIGTERM, syscall.SIGCONT)
+}
+
+// ended tells bubblewrap's own failures from the command's.
+func (s *status) ended(st *driver.Status, err error, command string) (*driver.Status, error) {
+	<-s.done
+	if err != nil || s.get().Exit != nil || st.Signal != 0 {
+		// A signal: bubblewrap was killed with all the rest.
+		return st, err
+	}
+	if s.get().Pid != 0 && st.OOMKilled {
+		st.Signal = syscall.SIGKILL // its process 1 was, before it could tell
+		return st, nil
+	}
+	return nil, &driver.SetupError{Driver: Name, Err: errors.New("bubblewrap could not build the sandbox, or not execute " + strconv.Quote(command) + " in it; it said why on the command's stderr"),
+		Fix: "check that the command and its interpreter are visible inside"}
+}

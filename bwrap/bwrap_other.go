@@ -1,0 +1,28 @@
+//go:build !linux
+
+package bwrap
+
+import (
+	"context"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+func unavailable() error {
+	return &driver.UnavailableError{What: "driver " + Name, Cause: "bubblewrap is made of Linux namespaces", Fix: "use another driver; see sbxrun driver list"}
+}
+
+// Available reports that the driver needs Linux.
+func (Driver) Available(context.Context) error { return unavailable() }
+
+// Version returns "".
+func (Driver) Version() string { return "" }
+
+// Check reports what bubblewrap could not be told.
+func (Driver) Check(p *policy.Policy) error { return check(p) }
+
+// Start reports that the driver needs Linux.
+func (Driver) Start(context.Context, *policy.Policy, driver.Stdio) (driver.Process, error) {
+	return nil, unavailable()
+}

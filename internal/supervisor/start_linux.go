@@ -1,0 +1,522 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/rlimit"
+	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Config is what a driver wants to be run.
+type Config struct {
+	Driver string
+	Policy *policy.Policy
+
+	// Layers are those that the driver gives this run, but for cgroup limits,
+	// which are added here.
+	Layers policy.Layers
+
+	// Paths are what execve(2) is tried with, in order. Dir is where it is run,
+	// "" is the caller's directory.
+	Paths, Argv, Env []string
+	Dir              string
+
+	// Stdio are the command's descriptors; Files follow them, for the program
+	// itself. FirstFile says which numbers they get.
+	Stdio driver.Stdio
+	Files []*os.File
+
+	// Terminal gives the program a new terminal for its first three
+	// descriptors, and makes it the controlling one.
+	Terminal bool
+
+	// Without are controllers whose limits the driver enforces by other means.
+	Without cgroups.Controllers
+
+	// Overhead is how many processes of the program's own are in the cgroup
+	// beside the command and its children.
+	Overhead int64
+
+	// Rlimits applies the policy's resource limits to the program, and so to
+	// all that it starts.
+	Rlimits bool
+
+	// Init and Restrict append to what the stage does first, and to what the
+	// program's process does right before its descriptors are put in place;
+	// Last comes after all else. They may be nil.
+	Init, Restrict, Last func(p *sys.Program)
+
+	// Hold are descriptors that Init's or Restrict's calls use.
+	Hold []int
+
+	// Signal and Terminate reach the command, and every process of the sandbox;
+	// stage is the pid above them. Nil is the program itself, and all below
+	// the stage.
+	Signal    func(stage int, sig syscall.Signal) error
+	Terminate func(stage int) error
+
+	// Ended makes the status of what the program's exit means. It may replace
+	// the error. Nil leaves both as they are.
+	Ended func(*driver.Status, error) (*driver.Status, error)
+
+	// Clean is called once nothing is left, also when Start fails.
+	Clean func()
+
+	// Explain turns a step that failed into an error with cause and fix, or
+	// returns nil if it knows of none. It may be nil.
+	Explain func(*reexec.StepError) error
+}
+
+// FirstFile is the number of the first of Config.Files.
+func FirstFile(stdio driver.Stdio) int { return 3 + len(stdio.Extra) }
+
+// Start runs the program. Nothing is left behind when it returns an error.
+func Start(ctx context.Context, c *Config) (driver.Process, error) {
+	s := &starter{Config: c, layers: c.Layers, begin: monotonic()}
+	proc, err := s.start(ctx)
+	if err != nil {
+		s.release()
+		if c.Clean != nil {
+			c.Clean()
+		}
+		return nil, err
+	}
+	return proc, nil
+}
+
+type starter struct {
+	*Config
+	layers   policy.Layers
+	degraded policy.Layers
+	begin    int64
+
+	group  *cgroups.Group
+	limits []specs.POSIXRlimit // in place of cgroup limits
+	pty    *os.File
+	slave  *os.File
+	null   *os.File
+}
+
+func (s *starter) release() {
+	if s.group != nil {
+		s.group.Remove()
+		s.group.Close()
+	}
+	for _, f := range []*os.File{s.pty, s.slave, s.null} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+func (s *starter) setup(err error) error {
+	return &driver.SetupError{Driver: s.Driver, Err: err}
+}
+
+func (s *starter) start(ctx context.Context) (driver.Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.degraded = s.Policy.Degrade &^ s.Policy.Require &^ s.Layers &^ policy.LayerCgroup
+	if missing := driver.Wanted(s.Policy) &^ s.Layers &^ policy.LayerCgroup; missing != 0 {
+		// Check refused it already where the driver never has it.
+		return nil, &driver.UnavailableError{What: "layer " + missing.String(), Cause: "driver " + s.Driver + " cannot have it on this host",
+			Fix: "go without it: --allow-degraded " + ShortLayer(missing)}
+	}
+	files, err := s.files()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.prepareCgroup(); err != nil {
+		return nil, err
+	}
+	cfg := s.programs(files)
+	child, err := reexec.Start(cfg)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	if s.Stdio.Starting != nil {
+		s.Stdio.Starting()
+	}
+	if s.group != nil {
+		if err := s.group.Create(); err != nil {
+			child.Close(false)
+			return nil, s.setup(err)
+		}
+	}
+	if err := child.Go(); err != nil && !errors.Is(err, syscall.ESRCH) {
+		child.Close(false)
+		return nil, s.setup(err)
+	}
+	proc := &process{starter: s, child: child}
+	if s.slave != nil {
+		s.slave.Close()
+		s.slave = nil
+	}
+	if s.null != nil {
+		s.null.Close()
+		s.null = nil
+	}
+	return proc, nil
+}
+
+// files are what becomes descriptors 0, 1, 2, ….
+func (s *starter) files() ([]int, error) {
+	var fds []int
+	var err error
+	if s.Terminal {
+		if s.pty, s.slave, err = openPty(s.Policy.OCI.Process.ConsoleSize); err != nil {
+			return nil, s.setup(err)
+		}
+	}
+	for i, f := range append([]*os.File{s.Stdio.Stdin, s.Stdio.Stdout, s.Stdio.Stderr}, s.Stdio.Extra...) {
+		if s.Terminal && i < 3 {
+			f = s.slave
+		}
+		if f == nil {
+			if s.null == nil {
+				if s.null, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+					return nil, s.setup(err)
+				}
+			}
+			f = s.null
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return nil, s.setup(&os.PathError{Op: "fstat", Path: "descriptor " + strconv.Itoa(i), Err: err})
+		}
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			// openat(2) from a directory leads anywhere on the host.
+			return nil, &driver.SetupError{Driver: s.Driver, Err: &os.PathError{Op: "pass", Path: "descriptor " + strconv.Itoa(i), Err: syscall.EISDIR},
+				Fix: "a directory as a standard stream would open the host's file system to the command"}
+		}
+		fds = append(fds, int(f.Fd()))
+	}
+	for _, f := range s.Files {
+		fds = append(fds, int(f.Fd()))
+	}
+	return fds, nil
+}
+
+// prepareCgroup opens the directories above the run's cgroup.
+func (s *starter) prepareCgroup() error {
+	if s.Policy.OCI.Linux == nil || s.Policy.OCI.Linux.Resources == nil {
+		return nil
+	}
+	r := *s.Policy.OCI.Linux.Resources
+	if s.Without.Has(cgroups.Memory) {
+		r.Memory = nil
+	}
+	if s.Without.Has(cgroups.CPU) {
+		r.CPU = nil
+	}
+	switch {
+	case s.Without.Has(cgroups.Pids):
+		r.Pids = nil
+	case r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 && s.Overhead > 0:
+		limit := *r.Pids.Limit + s.Overhead
+		r.Pids = &specs.LinuxPids{Limit: &limit}
+	}
+	limits, err := cgroups.LimitsOf(&r)
+	if err != nil {
+		return &policy.InvalidError{Field: "limits", Value: err.Error(), Want: "a value in range"}
+	}
+	if limits.Controllers()&cgroups.Limiting == 0 {
+		return nil
+	}
+	layout, err := cgroups.Read()
+	if err == nil {
+		s.group, err = cgroups.Prepare(layout, &r)
+	}
+	var missing *cgroups.MissingError
+	switch {
+	case err == nil:
+	case errors.As(err, &missing):
+		if e := s.missing(missing, &r); e != nil {
+			return e
+		}
+	default:
+		return s.setup(err)
+	}
+	if s.group.Controllers() == 0 {
+		s.group.Close()
+		s.group = nil
+		return nil
+	}
+	s.layers |= controllerLayers(s.group.Controllers())
+	return nil
+}
+
+// missing decides whether the run may go on without limits that no cgroup can
+// hold here, and puts resource limits in their place where there are any.
+func (s *starter) missing(e *cgroups.MissingError, r *specs.LinuxResources) error {
+	layers := controllerLayers(e.Controllers())
+	if s.Policy.Degrade&^s.Policy.Require&layers != layers {
+		fix := e.Missing[0].Fix
+		if fix != "" {
+			fix += "; or "
+		}
+		return &driver.UnavailableError{What: "layer " + layers.String(), Cause: e.Missing[0].Cause,
+			Fix: fix + "go without it: --allow-degraded " + ShortLayer(layers)}
+	}
+	s.degraded |= layers
+	add := func(name string, v int64) {
+		s.limits = append(s.limits, specs.POSIXRlimit{Type: name, Soft: uint64(v), Hard: uint64(v)})
+		s.layers |= policy.LayerRlimits
+	}
+	if layers.Has(policy.LayerCgroupMemory) && r.Memory != nil && r.Memory.Limit != nil {
+		// Of each process; private writable memory, see getrlimit(2).
+		add("RLIMIT_DATA", *r.Memory.Limit)
+	}
+	// RLIMIT_NPROC would count what the caller has running elsewhere, where
+	// there is no user namespace: it is left alone.
+	return nil
+}
+
+func controllerLayers(c cgroups.Controllers) policy.Layers {
+	var l policy.Layers
+	if c.Has(cgroups.Memory) {
+		l |= policy.LayerCgroupMemory
+	}
+	if c.Has(cgroups.CPU) {
+		l |= policy.LayerCgroupCPU
+	}
+	if c.Has(cgroups.Pids) {
+		l |= policy.LayerCgroupPids
+	}
+	return l
+}
+
+// programs writes what the stage and the program's process do.
+func (s *starter) programs(fds []int) *reexec.Config {
+	init, start, cmd, freeze := &sys.Program{}, &sys.Program{}, &sys.Program{}, &sys.Program{}
+	cfg := &reexec.Config{Tree: true, Init: init, Start: start, Command: cmd, Freeze: freeze, Paths: s.Paths, Argv: s.Argv, Env: s.Env}
+	cfg.Keep = append(append(cfg.Keep, fds...), s.Hold...)
+	if s.Init != nil {
+		s.Init(init)
+	}
+	start.ReserveRegs(init)
+	if s.group != nil {
+		for _, slot := range s.group.Parents() {
+			cfg.Keep = append(cfg.Keep, slot.ParentFD)
+			cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
+			if slot.V2 {
+				cfg.Cgroup = start.NewReg()
+				start.Call(cfg.Cgroup, sys.Step{Name: "openat", Path: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), start.Str(slot.Name),
+					sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+			}
+		}
+	}
+	cmd.ReserveRegs(start)
+	fd := cmd.NewReg()
+	if s.group != nil {
+		for _, slot := range s.group.Parents() {
+			if slot.V2 {
+				put(freeze, slot.ParentFD, slot.Name+"/cgroup.kill", "1")
+				continue
+			}
+			// "0" is the writer.
+			step := sys.Step{Name: "join", Path: "cgroup"}
+			cmd.Call(fd, step, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), cmd.Str(slot.Name+"/tasks"), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+			cmd.Call(0, step, unix.SYS_WRITE, fd.Value(), cmd.Data("0"), sys.Imm(1))
+			// What forks faster than it is killed can fork no more.
+			put(freeze, slot.ParentFD, slot.Name+"/pids.max", "0")
+		}
+	}
+	cmd.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	if s.slave != nil {
+		cmd.Call(0, sys.Step{Name: "ioctl", Path: "TIOCSCTTY"}, unix.SYS_IOCTL, sys.Imm(int(s.slave.Fd())), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
+	}
+	if s.Dir != "" {
+		cmd.Call(0, sys.Step{Name: "chdir", Path: s.Dir}, unix.SYS_CHDIR, cmd.Str(s.Dir))
+	}
+	if os.Geteuid() == 0 {
+		// Root's supplementary groups are none of the command's. EPERM: root of
+		// a user namespace that may not.
+		cmd.Call(0, sys.Step{Name: "setgroups"}, unix.SYS_SETGROUPS, sys.Imm(0), sys.Imm(0)).Allow(unix.EPERM)
+	}
+	// A session keyring of its own; see keyctl(2). ENOSYS: a kernel without
+	// keys; EPERM: a container that filters the call.
+	keyring := cmd.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0))
+	if errno := keyctlFiltered(); errno != 0 {
+		keyring.Allow(errno)
+	} else {
+		keyring.Allow(unix.ENOSYS)
+	}
+	if s.Restrict != nil {
+		s.Restrict(cmd)
+	}
+	place(cmd, fds)
+	if s.Rlimits {
+		rlimit.Append(cmd, s.Policy.OCI.Process.Rlimits)
+	}
+	rlimit.Append(cmd, s.limits)
+	// The stage has every signal blocked.
+	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
+	if s.Last != nil {
+		s.Last(cmd)
+	}
+	freeze.ReserveRegs(cmd)
+	return cfg
+}
+
+// keyctlFiltered is the errno that a container's filter has for keyctl(2), 0 if
+// it lets it through.
+func keyctlFiltered() syscall.Errno {
+	_, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
+	if err == unix.EPERM || err == unix.EACCES {
+		return unix.EPERM
+	}
+	return 0
+}
+
+// put writes a file of a cgroup; that it is not there changes nothing.
+func put(p *sys.Program, parent int, name, value string) {
+	fd := p.NewReg()
+	step := sys.Step{Name: "write", Path: name}
+	open := p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+	open.AllowSkip(unix.ENOENT, 2)
+	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data(value), sys.Imm(len(value)))
+	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
+}
+
+// place makes descriptors 0, 1, 2, … of the given ones and closes all others.
+// Each moves out of the way first, because one may sit where another goes.
+func place(p *sys.Program, fds []int) {
+	n := len(fds)
+	high := make([]sys.Value, n)
+	for i, fd := range fds {
+		// Known numbers from n on stay; the rest is duplicated to one of the
+		// numbers right above.
+		if fd >= n {
+			high[i] = sys.Imm(fd)
+			continue
+		}
+		r := p.NewReg()
+		p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, sys.Imm(fd), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
+		high[i] = r.Value()
+	}
+	for i := range fds {
+		p.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, high[i], sys.Imm(i), sys.Imm(0))
+	}
+	p.Call(0, sys.Step{Name: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
+}
+
+func (s *starter) explain(err error) error {
+	var step *reexec.StepError
+	if errors.As(err, &step) && s.Explain != nil {
+		if e := s.Explain(step); e != nil {
+			return e
+		}
+	}
+	return s.setup(err)
+}
+
+// process is a running program.
+type process struct {
+	*starter
+	child *reexec.Child
+	over  atomic.Bool // everything is gone: a pid may be another's
+}
+
+func (p *process) Pty() *os.File { return p.pty }
+
+func (p *process) Signal(sig syscall.Signal) error {
+	if p.starter.Signal == nil {
+		return p.child.Signal(sig)
+	}
+	if p.over.Load() {
+		return syscall.ESRCH
+	}
+	return p.starter.Signal(p.child.Pid(), sig)
+}
+
+func (p *process) Terminate() error {
+	if p.over.Load() {
+		return syscall.ESRCH
+	}
+	if p.starter.Terminate != nil {
+		return p.starter.Terminate(p.child.Pid())
+	}
+	return SignalBelow(p.child.Pid(), syscall.SIGTERM, syscall.SIGCONT)
+}
+
+func (p *process) Kill() error { return p.child.Kill() }
+
+func (p *process) Wait() (*driver.Status, error) {
+	exit, err := p.child.Wait()
+	p.over.Store(true)
+	var protocol *reexec.ProtocolError
+	if errors.As(err, &protocol) && p.group != nil {
+		// The stage was killed, by who may do that, and cannot end what it
+		// watched over.
+		p.group.Kill()
+	}
+	status := &driver.Status{Layers: p.layers, Degraded: p.degraded}
+	removed := true
+	if p.group != nil {
+		if st, e := p.group.Stats(); e == nil {
+			status.OOMKilled, status.PidsDenied = st.OOMKills > 0, st.PidsDenied
+			status.Usage = driver.Usage{
+				MemoryPeakBytes: st.MemoryPeak, PidsPeak: st.PidsPeak,
+				ThrottledMS: float64(st.Throttled.Microseconds()) / 1e3,
+				OOMKills:    st.OOMKills, PidsDenied: st.PidsDenied,
+			}
+		}
+		removed = p.group.Remove() == nil
+		p.group.Close()
+		p.group = nil
+	}
+	p.child.Close(removed)
+	if p.pty != nil {
+		p.pty.Close()
+	}
+	if err == nil {
+		if exit.Status.Signaled() {
+			status.Signal = exit.Status.Signal()
+		} else {
+			status.ExitCode = exit.Status.ExitStatus()
+		}
+		status.SetupNanos = int64(exit.ExecNS) - p.begin
+		if status.Usage.MemoryPeakBytes == 0 {
+			status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10
+		}
+		status.Usage.CPUUserMS, status.Usage.CPUSystemMS = float64(exit.Usage.UserMicros)/1e3, float64(exit.Usage.SystemMicros)/1e3
+	} else {
+		var exec *reexec.ExecError
+		switch {
+		case errors.As(err, &exec):
+			err = &driver.CommandError{Command: p.Argv[0], Err: exec.Errno}
+		default:
+			err = p.explain(err)
+		}
+	}
+	if p.Ended != nil {
+		status, err = p.Ended(status, err)
+	}
+	if p.Clean != nil {
+		p.Clean()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return status, nil
+}
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano()
+}

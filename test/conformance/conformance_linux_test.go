@@ -1,0 +1,473 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sbxrun/sbxrun/bwrap"
+	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/declared")
+
+// ordinary is the user that the suite runs as beside root.
+const ordinary = 1000
+
+// A subject is a driver under test.
+type subject struct {
+	name   string
+	driver driver.Driver
+
+	// root says that only root can run it here, and why.
+	root string
+
+	// change adapts a policy to what the driver needs beside what it is given;
+	// nil for most.
+	change func(*policy.Policy)
+}
+
+func subjects() []subject {
+	return []subject{
+		{name: "native", driver: native.Driver{}},
+		{name: "bwrap", driver: bwrap.Driver{}},
+		{name: "host", driver: &host.Driver{Home: os.TempDir(), Sweep: true}},
+	}
+}
+
+// A world is what a case finds on the host.
+type world struct {
+	dir     string // all of it
+	ws      string // the workspace
+	outside string // beside it, with a canary
+	extra   []*os.File
+}
+
+// An expect is what should happen.
+type expect struct {
+	code   int           // -1 is any
+	reason driver.Reason // "" is exit, "*" any
+	signal string        // "" is any
+	stdout string        // exactly; "*" is any
+	stderr string        // "" is any
+	check  func(w *world, r *driver.Result) string
+}
+
+// A scenario is a case.
+type scenario struct {
+	name    string
+	about   string // features, separated by spaces
+	request func(w *world, r *profiles.Request)
+	change  func(w *world, p *policy.Policy)
+	setup   func(w *world) error
+	args    []string
+	script  string
+	stdin   []byte
+	act     func(w *world, p driver.Process, cancel func()) // while it runs
+	want    expect
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// TestConformance runs every case through every driver.
+func TestConformance(t *testing.T) {
+	root := os.Geteuid() == 0
+	who := "root"
+	if !root {
+		who = "user"
+	}
+	declared := map[string][]string{}
+	for _, s := range subjects() {
+		t.Run(s.name, func(t *testing.T) {
+			if s.root != "" && !root {
+				t.Skip("needs root: " + s.root)
+			}
+			if err := s.driver.Available(context.Background()); err != nil {
+				t.Fatalf("%v (%s)", err, driver.HintOf(err))
+			}
+			claims := s.driver.(driver.Describer).Describe().Claims
+			for _, c := range cases() {
+				ok := t.Run(c.name, func(t *testing.T) {
+					if d := c.run(t, s, claims); d != "" {
+						t.Log(d)
+						declared[s.name] = append(declared[s.name], c.name+": "+d)
+					}
+				})
+				_ = ok
+			}
+		})
+		golden(t, filepath.Join("testdata", "declared", who, s.name), declared[s.name])
+	}
+}
+
+// golden compares the cases in which a driver is excused.
+func golden(t *testing.T, file string, got []string) {
+	t.Helper()
+	if f := flag.Lookup("test.run"); f != nil && strings.Contains(f.Value.String(), "/") {
+		return // not all of them were run
+	}
+	slices.Sort(got)
+	text := strings.Join(append(got, ""), "\n")
+	if *update {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if text != string(want) {
+		t.Errorf("%s: got\n%swant\n%s", file, text, want)
+	}
+}
+
+// run runs one case. It returns "" if the driver did what was expected, else how
+// it is excused.
+func (c *scenario) run(t *testing.T, s subject, claims driver.Claims) string {
+	about := strings.Fields(c.about)
+	worst := driver.Yes
+	for _, f := range about {
+		if _, ok := claims[f]; !ok {
+			t.Fatalf("no claim about %q", f)
+		}
+		worst = min(worst, claims[f].Support)
+	}
+	if !s.driver.Sandboxed() && worst == driver.No {
+		return "isolates nothing"
+	}
+	w := newWorld(t)
+	if c.setup != nil {
+		if err := c.setup(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := c.policy(t, w, claims, about)
+	if s.change != nil {
+		s.change(p)
+	}
+	res, err := c.do(t, s, w, p)
+	var unsupported *driver.UnsupportedError
+	refused := errors.As(err, &unsupported)
+	difference := ""
+	if !refused {
+		difference = c.want.compare(w, res, err)
+	}
+	switch {
+	case worst == driver.No && refused:
+		return "refused"
+	case worst == driver.No:
+		// A feature that no policy asks for cannot be refused.
+		for _, f := range about {
+			if claims[f].Support == driver.No && asked(f) {
+				t.Errorf("the driver claims not to have %s, and did not refuse it; %s", f, describe(res, err))
+			}
+		}
+		return "differs as declared"
+	case refused:
+		t.Errorf("refused: %v", err)
+	case difference != "" && worst == driver.Partly:
+		t.Log(difference, describe(res, err))
+		return "differs as declared"
+	case difference != "":
+		t.Errorf("%s; %s", difference, describe(res, err))
+	}
+	return ""
+}
+
+func asked(feature string) bool {
+	for i := range driver.Features {
+		if driver.Features[i].Name == feature {
+			return driver.Features[i].Uses != nil
+		}
+	}
+	return false
+}
+
+func describe(r *driver.Result, err error) string {
+	short := func(s string) string {
+		if len(s) > 600 {
+			s = s[:600] + "…"
+		}
+		return strconv.Quote(s)
+	}
+	return fmt.Sprintf("got code %d, reason %s, signal %q, stdout %s, stderr %s, layers %v, error %v", r.ExitCode, r.Reason, r.Signal, short(r.Stdout), short(r.Stderr), r.Layers, err)
+}
+
+func (e *expect) compare(w *world, r *driver.Result, err error) string {
+	reason := e.reason
+	if reason == "" {
+		reason = driver.ReasonExit
+	}
+	switch {
+	case e.code >= 0 && r.ExitCode != e.code:
+		return fmt.Sprintf("want exit code %d", e.code)
+	case reason != "*" && r.Reason != reason:
+		return fmt.Sprintf("want reason %s", reason)
+	case e.signal != "" && r.Signal != e.signal:
+		return "want signal " + e.signal
+	case e.stdout != "*" && r.Stdout != e.stdout:
+		return fmt.Sprintf("want stdout %q", e.stdout)
+	case e.stderr != "" && r.Stderr != e.stderr:
+		return fmt.Sprintf("want stderr %q", e.stderr)
+	}
+	if e.check != nil {
+		if d := e.check(w, r); d != "" {
+			return d
+		}
+	}
+	if b, err := os.ReadFile(w.outside + "/canary"); err != nil || string(b) != "canary\n" {
+		return "the host's canary changed"
+	}
+	return ""
+}
+
+func newWorld(t *testing.T) *world {
+	dir, err := os.MkdirTemp("", "sbxrun-conformance-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		t.Fatal(err)
+	}
+	w := &world{dir: dir, ws: dir + "/ws", outside: dir + "/outside"}
+	for name, content := range map[string]string{"ws/file": "in the workspace\n", "outside/canary": "canary\n", "home/.ssh/id_rsa": "secret\n"} {
+		if err := w.write(name, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	os.Chmod(dir, 0o755)
+	return w
+}
+
+// write makes a file below the world's directory.
+func (w *world) write(name, content string) error {
+	p := filepath.Join(w.dir, name)
+	return errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(content), 0o755))
+}
+
+// policy is strict's for the case, less what the driver claims not to have and
+// the case is not about.
+func (c *scenario) policy(t *testing.T, w *world, claims driver.Claims, about []string) *policy.Policy {
+	req := &profiles.Request{Profile: "strict", Dir: w.ws, Command: c.args}
+	if c.script != "" {
+		req.Command = []string{"/bin/sh", "-c", c.script}
+	}
+	req.Degrade = ^claims.Layers() & (policy.LayerAppArmor - 1)
+	if os.Geteuid() != 0 && !delegated() {
+		req.Degrade |= policy.LayerCgroup
+	}
+	for _, f := range about {
+		if name, ok := strings.CutPrefix(f, "layer."); ok {
+			l, err := policy.ParseLayer(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if os.Geteuid() != 0 && !delegated() && l&policy.LayerCgroup != 0 {
+				t.Skip("no cgroup is delegated to this user")
+			}
+			req.Degrade &^= l
+		}
+	}
+	timeout, grace := 20*time.Second, 2*time.Second
+	req.Timeout, req.KillAfter = &timeout, &grace
+	if c.request != nil {
+		c.request(w, req)
+	}
+	facts := &profiles.Facts{
+		Home: w.dir + "/home", Cwd: w.ws, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), CPUs: 2, FS: os.DirFS("/"),
+		Environ: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "TERM=xterm", "AWS_SECRET_ACCESS_KEY=leak", "LD_LIBRARY_PATH=/leak"},
+	}
+	r, err := profiles.Resolve(req, facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.change != nil {
+		c.change(w, r.Policy)
+	}
+	return r.Policy
+}
+
+// delegated reports whether this user can have cgroups.
+func delegated() bool {
+	l, err := cgroups.Read()
+	if err != nil {
+		return false
+	}
+	limit := int64(64 << 20)
+	g, err := cgroups.Prepare(l, resources(limit))
+	if g != nil {
+		g.Close()
+	}
+	return err == nil
+}
+
+func (c *scenario) do(t *testing.T, s subject, w *world, p *policy.Policy) (*driver.Result, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	o := driver.RunOptions{Capture: true}
+	o.Stdio.Extra = w.extra
+	if c.stdin != nil {
+		r, wr, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		go func() {
+			wr.Write(c.stdin)
+			wr.Close()
+		}()
+		o.Stdio.Stdin = r
+	}
+	var terminal chan []byte
+	if p.OCI.Process.Terminal {
+		terminal = make(chan []byte, 1)
+		o.Capture = false
+	}
+	if c.act != nil || terminal != nil {
+		o.Started = func(proc driver.Process) func() {
+			done := make(chan struct{})
+			if terminal != nil {
+				// Of our own: Wait closes the process's.
+				master := duplicate(t, proc.Pty())
+				go func() {
+					defer master.Close()
+					var b bytes.Buffer
+					io.Copy(&b, master)
+					terminal <- b.Bytes()
+				}()
+			}
+			if c.act != nil {
+				go func() {
+					defer close(done)
+					c.act(w, proc, cancel)
+				}()
+			} else {
+				close(done)
+			}
+			return func() { <-done }
+		}
+	}
+	// A driver that hangs fails here, and not the whole suite.
+	type answer struct {
+		res *driver.Result
+		err error
+	}
+	ch := make(chan answer, 1)
+	go func() {
+		res, err := driver.Run(ctx, s.driver, p, o)
+		ch <- answer{res, err}
+	}()
+	select {
+	case a := <-ch:
+		if terminal != nil {
+			select {
+			case b := <-terminal:
+				a.res.Stdout = strings.ReplaceAll(string(b), "\r\n", "\n")
+			case <-time.After(5 * time.Second):
+				t.Error("the terminal stayed open")
+			}
+		}
+		return a.res, a.err
+	case <-time.After(60 * time.Second):
+		t.Fatal("still running after a minute")
+	}
+	return nil, nil
+}
+
+func duplicate(t *testing.T, f *os.File) *os.File {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := -1
+	raw.Control(func(from uintptr) { fd, err = syscall.Dup(int(from)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	syscall.SetNonblock(fd, true)
+	return os.NewFile(uintptr(fd), "pty")
+}
+
+// TestOrdinaryUser runs the suite once more as a user who is not root.
+func TestOrdinaryUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("this is that user")
+	}
+	dir, err := os.MkdirTemp("", "sbxrun-conformance-bin-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755)
+	bin := filepath.Join(dir, "conformance.test")
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(bin, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-test.run", "^TestConformance$", "-test.v=" + strconv.FormatBool(testing.Verbose())}
+	if *update {
+		args = append(args, "-update")
+		filepath.WalkDir("testdata", func(path string, _ fs.DirEntry, err error) error {
+			return errors.Join(err, os.Chown(path, ordinary, ordinary))
+		})
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir, "LANG=C.UTF-8"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinary, Gid: ordinary}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	} else if testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	if *update {
+		filepath.WalkDir("testdata", func(path string, _ fs.DirEntry, err error) error {
+			return errors.Join(err, os.Chown(path, 0, 0))
+		})
+	}
+}
+
+// TestEnoughCases counts: DRV-4 wants sixty.
+func TestEnoughCases(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range cases() {
+		if names[c.name] {
+			t.Errorf("%s is there twice", c.name)
+		}
+		names[c.name] = true
+		for _, f := range strings.Fields(c.about) {
+			if !slices.ContainsFunc(driver.Features, func(x driver.Feature) bool { return x.Name == f }) {
+				t.Errorf("%s: no feature %q", c.name, f)
+			}
+		}
+	}
+	if len(names) < 60 {
+		t.Errorf("%d cases", len(names))
+	}
+}

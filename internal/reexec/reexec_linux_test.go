@@ -361,7 +361,7 @@ func TestForgedMessages(t *testing.T) {
 		"long":                  append(append([]byte{}, good...), 0),
 		"zeros":                 make([]byte, messageSize),
 		"supervisor's own kind": message{Kind: msgGo}.encode(),
-		"unknown program":       message{Kind: msgFailed, A: stageExec + 1, C: 1}.encode(),
+		"unknown program":       message{Kind: msgFailed, A: stageTree + 1, C: 1}.encode(),
 		"failure without errno": message{Kind: msgFailed}.encode(),
 		"errno out of range":    message{Kind: msgFailed, C: 5000}.encode(),
 		"stopped, not ended":    message{Kind: msgExited, A: 0x137f}.encode(),

@@ -63,7 +63,7 @@ type stage struct {
 
 const (
 	atFDCWD      = ^uintptr(99) // AT_FDCWD, -100
-	freezeAfter  = 8 // rounds: what is not dead by then forks faster than it is killed
+	freezeAfter  = 8            // rounds: what is not dead by then forks faster than it is killed
 	maxExecPaths = 128
 )
 

@@ -271,8 +271,8 @@ print(a.recv(6).decode())
 			args: []string{"/usr/bin/python3", "-c", forks + "\nos._exit(3)"}, want: expect{code: 3, reason: driver.ReasonPids, stdout: "*"}},
 		{name: "processes, within", about: "layer.cgroup.pids", request: func(_ *world, r *profiles.Request) { r.Pids = ptr(int64(40)) },
 			script: "for i in 1 2 3 4 5 6 7 8; do sleep 0.2 & done; wait; echo all", want: expect{stdout: "all\n"}},
-		{name: "cpu", about: "layer.cgroup.cpu result.limits", request: func(_ *world, r *profiles.Request) { r.CPUs = ptr(0.2) },
-			args: []string{"/usr/bin/python3", "-c", "import time\nwhile time.process_time() < 0.3: pass"}, want: expect{check: func(_ *world, r *driver.Result) string {
+		{name: "cpu", about: "layer.cgroup.cpu result.limits", request: func(_ *world, r *profiles.Request) { r.CPUs = ptr(0.05) },
+			args: []string{"/usr/bin/python3", "-c", "import time\nwhile time.process_time() < 0.1: pass"}, want: expect{check: func(_ *world, r *driver.Result) string {
 				if r.Usage.ThrottledMS == 0 {
 					return "not held back"
 				}

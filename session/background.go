@@ -1,0 +1,257 @@
+//go:build unix
+
+package session
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Output is what a background command has printed, from the offsets that were
+// asked for.
+type Output struct {
+	Command CommandInfo `json:"command"`
+
+	Stdout []byte `json:"stdout"`
+	Stderr []byte `json:"stderr"`
+
+	// Offset is where to go on: of each stream, in bytes.
+	Offset [2]int `json:"offset"`
+
+	// Truncated streams have printed more than is kept.
+	StdoutTruncated bool `json:"stdout_truncated"`
+	StderrTruncated bool `json:"stderr_truncated"`
+
+	// Result is how the command ended, once it has.
+	Result *driver.Result `json:"result,omitempty"`
+}
+
+// outputs collects the streams of a background command.
+type outputs struct {
+	mu     sync.Mutex
+	stream [2]kept
+	result *driver.Result
+	change chan struct{} // closed and made anew when there is more
+}
+
+type kept struct {
+	data      []byte
+	limit     int64
+	truncated bool
+}
+
+func newOutputs(limit int64) *outputs {
+	if limit <= 0 {
+		limit = 1 << 20
+	}
+	return &outputs{stream: [2]kept{{limit: limit}, {limit: limit}}, change: make(chan struct{})}
+}
+
+func (o *outputs) wake() {
+	close(o.change)
+	o.change = make(chan struct{})
+}
+
+// read collects one stream up to its limit, and throws the rest away.
+func (o *outputs) read(i int, r io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 {
+			o.mu.Lock()
+			s := &o.stream[i]
+			keep := n
+			if room := s.limit - int64(len(s.data)); int64(n) > room {
+				keep, s.truncated = int(room), true
+			}
+			s.data = append(s.data, buf[:keep]...)
+			o.wake()
+			o.mu.Unlock()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (o *outputs) finish(res *driver.Result) {
+	o.mu.Lock()
+	o.result = res
+	o.wake()
+	o.mu.Unlock()
+}
+
+// since returns what there is from the offsets on, and what to wait on for more.
+func (o *outputs) since(offset [2]int) (*Output, chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := &Output{Result: o.result, StdoutTruncated: o.stream[0].truncated, StderrTruncated: o.stream[1].truncated}
+	for i, to := range []*[]byte{&out.Stdout, &out.Stderr} {
+		at := min(max(offset[i], 0), len(o.stream[i].data))
+		*to = append([]byte{}, o.stream[i].data[at:]...)
+		out.Offset[i] = len(o.stream[i].data)
+	}
+	return out, o.change
+}
+
+// background starts a command that stays when the client goes.
+func (h *Holder) background(c *conn, req *request) error {
+	if req.Process == nil || req.Process.Terminal {
+		return &policy.InvalidError{Field: "process", Value: "terminal", Want: "a command without a terminal in the background"}
+	}
+	lim := h.pol.Limits
+	if l := req.Limits; l != nil {
+		lim = policy.Limits{WallTime: time.Duration(l.WallMS) * time.Millisecond, KillAfter: time.Duration(l.KillAfterMS) * time.Millisecond, Output: l.Output}
+	}
+	cmd, err := h.add(req.Process.Args, true)
+	if err != nil {
+		return err
+	}
+	cmd.out = newOutputs(lim.Output)
+	var pipes [2][2]*os.File
+	for i := range pipes {
+		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
+			closeFiles([]*os.File{pipes[0][0], pipes[0][1]})
+			h.started(cmd, nil, err)
+			return err
+		}
+	}
+	startup := make(chan error, 1)
+	p := *h.pol
+	p.Limits = lim
+	go func() {
+		var readers sync.WaitGroup
+		box := In(h.box, h.info.Driver, req.Process)
+		res, err := driver.Run(context.Background(), box, &p, driver.RunOptions{
+			Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
+			Started: func(proc driver.Process) func() {
+				h.started(cmd, proc, nil)
+				closeFiles([]*os.File{pipes[0][1], pipes[1][1]})
+				for i := range pipes {
+					readers.Go(func() { cmd.out.read(i, pipes[i][0]) })
+				}
+				startup <- nil
+				return nil
+			},
+		})
+		if cmd.proc == nil {
+			closeFiles([]*os.File{pipes[0][0], pipes[0][1], pipes[1][0], pipes[1][1]})
+			h.started(cmd, nil, err)
+			startup <- err
+			return
+		}
+		// All that the command itself printed is in the pipes by now. What it
+		// left running may hold them open, and has its output collected on.
+		drained := make(chan struct{})
+		go func() { readers.Wait(); close(drained) }()
+		select {
+		case <-drained:
+		case <-time.After(drainGrace):
+		}
+		cmd.out.finish(res)
+		st := &driver.Status{ExitCode: res.ExitCode}
+		h.ended(cmd, st)
+		h.mu.Lock()
+		cmd.info.Signal = res.Signal
+		h.mu.Unlock()
+		<-drained
+		closeFiles([]*os.File{pipes[0][0], pipes[1][0]})
+	}()
+	if err := <-startup; err != nil {
+		return err
+	}
+	return c.send(reply{Command: cmd.info.ID})
+}
+
+// drainGrace is how long the result of a background command waits for the end of
+// its streams.
+const drainGrace = 100 * time.Millisecond
+
+func (h *Holder) find(id int) (*command, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.commands {
+		if c.info.ID == id {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("session %s: command %d: %w", h.info.ID, id, os.ErrNotExist)
+}
+
+// output tells what a background command printed.
+func (h *Holder) output(c *conn, req *request) error {
+	cmd, err := h.find(req.Command)
+	if err != nil {
+		return err
+	}
+	if cmd.out == nil {
+		return &policy.InvalidError{Field: "command", Value: fmt.Sprint(req.Command), Want: "a command in the background: others have their output themselves"}
+	}
+	deadline := time.After(time.Duration(req.WaitMS) * time.Millisecond)
+	for {
+		out, change := cmd.out.since(req.Offset)
+		more := len(out.Stdout) > 0 || len(out.Stderr) > 0 || out.Result != nil
+		if !more && req.WaitMS > 0 {
+			select {
+			case <-change:
+				continue
+			case <-deadline:
+			case <-h.box.Done():
+			}
+		}
+		h.mu.Lock()
+		out.Command = cmd.info
+		h.mu.Unlock()
+		return c.send(reply{Output: out})
+	}
+}
+
+// kill ends a command and all that it started.
+func (h *Holder) kill(c *conn, req *request) error {
+	cmd, err := h.find(req.Command)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	proc := cmd.proc
+	h.mu.Unlock()
+	if proc != nil {
+		proc.Kill()
+		<-cmd.done
+	}
+	return c.send(reply{})
+}
+
+// In makes a driver of a sandbox that stays: what it starts is the given
+// process, in there, whatever command the policy has. So [driver.Run] applies
+// its limits to a command of a session too.
+func In(box driver.Sandbox, name string, process *specs.Process) driver.Driver {
+	return inside{box, name, process}
+}
+
+type inside struct {
+	box     driver.Sandbox
+	name    string
+	process *specs.Process
+}
+
+func (d inside) Name() string                    { return d.name }
+func (d inside) Sandboxed() bool                 { return true }
+func (d inside) Available(context.Context) error { return nil }
+func (d inside) Check(*policy.Policy) error      { return nil }
+
+func (d inside) Start(ctx context.Context, _ *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
+	return d.box.Exec(ctx, d.process, stdio)
+}

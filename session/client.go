@@ -1,0 +1,275 @@
+//go:build unix
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+)
+
+var _ driver.Sandbox = (*Client)(nil)
+
+// A Client is a session that another process holds.
+type Client struct {
+	store *Store
+	id    string
+
+	once sync.Once
+	done chan struct{}
+}
+
+// Connect returns a session that runs. The error is ErrNotFound if there is none
+// of that name, and ErrNotRunning if it has ended.
+//
+// It makes no connection yet, so that a command in a session costs one.
+func (s *Store) Connect(id string) (*Client, error) {
+	if err := CheckID(id); err != nil {
+		return nil, err
+	}
+	if _, err := s.root.Lstat(id); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("session %s: %w", id, ErrNotFound)
+		}
+		return nil, err
+	}
+	return &Client{store: s, id: id}, nil
+}
+
+// dial connects and sends the first message.
+func (c *Client) dial(req *request, files ...*os.File) (*conn, error) {
+	conn, err := c.store.dial(c.id)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
+	}
+	if err != nil {
+		return nil, err
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	if err := conn.send(req, fds...); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// call makes one request and returns its one reply.
+func (c *Client) call(req *request) (*reply, error) {
+	conn, err := c.dial(req)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	var r reply
+	files, err := conn.receive(&r)
+	closeFiles(files)
+	if err != nil {
+		return nil, fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+	}
+	return &r, r.Error.err()
+}
+
+// Exec starts a command in the session. Its streams are the caller's own files;
+// the session's holder does not see what goes through them. The command ends
+// when the calling process does.
+func (c *Client) Exec(ctx context.Context, process *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	req := &request{Op: "exec", Process: process}
+	var files []*os.File
+	for _, f := range slices.Concat([]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}, stdio.Extra) {
+		req.Streams = append(req.Streams, f != nil)
+		if f != nil {
+			files = append(files, f)
+		}
+	}
+	if len(files) > maxFiles {
+		return nil, fmt.Errorf("session %s: %d descriptors: %w", c.id, len(files), syscall.E2BIG)
+	}
+	conn, err := c.dial(req, files...)
+	if err != nil {
+		return nil, err
+	}
+	var r reply
+	ptys, err := conn.receive(&r)
+	if err != nil {
+		err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+	} else {
+		err = r.Error.err()
+	}
+	if err == nil && (!r.Started || r.Pty != (len(ptys) == 1)) {
+		err = fmt.Errorf("session %s: unexpected answer", c.id)
+	}
+	if err != nil {
+		closeFiles(ptys)
+		conn.Close()
+		return nil, err
+	}
+	p := &remote{conn: conn, id: c.id}
+	if r.Pty {
+		p.pty = ptys[0]
+		// Reads end when the file is closed.
+		if err := syscall.SetNonblock(int(p.pty.Fd()), true); err == nil {
+			p.pty = renew(p.pty)
+		}
+	}
+	return p, nil
+}
+
+// renew makes a file of a descriptor that is non-blocking by now, so that the
+// runtime polls it.
+func renew(f *os.File) *os.File {
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err != nil {
+		return f
+	}
+	syscall.CloseOnExec(fd)
+	syscall.SetNonblock(fd, true)
+	f.Close()
+	return os.NewFile(uintptr(fd), "pty")
+}
+
+// Status is what was counted since the session began.
+func (c *Client) Status() (*driver.Status, error) {
+	r, err := c.call(&request{Op: "info"})
+	if err != nil {
+		return nil, err
+	}
+	return r.Status, nil
+}
+
+// Info describes the session and its commands, and what was counted.
+func (c *Client) Info() (*Info, *driver.Status, error) {
+	r, err := c.call(&request{Op: "info"})
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.Info == nil {
+		return nil, nil, fmt.Errorf("session %s: unexpected answer", c.id)
+	}
+	return r.Info, r.Status, nil
+}
+
+// Start starts a command in the background: it goes on when the caller ends, and
+// its output is kept, up to the session's limit. Limits of nil are the session's.
+func (c *Client) Start(process *specs.Process) (command int, err error) {
+	r, err := c.call(&request{Op: "start", Process: process})
+	if err != nil {
+		return 0, err
+	}
+	return r.Command, nil
+}
+
+// Output returns what a background command printed from the offsets on. If there
+// is nothing yet it waits so long.
+func (c *Client) Output(command int, offset [2]int, wait time.Duration) (*Output, error) {
+	r, err := c.call(&request{Op: "output", Command: command, Offset: offset, WaitMS: wait.Milliseconds()})
+	if err != nil {
+		return nil, err
+	}
+	if r.Output == nil {
+		return nil, fmt.Errorf("session %s: unexpected answer", c.id)
+	}
+	return r.Output, nil
+}
+
+// KillCommand ends a command and all that it started.
+func (c *Client) KillCommand(command int) error {
+	_, err := c.call(&request{Op: "kill", Command: command})
+	return err
+}
+
+// Stop ends the session: its commands get SIGTERM, what is left after the grace
+// SIGKILL. The record stays until it is removed.
+func (c *Client) Stop(grace time.Duration) error {
+	_, err := c.call(&request{Op: "stop", GraceMS: grace.Milliseconds()})
+	return err
+}
+
+// Close ends the session at once.
+func (c *Client) Close() error { return c.Stop(0) }
+
+// Done is closed when the session has ended.
+func (c *Client) Done() <-chan struct{} {
+	c.once.Do(func() {
+		c.done = make(chan struct{})
+		go func() {
+			defer close(c.done)
+			for {
+				info, err := c.store.Lookup(c.id)
+				if err != nil || info.State == Stopped || info.State == Failed {
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		}()
+	})
+	return c.done
+}
+
+// remote is a command in another process's sandbox.
+type remote struct {
+	conn  *conn
+	id    string
+	pty   *os.File
+	ended atomic.Bool
+}
+
+func (p *remote) ask(req *request) error {
+	if p.ended.Load() {
+		return syscall.ESRCH
+	}
+	if p.conn.send(req) != nil {
+		return syscall.ESRCH
+	}
+	return nil
+}
+
+func (p *remote) Signal(sig syscall.Signal) error {
+	return p.ask(&request{Op: "signal", Signal: int(sig)})
+}
+func (p *remote) Terminate() error { return p.ask(&request{Op: "terminate"}) }
+func (p *remote) Kill() error      { return p.ask(&request{Op: "kill"}) }
+func (p *remote) Pty() *os.File    { return p.pty }
+
+// Wait returns when the command has ended.
+func (p *remote) Wait() (*driver.Status, error) {
+	defer p.conn.Close()
+	var r reply
+	files, err := p.conn.receive(&r)
+	p.ended.Store(true)
+	closeFiles(files)
+	if p.pty != nil {
+		p.pty.Close()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("session %s: %w", p.id, driver.ErrSandboxGone)
+	}
+	if err := r.Error.err(); err != nil {
+		return nil, err
+	}
+	if r.Status == nil {
+		return nil, fmt.Errorf("session %s: unexpected answer", p.id)
+	}
+	return r.Status, nil
+}
+
+func sortInfos(list []*Info) {
+	slices.SortFunc(list, func(a, b *Info) int { return strings.Compare(a.ID, b.ID) })
+}

@@ -1,0 +1,364 @@
+//go:build unix
+
+package session
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// keepEnded is how many commands that have ended a holder remembers, with the
+// output of those that ran in the background.
+const keepEnded = 64
+
+// A Holder keeps one session.
+type Holder struct {
+	store *Store
+	info  Info
+	box   driver.Sandbox
+	pol   *policy.Policy
+
+	mu       sync.Mutex
+	stopping bool
+	lastID   int
+	commands []*command // in the order in which they were started
+	stopped  chan struct{}
+}
+
+// command is one that runs or ran in the session.
+type command struct {
+	info CommandInfo
+	proc driver.Process
+	out  *outputs // of a background command, else nil
+	done chan struct{}
+}
+
+// Hold opens the sandbox of a session, of which the directory exists, and serves
+// it until it is stopped, or ends. Started is called when clients can reach it.
+// Before that nothing is left of the sandbox if there is an error; the session's
+// directory is the caller's.
+func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started func()) error {
+	info, err := st.Lookup(spec.ID)
+	if err != nil {
+		return err
+	}
+	h := &Holder{store: st, info: *info, pol: spec.Policy, stopped: make(chan struct{})}
+	h.info.Pid = os.Getpid()
+	h.info.State = Initializing
+	if err := st.Record(&h.info); err != nil {
+		return err
+	}
+	if h.box, err = d.Open(ctx, spec.Policy); err != nil {
+		return err
+	}
+	defer h.box.Close()
+	l, err := st.listen(spec.ID)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	h.info.State = Ready
+	if err := st.Record(&h.info); err != nil {
+		return err
+	}
+	go h.accept(l)
+	if started != nil {
+		started()
+	}
+	select {
+	case <-ctx.Done():
+		h.stop(stopGrace)
+	case <-h.stopped:
+	case <-h.box.Done():
+	}
+	l.Close()
+	h.box.Close()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.info.State = Stopped
+	if !h.stopping {
+		h.info.State, h.info.Error = Failed, "the sandbox ended by itself: its init died"
+	}
+	h.info.Pid = 0
+	return st.Record(&h.info)
+}
+
+// stopGrace is how long commands have to end when a session is stopped and
+// nothing else was said.
+const stopGrace = 10 * time.Second
+
+func (h *Holder) accept(l *net.UnixListener) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, for instance: others may close some.
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		go h.serve(&conn{UnixConn: c})
+	}
+}
+
+// serve does what one connection asks for.
+func (h *Holder) serve(c *conn) {
+	defer c.Close()
+	if err := checkPeer(c.UnixConn); err != nil {
+		c.send(reply{Error: newWireError(err)})
+		return
+	}
+	var req request
+	files, err := c.receive(&req)
+	defer func() { closeFiles(files) }()
+	if err != nil {
+		return
+	}
+	switch req.Op {
+	case "exec":
+		err = h.exec(c, &req, files)
+	case "start":
+		err = h.background(c, &req)
+	case "output":
+		err = h.output(c, &req)
+	case "kill":
+		err = h.kill(c, &req)
+	case "info":
+		err = c.send(h.describe())
+	case "stop":
+		grace := stopGrace
+		if req.GraceMS >= 0 {
+			grace = time.Duration(req.GraceMS) * time.Millisecond
+		}
+		h.stop(grace)
+		<-h.box.Done()
+		err = c.send(reply{})
+	default:
+		err = &policy.InvalidError{Field: "op", Value: req.Op, Want: "an operation of this version of sbxrun"}
+	}
+	if err != nil {
+		c.send(reply{Error: newWireError(err)})
+	}
+}
+
+// add notes a command that is about to start.
+func (h *Holder) add(args []string, background bool) (*command, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopping {
+		return nil, driver.ErrSandboxGone
+	}
+	h.lastID++
+	cmd := &command{info: CommandInfo{ID: h.lastID, Args: shorten(args), Started: time.Now(), Running: true, Background: background}, done: make(chan struct{})}
+	ended := 0
+	for _, c := range h.commands {
+		if !c.info.Running {
+			ended++
+		}
+	}
+	h.commands = slices.DeleteFunc(h.commands, func(c *command) bool {
+		if c.info.Running || ended <= keepEnded {
+			return false
+		}
+		ended--
+		return true
+	})
+	h.commands = append(h.commands, cmd)
+	return cmd, nil
+}
+
+// shorten keeps what a list of commands shows: not megabytes.
+func shorten(args []string) []string {
+	const most = 256
+	var out []string
+	for _, a := range args {
+		if len(out) == 16 {
+			return append(out, "…")
+		}
+		if len(a) > most {
+			a = strings.ToValidUTF8(a[:most], "") + "…"
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// run notes that a command runs, or that it did not start.
+func (h *Holder) started(cmd *command, p driver.Process, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil {
+		h.commands = slices.DeleteFunc(h.commands, func(c *command) bool { return c == cmd })
+		cmd.info.Running = false
+		close(cmd.done)
+		return
+	}
+	cmd.proc = p
+}
+
+func (h *Holder) ended(cmd *command, st *driver.Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	cmd.info.Running = false
+	if st != nil {
+		cmd.info.ExitCode = st.ExitCode
+		if st.Signal != 0 {
+			cmd.info.Signal = driver.SignalName(st.Signal)
+		}
+	}
+	close(cmd.done)
+}
+
+// exec runs a command whose client stays connected: it has the streams, and the
+// end of the connection is the end of the command.
+func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
+	stdio, err := passed(req.Streams, files)
+	if err != nil {
+		return err
+	}
+	cmd, err := h.add(argsOf(req.Process), false)
+	if err != nil {
+		return err
+	}
+	p, err := h.box.Exec(context.Background(), req.Process, stdio)
+	h.started(cmd, p, err)
+	closeFiles(files) // the command has its own
+	if err != nil {
+		return err
+	}
+	r := reply{Started: true, Command: cmd.info.ID}
+	var fds []int
+	if pty := p.Pty(); pty != nil {
+		r.Pty = true
+		fds = []int{int(pty.Fd())}
+	}
+	if err := c.send(r, fds...); err != nil {
+		p.Kill()
+	} else {
+		go h.control(c, p)
+	}
+	st, err := p.Wait()
+	h.ended(cmd, st)
+	if err != nil {
+		return err
+	}
+	return c.send(reply{Status: st})
+}
+
+// control passes on what a client asks of its command until it hangs up.
+func (h *Holder) control(c *conn, p driver.Process) {
+	for {
+		var req request
+		files, err := c.receive(&req)
+		closeFiles(files)
+		if err != nil {
+			p.Kill() // does nothing when the command has ended
+			return
+		}
+		switch req.Op {
+		case "signal":
+			p.Signal(syscall.Signal(req.Signal))
+		case "terminate":
+			p.Terminate()
+		case "kill":
+			p.Kill()
+		}
+	}
+}
+
+// passed puts descriptors in their places.
+func passed(streams []bool, files []*os.File) (driver.Stdio, error) {
+	var s driver.Stdio
+	bad := &policy.InvalidError{Field: "streams", Value: "", Want: "three streams and as many descriptors as are marked"}
+	if len(streams) < 3 {
+		return s, bad
+	}
+	list := make([]*os.File, len(streams))
+	n := 0
+	for i, is := range streams {
+		if is {
+			if n == len(files) {
+				return s, bad
+			}
+			list[i] = files[n]
+			n++
+		}
+	}
+	if n != len(files) {
+		return s, bad
+	}
+	s.Stdin, s.Stdout, s.Stderr, s.Extra = list[0], list[1], list[2], list[3:]
+	return s, nil
+}
+
+func argsOf(p *specs.Process) []string {
+	if p == nil {
+		return nil
+	}
+	return p.Args
+}
+
+// describe is the session as it is now.
+func (h *Holder) describe() reply {
+	st, err := h.box.Status()
+	if err != nil {
+		st = nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	info := h.info
+	info.State = Ready
+	for _, c := range h.commands {
+		info.Commands = append(info.Commands, c.info)
+		if c.info.Running {
+			info.State = Running
+		}
+	}
+	return reply{Info: &info, Status: st}
+}
+
+// stop ends every command, those that do not end in time by force, and then the
+// sandbox.
+func (h *Holder) stop(grace time.Duration) {
+	h.mu.Lock()
+	if h.stopping {
+		h.mu.Unlock()
+		return
+	}
+	h.stopping = true
+	var running []*command
+	for _, c := range h.commands {
+		if c.info.Running && c.proc != nil {
+			running = append(running, c)
+		}
+	}
+	h.mu.Unlock()
+	for _, c := range running {
+		c.proc.Terminate()
+	}
+	deadline := time.After(grace)
+wait:
+	for _, c := range running {
+		select {
+		case <-c.done:
+		case <-h.box.Done():
+			break wait
+		case <-deadline:
+			break wait
+		}
+	}
+	close(h.stopped)
+}

@@ -1,0 +1,105 @@
+// Package session keeps sandboxes: one stays, with its processes, while commands
+// come and go.
+//
+// There is no central daemon. Each session has a holder, a process that opened
+// the sandbox ([driver.Keeper]) and lives as long as that; it listens on a socket
+// in the session's directory, which only its owner can reach. [Hold] is the
+// holder; [Client] is the other end, and is a [driver.Sandbox] itself: a command
+// gets its caller's own descriptors, passed over the socket, so that no byte of
+// its streams goes through the holder.
+//
+// When the holder dies, however it dies, the sandbox dies with it; what is left
+// is a directory, which [Store.Prune] removes.
+//
+// The package knows no particular driver, and reads no environment: who calls it
+// says where sessions are kept.
+package session
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// State is how far a session is in its life.
+type State string
+
+const (
+	Created      State = "created"      // there is a directory
+	Initializing State = "initializing" // the sandbox is being built
+	Ready        State = "ready"        // nothing runs
+	Running      State = "running"      // at least one command runs
+	Stopped      State = "stopped"      // ended by its owner; only the record is left
+	Failed       State = "error"        // ended by itself, or its holder died
+)
+
+// Info describes a session.
+type Info struct {
+	ID      string    `json:"id"`
+	State   State     `json:"state"`
+	Profile string    `json:"profile"`
+	Driver  string    `json:"driver"`
+	Dir     string    `json:"dir"` // working directory of commands
+	Created time.Time `json:"created"`
+	Pid     int       `json:"pid,omitempty"`   // of the holder
+	Error   string    `json:"error,omitempty"` // why it failed
+
+	// Limits of each command, unless it is run with others.
+	Limits policy.Limits `json:"limits"`
+
+	// What a running holder tells beside.
+	Commands []CommandInfo  `json:"commands,omitempty"`
+	Status   *driver.Status `json:"-"`
+}
+
+// CommandInfo describes a command in a session.
+type CommandInfo struct {
+	ID         int       `json:"id"`
+	Args       []string  `json:"args"`
+	Started    time.Time `json:"started"`
+	Running    bool      `json:"running"`
+	Background bool      `json:"background"`
+	ExitCode   int       `json:"exit_code"`
+	Signal     string    `json:"signal,omitempty"`
+}
+
+// ErrNotFound says that there is no session of that name.
+var ErrNotFound = errors.New("no such session")
+
+// ErrExists says that there is one already.
+var ErrExists = errors.New("the session exists already")
+
+// ErrNotRunning says that a session has ended: only its record is left.
+var ErrNotRunning = errors.New("the session has ended")
+
+// maxID bounds a session's name, in bytes.
+const maxID = 64
+
+// CheckID reports an *InvalidError if a name is not one for a session: 1 to 64
+// letters, digits, '-', '_' and '.', of which the first is a letter or a digit.
+// So no name is a path.
+func CheckID(id string) error {
+	ok := len(id) > 0 && len(id) <= maxID
+	for i := 0; ok && i < len(id); i++ {
+		c := id[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		ok = alnum || i > 0 && (c == '-' || c == '_' || c == '.')
+	}
+	if !ok {
+		if len(id) > maxID {
+			id = id[:maxID] + "…"
+		}
+		return &policy.InvalidError{Field: "session", Value: id, Want: fmt.Sprintf("1 to %d letters, digits, '-', '_' and '.', the first a letter or digit", maxID)}
+	}
+	return nil
+}
+
+// Spec is what a holder is started with.
+type Spec struct {
+	ID     string         `json:"id"`
+	Driver string         `json:"driver"`
+	Policy *policy.Policy `json:"policy"`
+}

@@ -122,6 +122,10 @@ type sandbox struct {
 	subs  []*cgroups.Group // of commands, by place; nil is free
 	next  int
 
+	// pidsDenied is what the groups of commands counted themselves: version 1
+	// counts where a process is, not where the limit is.
+	pidsDenied uint64
+
 	done chan struct{}
 	err  error // the init's last word, once done is closed
 }
@@ -183,6 +187,9 @@ func (b *sandbox) Status() (*driver.Status, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.mu.Lock()
+	stats.PidsDenied = max(stats.PidsDenied, b.pidsDenied)
+	b.mu.Unlock()
 	st := statusOf(b.s.layers, b.s.degraded, stats)
 	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
 	b.net.report(st)
@@ -341,6 +348,7 @@ type inside struct {
 
 	ended  atomic.Bool // by Terminate or Kill
 	killed atomic.Bool
+	over   bool // Wait has returned: what is left is nobody's; guarded by box.mu
 }
 
 // takeGroup makes the command's own cgroup.
@@ -401,13 +409,16 @@ func (in *inside) Terminate() error { return in.end(unix.SIGTERM) }
 func (in *inside) Kill() error { return in.end(unix.SIGKILL) }
 
 func (in *inside) end(sig syscall.Signal) error {
+	b := in.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if in.over {
+		return syscall.ESRCH
+	}
 	in.ended.Store(true)
 	if sig == unix.SIGKILL {
 		in.killed.Store(true)
 	}
-	b := in.box
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if in.group == nil {
 		err := in.job.Signal(sig, true)
 		if sig != unix.SIGKILL && err == nil {
@@ -433,7 +444,7 @@ func (in *inside) Pty() *os.File { return in.pty }
 // that it started, that too.
 func (in *inside) Wait() (*driver.Status, error) {
 	exit, err := in.job.Wait()
-	for wait := time.Millisecond; in.ended.Load() && in.group != nil && !in.empty(); wait = min(2*wait, 20*time.Millisecond) {
+	for wait := time.Millisecond; !in.finish(); wait = min(2*wait, 20*time.Millisecond) {
 		time.Sleep(wait)
 	}
 	if in.pty != nil {
@@ -461,8 +472,9 @@ func (in *inside) Wait() (*driver.Status, error) {
 		}
 		b.mu.Lock()
 		if b.group != nil {
-			if own, err := in.group.Stats(); err == nil {
-				stats.PidsDenied = max(stats.PidsDenied, own.PidsDenied)
+			if own, err := in.group.Stats(); err == nil && own.PidsDenied > 0 {
+				b.pidsDenied += own.PidsDenied
+				stats.PidsDenied = own.PidsDenied
 			}
 		}
 		b.mu.Unlock()
@@ -470,12 +482,17 @@ func (in *inside) Wait() (*driver.Status, error) {
 	in.giveGroup()
 	st := statusOf(b.s.layers, b.s.degraded, stats)
 	exited(st, exit, in.begin)
+	// What wait4(2) tells of a vforked child includes its parent's memory.
+	st.Usage.MemoryPeakBytes = 0
 	return st, nil
 }
 
-// empty reports whether nothing is left of what the command started.
-func (in *inside) empty() bool {
-	in.box.mu.Lock()
-	defer in.box.mu.Unlock()
-	return in.box.group == nil || in.group.Empty()
+// finish makes the command over, unless it was to be ended and something of it
+// is left.
+func (in *inside) finish() bool {
+	b := in.box
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	in.over = !in.ended.Load() || in.group == nil || b.group == nil || in.group.Empty()
+	return in.over
 }

@@ -171,6 +171,19 @@ func TestSandboxEndsACommand(t *testing.T) {
 	if p.Kill() == nil {
 		t.Error("a command that has ended can be killed")
 	}
+	// What a command leaves when it ends by itself stays, whoever kills it then.
+	left, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", "sleep 600 &"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.Wait()
+	if err := left.Kill(); err != syscall.ESRCH {
+		t.Errorf("after the end: %v", err)
+	}
+	if out, _ := sh(t, b, "pgrep -c sleep"); out != "2\n" {
+		t.Errorf("%q processes are left, want the neighbour's and one", out)
+	}
+	sh(t, b, "pkill -n sleep")
 	// The neighbour lives.
 	if err := other.Signal(0); err != nil {
 		t.Errorf("neighbour: %v", err)

@@ -140,6 +140,27 @@ func (s *Store) write(id, name string, b []byte) error {
 // is gone without saying so makes the state Failed. It is ErrNotFound if there
 // is no such session.
 func (s *Store) Lookup(id string) (*Info, error) {
+	info, err := s.Recorded(id)
+	if err != nil {
+		return nil, err
+	}
+	if info.State != Stopped && info.State != Failed {
+		c, err := s.dial(id)
+		switch {
+		case err == nil:
+			c.Close()
+		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist) && time.Since(info.Created) > startPatience:
+			info.State, info.Error = Failed, "its holder, process "+strconv.Itoa(info.Pid)+", is gone"
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+	}
+	return info, nil
+}
+
+// Recorded returns the record of a session without asking whether its holder is
+// there.
+func (s *Store) Recorded(id string) (*Info, error) {
 	if err := CheckID(id); err != nil {
 		return nil, err
 	}
@@ -156,17 +177,6 @@ func (s *Store) Lookup(id string) (*Info, error) {
 	}
 	if info.ID != id {
 		return nil, fmt.Errorf("session %s: the record is of another: %q", id, info.ID)
-	}
-	if info.State != Stopped && info.State != Failed {
-		c, err := s.dial(id)
-		switch {
-		case err == nil:
-			c.Close()
-		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist) && time.Since(info.Created) > startPatience:
-			info.State, info.Error = Failed, "its holder, process "+strconv.Itoa(info.Pid)+", is gone"
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, err
-		}
 	}
 	return info, nil
 }
@@ -227,6 +237,9 @@ func (s *Store) List() ([]*Info, error) {
 
 // Remove removes what is left of a session that has ended.
 func (s *Store) Remove(id string) error {
+	if err := CheckID(id); err != nil {
+		return err
+	}
 	info, err := s.Lookup(id)
 	switch {
 	case errors.Is(err, ErrNotFound):

@@ -36,6 +36,8 @@ func Main(args []string) int {
 			return probe.Child(args[1:])
 		case probe.CanaryCommand:
 			return probe.Canary(args[1:])
+		case holdCommand:
+			return hold()
 		}
 	}
 	if len(args) > 0 && isSubcommand(args[0]) {
@@ -73,7 +75,7 @@ func newRunFlags(o *options, name string) *pflag.FlagSet {
 // first can: after a flag or "--", a word is the command to run.
 func isSubcommand(arg string) bool {
 	switch arg {
-	case "run", "spec", "profile", "doctor", "driver", "version", "completion", "help",
+	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "version", "completion", "help",
 		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return true
 	}

@@ -17,7 +17,7 @@ import (
 
 func subcommands() []*cobra.Command {
 	return []*cobra.Command{
-		newRun("run"), newSpec(), newProfile(), newDoctor(), newDriver(), newVersion(), newCompletion(),
+		newRun("run"), newSession(), newPrune(), newSpec(), newProfile(), newDoctor(), newDriver(), newVersion(), newCompletion(),
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // options are the flags of a run: what is asked of it, and how to report.
@@ -22,6 +23,7 @@ type options struct {
 	resultFile string
 	resultFD   int
 	dryRun     bool
+	session    string // to run in, instead of a sandbox of the command's own
 }
 
 // value is a flag whose argument a function takes.
@@ -178,6 +180,30 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 func (o *options) runFlags(fs *pflag.FlagSet) {
 	o.resultFD = -1
 	o.policyFlags(fs)
+	o.reportFlags(fs)
+	fs.VarPF(&boolValue{&o.req.Verify}, "verify", "", "prove first that the boundary holds").NoOptDefVal = "true"
+	fs.VarPF(&value{"ID", func(s string) error {
+		o.session = s
+		return session.CheckID(s)
+	}}, "session", "", "run in this session; of the other flags, those of sbxrun session exec count")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would run and start nothing")
+	o.voiceFlags(fs)
+}
+
+// execFlags defines the flags of a command in a session.
+func (o *options) execFlags(fs *pflag.FlagSet) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.policyFlags(all)
+	for _, name := range []string{"cd", "env", "env-file", "clear-env", "timeout", "kill-after", "max-output", "tty"} {
+		fs.AddFlag(all.Lookup(name))
+	}
+	fs.Lookup("cd").Usage = "working directory, in the session"
+	o.reportFlags(fs)
+	o.voiceFlags(fs)
+}
+
+// reportFlags defines the flags that say what to run and how to report it.
+func (o *options) reportFlags(fs *pflag.FlagSet) {
 	arg := func(name, short, kind, usage string, set func(string) error) {
 		fs.VarPF(&value{kind, set}, name, short, usage)
 	}
@@ -186,7 +212,6 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 		return nil
 	})
 	fs.BoolP("interactive", "i", false, "pass stdin on, which is always done: for the habit of -it")
-	fs.VarPF(&boolValue{&o.req.Verify}, "verify", "", "prove first that the boundary holds").NoOptDefVal = "true"
 	fs.BoolVar(&o.json, "json", false, "capture the output and print one result object")
 	arg("result-file", "", "FILE", "write the result object to a file", func(s string) error {
 		if err := checkPath(s); err != nil {
@@ -203,8 +228,6 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 		o.resultFD = n
 		return nil
 	})
-	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would run and start nothing")
-	o.voiceFlags(fs)
 }
 
 // voiceFlags defines the flags that say how sbxrun itself speaks.

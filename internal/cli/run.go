@@ -97,6 +97,9 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if err := o.command(args); err != nil {
 		return nil, err
 	}
+	if o.session != "" {
+		return o.inSession()
+	}
 	if o.json && o.req.Terminal {
 		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
 	}
@@ -130,6 +133,12 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, err
 	}
 
+	return o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" })
+}
+
+// execute runs a policy's command with the caller's own streams and terminal.
+// Sh makes a script's command one of sh instead of bash.
+func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func()) (*driver.Result, error) {
 	ro := driver.RunOptions{Capture: o.json}
 	ro.Stdio.Stdin = os.Stdin
 	if !o.json {
@@ -149,7 +158,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	res, err := driver.Run(ctx, d, p, ro)
 	if o.hasScript && isNotFound(err) && p.OCI.Process.Args[0] == "bash" {
 		// Nothing has run: bash, or else sh.
-		p.OCI.Process.Args[0] = "sh"
+		sh()
 		res, err = driver.Run(ctx, d, p, ro)
 	}
 	if err != nil {

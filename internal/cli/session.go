@@ -1,0 +1,681 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/spf13/cobra"
+
+	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+// holdCommand is the first argument of a session's holder.
+const holdCommand = "session-holder"
+
+// openStore opens the directory that this user's sessions are in.
+func openStore() (*session.Store, error) {
+	uid := strconv.Itoa(os.Getuid())
+	path := filepath.Join(os.TempDir(), "sbxrun-"+uid)
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		path = filepath.Join(dir, "sbxrun", "sessions")
+	} else if uid == "0" {
+		path = "/run/sbxrun/sessions"
+	}
+	return session.OpenStore(path)
+}
+
+func newSession() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "session COMMAND",
+		Short: "Sandboxes that stay: create, exec, ls, logs, inspect, stop, rm",
+		Long: `A session is a sandbox that stays, with its processes and private files, until
+it is stopped. Each command in it is confined as the command of a run is; what
+one leaves running, the next finds.`,
+		Args: cobra.NoArgs,
+		Example: `  sbxrun session create --profile strict build
+  sbxrun session exec build -- make
+  sbxrun session exec -d build -- ./server
+  sbxrun session stop build && sbxrun session rm build`,
+		RunE: func(*cobra.Command, []string) error {
+			return &usageError{"session needs a command: create, exec, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help"}
+		},
+	}
+	c.AddCommand(newSessionCreate(), newSessionExec(), newSessionList(), newSessionLogs(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
+	return c
+}
+
+// withSession runs a function on a session that is named.
+func withSession(id string, do func(*session.Store, *session.Client) error) error {
+	st, err := openStore()
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	c, err := st.Connect(id)
+	if err != nil {
+		return sessionError(err)
+	}
+	return sessionError(do(st, c))
+}
+
+// sessionError adds what to do about an error.
+func sessionError(err error) error {
+	switch {
+	case errors.Is(err, session.ErrNotFound):
+		return &hinted{err, "sbxrun session ls lists them; sbxrun session create makes one"}
+	case errors.Is(err, session.ErrExists):
+		return &hinted{err, "choose another name, or end it: sbxrun session stop, sbxrun session rm"}
+	case errors.Is(err, session.ErrNotRunning):
+		return &hinted{err, "sbxrun session rm removes what is left of it"}
+	case errors.Is(err, syscall.EBUSY):
+		return &hinted{err, "stop it first: sbxrun session stop; or sbxrun session rm --force"}
+	}
+	return err
+}
+
+type hinted struct {
+	error
+	hint string
+}
+
+func (e *hinted) Unwrap() error { return e.error }
+func (e *hinted) Hint() string  { return e.hint }
+
+func newSessionCreate() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:   "create [flags] [ID]",
+		Short: "Create a session and print its id",
+		Long: `Create a session: build the sandbox that a run with these flags would have, and
+keep it. The limits on time and output are those of each command in it; the
+limits on memory, cpu and processes hold for all of them together.`,
+		Example: "  sbxrun session create\n  sbxrun session create --profile strict --memory 1g -C ~/project build",
+		Args:    maxArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			id := ""
+			if len(args) == 1 {
+				id = args[0]
+			}
+			info, err := o.createSession(id)
+			if err != nil {
+				return sessionError(err)
+			}
+			if o.json {
+				return printJSON(info)
+			}
+			_, err = fmt.Println(info.ID)
+			return err
+		},
+	}, o)
+	o.policyFlags(c.Flags())
+	c.Flags().BoolVar(&o.json, "json", false, "print the session as JSON")
+	return c
+}
+
+// createSession starts a holder and returns when the session is ready.
+func (o *options) createSession(id string) (*session.Info, error) {
+	if id == "" {
+		id = "s" + strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strconv.Itoa(os.Getpid())
+	}
+	if err := session.CheckID(id); err != nil {
+		return nil, err
+	}
+	if o.req.Terminal {
+		return nil, &usageError{"a session has no terminal of its own", "sbxrun session exec -t gives a command one"}
+	}
+	f, err := gatherFacts()
+	if err != nil {
+		return nil, err
+	}
+	o.req.Command = []string{"/"} // commands come later
+	r, err := o.resolve(f)
+	if err != nil {
+		return nil, err
+	}
+	ctx := context.Background()
+	d, err := selectDriver(ctx, f, r.Drivers, r.Policy, o.req.Require)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := d.(driver.Keeper); !ok {
+		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "sessions need the native driver"}
+	}
+	if err := o.verify(ctx, d, r, f); err != nil {
+		return nil, err
+	}
+	st, err := openStore()
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	info := &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
+		Created: time.Now(), Limits: r.Policy.Limits}
+	if err := st.Create(info, r.Policy); err != nil {
+		return nil, err
+	}
+	if err := startHolder(&session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy}); err != nil {
+		rerr := st.Record(&session.Info{ID: id, State: session.Failed, Error: err.Error()})
+		if rerr == nil {
+			rerr = st.Remove(id)
+		}
+		if rerr != nil {
+			say.warn("session " + id + " was not removed: " + rerr.Error())
+		}
+		return nil, err
+	}
+	return st.Lookup(id)
+}
+
+// startHolder starts the process that holds a session, and waits until it
+// serves.
+func startHolder(spec *session.Spec) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	in, inW, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer inW.Close()
+	outR, out, err := os.Pipe()
+	if err != nil {
+		in.Close()
+		return err
+	}
+	defer outR.Close()
+	cmd := exec.Command(self, holdCommand)
+	cmd.ExtraFiles = []*os.File{in, out}
+	cmd.Dir = "/"
+	// What the holder itself needs: how to find its directories and what the
+	// drivers run. Commands have the policy's environment.
+	for _, k := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS"} {
+		if v, ok := os.LookupEnv(k); ok {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	in.Close()
+	out.Close()
+	if err != nil {
+		return err
+	}
+	go func() {
+		json.NewEncoder(inW).Encode(spec)
+		inW.Close()
+	}()
+	line, err := bufio.NewReader(outR).ReadBytes('\n')
+	var res holderReport
+	if err == nil {
+		err = json.Unmarshal(line, &res)
+	}
+	if err != nil {
+		cmd.Process.Kill()
+		werr := cmd.Wait()
+		return &driver.SetupError{Driver: spec.Driver, Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
+	}
+	if res.Error != "" {
+		cmd.Wait()
+		return &hinted{errors.New(res.Error), res.Hint}
+	}
+	return cmd.Process.Release()
+}
+
+// holderReport is what a holder says when it serves, or cannot.
+type holderReport struct {
+	Error string `json:"error,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// hold is a session's holder: it takes the session from descriptor 3 and reports
+// to 4.
+func hold() int {
+	in, out := os.NewFile(3, "spec"), os.NewFile(4, "report")
+	for fd := range 5 {
+		syscall.CloseOnExec(fd)
+	}
+	report := func(err error) int {
+		r := holderReport{Error: err.Error(), Hint: driver.HintOf(err)}
+		json.NewEncoder(out).Encode(r)
+		return driver.ExitSetup
+	}
+	var spec session.Spec
+	b, err := io.ReadAll(in)
+	if err != nil {
+		return report(err)
+	}
+	in.Close()
+	if err := json.Unmarshal(b, &spec); err != nil {
+		return report(err)
+	}
+	// A holder waits most of its life. What it used to get there it gives back.
+	debug.SetGCPercent(25)
+	b = nil
+	st, err := openStore()
+	if err != nil {
+		return report(err)
+	}
+	f, err := gatherFacts()
+	if err != nil {
+		return report(err)
+	}
+	var keeper driver.Keeper
+	for _, d := range drivers(f) {
+		if k, ok := fit(d, f, spec.Policy, false).(driver.Keeper); ok && d.Name() == spec.Driver {
+			keeper = k
+		}
+	}
+	if keeper == nil {
+		return report(&driver.UnsupportedError{Driver: spec.Driver, Rules: []string{"sessions"}})
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	served := false
+	err = session.Hold(ctx, st, keeper, &spec, func() {
+		served = true
+		json.NewEncoder(out).Encode(holderReport{})
+		out.Close()
+		debug.FreeOSMemory()
+	})
+	if err != nil && !served {
+		return report(err)
+	}
+	if err != nil {
+		return driver.ExitSetup
+	}
+	return 0
+}
+
+func newSessionExec() *cobra.Command {
+	o := &options{resultFD: -1}
+	detach := false
+	c := &cobra.Command{
+		Use:   "exec [flags] ID [--] CMD [ARG...]",
+		Short: "Run a command in a session",
+		Long: `Run a command in a session, with this terminal's streams. It is confined as the
+session is. It ends when sbxrun is ended; with --detach it goes on, and
+sbxrun session logs shows what it printed.`,
+		Example: "  sbxrun session exec build -- make\n  sbxrun session exec -t build bash\n  sbxrun session exec -c 'cd sub && make' build",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{"exec needs a session", "for example: sbxrun session exec build -- make"}
+			}
+			if err := session.CheckID(args[0]); err != nil {
+				return err
+			}
+			o.session = args[0]
+			args = args[1:]
+			if len(args) > 0 && args[0] == "--" {
+				args = args[1:]
+			}
+			if detach {
+				return o.detached(args)
+			}
+			return o.run(args)
+		},
+	}
+	c.DisableFlagsInUseLine = true
+	c.Flags().SetInterspersed(false)
+	c.Flags().SortFlags = false
+	o.execFlags(c.Flags())
+	c.Flags().BoolVarP(&detach, "detach", "d", false, "run in the background and print the command's number")
+	return c
+}
+
+// process is what a session's command is, from the flags.
+func (o *options) process(st *session.Store) (*specs.Process, error) {
+	pr := &specs.Process{Args: o.req.Command, Terminal: o.req.Terminal}
+	if o.req.Dir == "" && len(o.req.Env) == 0 && !o.req.ClearEnv {
+		return pr, nil
+	}
+	p, err := st.Policy(o.session)
+	if err != nil {
+		return nil, err
+	}
+	if o.req.Dir != "" {
+		// In the sandbox; it need not be there on the host.
+		pr.Cwd = o.req.Dir
+		if !filepath.IsAbs(pr.Cwd) {
+			pr.Cwd = filepath.Join(p.OCI.Process.Cwd, pr.Cwd)
+		}
+		pr.Cwd = filepath.Clean(pr.Cwd)
+	}
+	pr.Env = []string{}
+	if !o.req.ClearEnv {
+		pr.Env = slices.Clone(p.OCI.Process.Env)
+	}
+	for _, e := range o.req.Env {
+		k, v, given := strings.Cut(e, "=")
+		if !given {
+			if v, given = os.LookupEnv(k); !given {
+				continue
+			}
+		}
+		pr.Env = slices.DeleteFunc(pr.Env, func(s string) bool { return strings.HasPrefix(s, k+"=") })
+		pr.Env = append(pr.Env, k+"="+v)
+	}
+	return pr, nil
+}
+
+// inSession runs the command in a session that there is.
+func (o *options) inSession() (*driver.Result, error) {
+	if o.json && o.req.Terminal {
+		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
+	}
+	var res *driver.Result
+	err := withSession(o.session, func(st *session.Store, c *session.Client) error {
+		info, err := st.Recorded(o.session)
+		if err != nil {
+			return err
+		}
+		pr, err := o.process(st)
+		if err != nil {
+			return err
+		}
+		if pr.Terminal {
+			pr.ConsoleSize = consoleSize()
+		}
+		p := &policy.Policy{Profile: info.Profile, Limits: info.Limits, OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: slices.Clone(pr.Args)}}}
+		if o.req.Timeout != nil {
+			p.Limits.WallTime = *o.req.Timeout
+		}
+		if o.req.KillAfter != nil {
+			p.Limits.KillAfter = *o.req.KillAfter
+		}
+		if o.req.MaxOutput != nil {
+			p.Limits.Output = *o.req.MaxOutput
+		}
+		res, err = o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" })
+		return err
+	})
+	if res != nil && err != nil {
+		res.Hint = driver.HintOf(err)
+	}
+	return res, err
+}
+
+// detached starts a command in the background of a session.
+func (o *options) detached(args []string) error {
+	if err := o.command(args); err != nil {
+		return err
+	}
+	if o.req.Terminal || o.json || o.resultFile != "" || o.resultFD >= 0 {
+		return &usageError{"a command in the background has no terminal and no result yet", "leave out --tty, --json and --result-file; see sbxrun session logs --json"}
+	}
+	return withSession(o.session, func(st *session.Store, c *session.Client) error {
+		pr, err := o.process(st)
+		if err != nil {
+			return err
+		}
+		n, err := c.Start(pr)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Println(n)
+		return err
+	})
+}
+
+func newSessionList() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:     "ls [flags]",
+		Aliases: []string{"list"},
+		Short:   "List sessions",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			st, err := openStore()
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			list, err := st.List()
+			if err != nil {
+				return err
+			}
+			for _, i := range list {
+				if i.State != session.Ready {
+					continue
+				}
+				if c, err := st.Connect(i.ID); err == nil {
+					if now, _, err := c.Info(); err == nil {
+						*i = *now
+					}
+				}
+			}
+			if o.json {
+				return printJSON(list)
+			}
+			rows := [][]string{{"ID", "STATE", "PROFILE", "COMMANDS", "CREATED", "DIRECTORY"}}
+			for _, i := range list {
+				running := 0
+				for _, c := range i.Commands {
+					if c.Running {
+						running++
+					}
+				}
+				rows = append(rows, []string{i.ID, string(i.State), dash(i.Profile), strconv.Itoa(running), i.Created.Format(time.DateTime), dash(i.Dir)})
+			}
+			return printTable(os.Stdout, rows)
+		},
+	}, o)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+func newSessionInspect() *cobra.Command {
+	o := &options{}
+	return plain(&cobra.Command{
+		Use:   "inspect ID",
+		Short: "Show a session: its state, commands, usage and policy, as JSON",
+		Args:  exactArgs(1, "a session"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withSession(args[0], func(st *session.Store, c *session.Client) error {
+				info, err := st.Lookup(args[0])
+				if err != nil {
+					return err
+				}
+				out := struct {
+					*session.Info
+					Usage    *driver.Usage  `json:"usage,omitempty"`
+					Layers   *policy.Layers `json:"layers,omitempty"`
+					Degraded *policy.Layers `json:"degraded,omitempty"`
+					Policy   *policy.Policy `json:"policy,omitempty"`
+				}{Info: info}
+				if now, status, err := c.Info(); err == nil {
+					out.Info = now
+					if status != nil {
+						out.Usage, out.Layers, out.Degraded = &status.Usage, &status.Layers, &status.Degraded
+					}
+				}
+				if p, err := st.Policy(args[0]); err == nil {
+					out.Policy = p
+				}
+				return printJSON(out)
+			})
+		},
+	}, o)
+}
+
+func newSessionLogs() *cobra.Command {
+	o := &options{}
+	follow := false
+	c := plain(&cobra.Command{
+		Use:   "logs [flags] ID COMMAND",
+		Short: "Print what a background command has printed",
+		Long: `Print what a command that was started with exec --detach has printed so far, its
+stdout to stdout and its stderr to stderr.`,
+		Example: "  n=$(sbxrun session exec -d build -- make)\n  sbxrun session logs -f build $n",
+		Args:    exactArgs(2, "a session and the number of a command"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			n, err := strconv.Atoi(args[1])
+			if err != nil {
+				return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
+			}
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error {
+				var offset [2]int
+				for {
+					wait := time.Duration(0)
+					if follow {
+						wait = time.Minute
+					}
+					out, err := c.Output(n, offset, wait)
+					if err != nil {
+						return err
+					}
+					if o.json {
+						return printJSON(out)
+					}
+					os.Stdout.Write(out.Stdout)
+					os.Stderr.Write(out.Stderr)
+					offset = out.Offset
+					if out.Result != nil && len(out.Stdout)+len(out.Stderr) == 0 || !follow {
+						if out.StdoutTruncated || out.StderrTruncated {
+							say.note("the output was longer than is kept", "--max-output of sbxrun session create sets how much")
+						}
+						return nil
+					}
+				}
+			})
+		},
+	}, o)
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the command ends")
+	c.Flags().BoolVar(&o.json, "json", false, "print one JSON object, with the result if the command has ended; streams are base64")
+	return c
+}
+
+func newSessionKill() *cobra.Command {
+	o := &options{}
+	return plain(&cobra.Command{
+		Use:   "kill ID COMMAND",
+		Short: "End a command of a session, and all that it started",
+		Args:  exactArgs(2, "a session and the number of a command"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			n, err := strconv.Atoi(args[1])
+			if err != nil {
+				return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
+			}
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return c.KillCommand(n) })
+		},
+	}, o)
+}
+
+func newSessionStop() *cobra.Command {
+	o := &options{}
+	grace := 10 * time.Second
+	c := plain(&cobra.Command{
+		Use:   "stop [flags] ID...",
+		Short: "End a session: SIGTERM to its commands, then SIGKILL to all that is left",
+		Args:  minArgs(1, "a session"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			for _, id := range args {
+				if err := withSession(id, func(_ *session.Store, c *session.Client) error { return c.Stop(grace) }); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}, o)
+	c.Flags().VarP(&value{"DURATION", func(s string) error {
+		d, err := profiles.ParseDuration(s)
+		grace = d
+		return err
+	}}, "time", "t", "how long commands have to end (default 10s)")
+	return c
+}
+
+func newSessionRemove() *cobra.Command {
+	o := &options{}
+	force := false
+	c := plain(&cobra.Command{
+		Use:     "rm [flags] ID...",
+		Aliases: []string{"remove"},
+		Short:   "Remove the record of a session that has ended",
+		Args:    minArgs(1, "a session"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			st, err := openStore()
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			for _, id := range args {
+				if force {
+					if c, err := st.Connect(id); err == nil {
+						if err := c.Stop(0); err != nil && !errors.Is(err, session.ErrNotRunning) {
+							return err
+						}
+					}
+				}
+				if err := st.Remove(id); err != nil {
+					return sessionError(err)
+				}
+			}
+			return nil
+		},
+	}, o)
+	c.Flags().BoolVarP(&force, "force", "f", false, "end it first, at once")
+	return c
+}
+
+func newPrune() *cobra.Command {
+	o := &options{}
+	age := 24 * time.Hour
+	c := plain(&cobra.Command{
+		Use:   "prune [flags]",
+		Short: "Remove what is left of sessions that ended, and of runs that were killed",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			st, err := openStore()
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			gone, err := st.Prune(age)
+			for _, id := range gone {
+				fmt.Println("session " + id)
+			}
+			groups, gerr := pruneGroups(age)
+			for _, g := range groups {
+				fmt.Println("cgroup " + g)
+			}
+			return errors.Join(err, gerr)
+		},
+	}, o)
+	c.Flags().Var(&value{"DURATION", func(s string) error {
+		d, err := profiles.ParseDuration(s)
+		age = d
+		return err
+	}}, "older-than", "only what ended longer ago (default 24h)")
+	return c
+}
+
+// pruneGroups removes cgroups of runs whose supervisor and init were both
+// killed.
+func pruneGroups(age time.Duration) ([]string, error) {
+	l, err := cgroups.Read()
+	if err != nil {
+		return nil, nil // no cgroups, nothing left
+	}
+	return cgroups.Prune(l, age)
+}

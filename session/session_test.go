@@ -1,0 +1,486 @@
+//go:build unix
+
+package session
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// keeper is a driver whose sandboxes isolate nothing: these tests are about what
+// lies between a client and a sandbox.
+type keeper struct{ openErr error }
+
+func (keeper) Name() string                    { return "bare" }
+func (keeper) Sandboxed() bool                 { return false }
+func (keeper) Available(context.Context) error { return nil }
+func (keeper) Check(*policy.Policy) error      { return nil }
+func (keeper) Start(context.Context, *policy.Policy, driver.Stdio) (driver.Process, error) {
+	return nil, errors.ErrUnsupported
+}
+func (k keeper) Open(context.Context, *policy.Policy) (driver.Sandbox, error) {
+	if k.openErr != nil {
+		return nil, k.openErr
+	}
+	return &box{done: make(chan struct{})}, nil
+}
+
+type box struct {
+	once sync.Once
+	done chan struct{}
+	mu   sync.Mutex
+	all  []*proc
+}
+
+func (b *box) Exec(_ context.Context, pr *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+	if pr == nil || len(pr.Args) == 0 {
+		return nil, &policy.InvalidError{Field: "process.args", Want: "a command"}
+	}
+	cmd := exec.Command(pr.Args[0], pr.Args[1:]...)
+	cmd.Env = pr.Env
+	// Not as interfaces that hold a nil file.
+	if stdio.Stdin != nil {
+		cmd.Stdin = stdio.Stdin
+	}
+	if stdio.Stdout != nil {
+		cmd.Stdout = stdio.Stdout
+	}
+	if stdio.Stderr != nil {
+		cmd.Stderr = stdio.Stderr
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, &driver.CommandError{Command: pr.Args[0], Err: syscall.ENOENT}
+	}
+	p := &proc{cmd: cmd}
+	b.mu.Lock()
+	b.all = append(b.all, p)
+	b.mu.Unlock()
+	return p, nil
+}
+func (b *box) Status() (*driver.Status, error) { return &driver.Status{PidsDenied: 7}, nil }
+func (b *box) Done() <-chan struct{}           { return b.done }
+func (b *box) Close() error {
+	b.once.Do(func() {
+		b.mu.Lock()
+		for _, p := range b.all {
+			p.Kill()
+		}
+		b.mu.Unlock()
+		close(b.done)
+	})
+	return nil
+}
+
+type proc struct{ cmd *exec.Cmd }
+
+func (p *proc) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+func (p *proc) Terminate() error              { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM) }
+func (p *proc) Kill() error                   { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
+func (p *proc) Pty() *os.File                 { return nil }
+func (p *proc) Wait() (*driver.Status, error) {
+	p.cmd.Wait()
+	ws := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return &driver.Status{Signal: ws.Signal()}, nil
+	}
+	return &driver.Status{ExitCode: ws.ExitStatus()}, nil
+}
+
+func store(t *testing.T) *Store {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 30), "sessions") // longer than a socket address
+	st, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	return st
+}
+
+// hold starts a session in this process.
+func hold(t *testing.T, st *Store, id string) (*Client, <-chan error) {
+	t.Helper()
+	p := &policy.Policy{Profile: "bare", Limits: policy.Limits{Output: 1000}, OCI: &specs.Spec{Process: &specs.Process{}}}
+	if err := st.Create(&Info{ID: id, State: Created, Created: time.Now()}, p); err != nil {
+		t.Fatal(err)
+	}
+	ended, ready := make(chan error, 1), make(chan struct{})
+	go func() {
+		ended <- Hold(context.Background(), st, keeper{}, &Spec{ID: id, Driver: "bare", Policy: p}, func() { close(ready) })
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	c, err := st.Connect(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Stop(0) })
+	return c, ended
+}
+
+func run(t *testing.T, c *Client, args ...string) (string, *driver.Status, error) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p, err := c.Exec(context.Background(), &specs.Process{Args: args}, driver.Stdio{Stdout: w})
+	w.Close()
+	if err != nil {
+		return "", nil, err
+	}
+	out, _ := io.ReadAll(r)
+	st, err := p.Wait()
+	return string(out), st, err
+}
+
+func TestExec(t *testing.T) {
+	c, _ := hold(t, store(t), "one")
+	out, st, err := run(t, c, "/bin/sh", "-c", "echo hello; exit 3")
+	if err != nil || out != "hello\n" || st.ExitCode != 3 {
+		t.Errorf("%q, %+v, %v", out, st, err)
+	}
+	// Errors keep their kind on the way.
+	var command *driver.CommandError
+	if _, _, err := run(t, c, "/nonexistent"); !errors.As(err, &command) || !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("no such command: %v", err)
+	}
+	var invalid *policy.InvalidError
+	if _, _, err := run(t, c); !errors.As(err, &invalid) {
+		t.Errorf("no command: %v", err)
+	}
+	// A long command line.
+	long := strings.Repeat("x", 100<<10)
+	if out, _, err := run(t, c, "/bin/echo", long); err != nil || out != long+"\n" {
+		t.Errorf("%d bytes, %v", len(out), err)
+	}
+	if s, err := c.Status(); err != nil || s.PidsDenied != 7 {
+		t.Errorf("status %+v, %v", s, err)
+	}
+}
+
+// TestSignals: what a client sends reaches its command only, and the end of the
+// client is the end of the command.
+func TestSignals(t *testing.T) {
+	c, _ := hold(t, store(t), "one")
+	for _, tt := range []struct {
+		name string
+		act  func(p driver.Process)
+		want syscall.Signal
+	}{
+		{"signal", func(p driver.Process) { p.Signal(syscall.SIGUSR1) }, syscall.SIGUSR1},
+		{"terminate", func(p driver.Process) { p.Terminate() }, syscall.SIGTERM},
+		{"kill", func(p driver.Process) { p.Kill() }, syscall.SIGKILL},
+	} {
+		p, err := c.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sleep", "600"}}, driver.Stdio{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tt.act(p)
+		if st, err := p.Wait(); err != nil || st.Signal != tt.want {
+			t.Errorf("%s: %+v, %v", tt.name, st, err)
+		}
+		if err := p.Kill(); err != syscall.ESRCH {
+			t.Errorf("%s: after the end: %v", tt.name, err)
+		}
+	}
+	r, w, _ := os.Pipe()
+	p, err := c.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sleep", "600"}}, driver.Stdio{Stdout: w})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.(*remote).conn.Close()
+	io.ReadAll(r) // its end is that of the command
+	r.Close()
+}
+
+func TestBackground(t *testing.T) {
+	c, _ := hold(t, store(t), "one")
+	n, err := c.Start(&specs.Process{Args: []string{"/bin/sh", "-c", "echo a; sleep 0.1; echo b >&2; echo c; exit 5"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr string
+	var offset [2]int
+	var res *driver.Result
+	for range 100 {
+		out, err := c.Output(n, offset, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr, offset = stdout+string(out.Stdout), stderr+string(out.Stderr), out.Offset
+		if res = out.Result; res != nil {
+			break
+		}
+	}
+	if stdout != "a\nc\n" || stderr != "b\n" || res == nil || res.ExitCode != 5 {
+		t.Errorf("%q, %q, %+v", stdout, stderr, res)
+	}
+	// More than is kept: the command goes on, the tail is cut.
+	n, err = c.Start(&specs.Process{Args: []string{"/bin/sh", "-c", "yes | head -c 500000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.Output(n, [2]int{}, 10*time.Second)
+	for err == nil && out.Result == nil {
+		out, err = c.Output(n, out.Offset, 10*time.Second)
+	}
+	if err != nil || out.Offset[0] != 1000 || !out.StdoutTruncated || out.Result.ExitCode != 0 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	// One that does not end, until it is killed.
+	n, err = c.Start(&specs.Process{Args: []string{"/bin/sleep", "600"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, _, err := c.Info()
+	if err != nil || info.State != Running || len(info.Commands) != 3 || !info.Commands[2].Running || !info.Commands[2].Background {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if err := c.KillCommand(n); err != nil {
+		t.Error(err)
+	}
+	if info, _, err := c.Info(); err != nil || info.State != Ready || info.Commands[2].Running {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if _, err := c.Output(99, [2]int{}, 0); err == nil {
+		t.Error("output of no command")
+	}
+}
+
+func TestStop(t *testing.T) {
+	st := store(t)
+	c, ended := hold(t, st, "one")
+	p, err := c.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sleep", "600"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Remove("one"); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("removing a running session: %v", err)
+	}
+	if err := c.Stop(10 * time.Second); err != nil {
+		t.Error(err)
+	}
+	if s, err := p.Wait(); err == nil && s.Signal != syscall.SIGTERM {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	<-c.Done()
+	if info, err := st.Lookup("one"); err != nil || info.State != Stopped || info.Pid != 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if _, _, err := run(t, c, "true"); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("after the end: %v", err)
+	}
+	if err := st.Remove("one"); err != nil {
+		t.Error(err)
+	}
+	if _, err := st.Connect("one"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("after removal: %v", err)
+	}
+}
+
+// TestDies: a sandbox that ends by itself, and a holder that is gone, are told
+// from a session that was stopped.
+func TestDies(t *testing.T) {
+	st := store(t)
+	p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{}}}
+	if err := st.Create(&Info{ID: "crashed", State: Ready, Pid: 1 << 30, Created: time.Now().Add(-time.Hour)}, p); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := st.Lookup("crashed"); err != nil || info.State != Failed {
+		t.Errorf("no socket: %+v, %v", info, err)
+	}
+	l, err := st.listen("crashed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close() // the socket stays, as after a SIGKILL
+	if info, err := st.Lookup("crashed"); err != nil || info.State != Failed {
+		t.Errorf("a socket that nobody listens on: %+v, %v", info, err)
+	}
+	if err := st.Create(&Info{ID: "crashed"}, p); !errors.Is(err, ErrExists) {
+		t.Errorf("the same name again: %v", err)
+	}
+	if gone, err := st.Prune(time.Hour); err != nil || len(gone) != 0 {
+		t.Errorf("pruned too early: %v, %v", gone, err)
+	}
+	if gone, err := st.Prune(0); err != nil || len(gone) != 1 {
+		t.Errorf("pruned %v, %v", gone, err)
+	}
+	// The sandbox could not be opened: the error is the driver's.
+	if err := st.Create(&Info{ID: "never"}, p); err != nil {
+		t.Fatal(err)
+	}
+	want := &driver.UnavailableError{What: "driver"}
+	if err := Hold(context.Background(), st, keeper{want}, &Spec{ID: "never", Policy: p}, nil); !errors.Is(err, want) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestPaths: no name of a session leads out of the store, and a store that is
+// not the owner's alone is refused.
+func TestPaths(t *testing.T) {
+	st := store(t)
+	p := &policy.Policy{}
+	for _, id := range []string{"", ".", "..", "../x", "/etc", "a/b", "a\x00b", ".hidden", "-rf", "a b", "é", strings.Repeat("x", 65), strings.Repeat("x", 10<<10), "a\n"} {
+		var invalid *policy.InvalidError
+		for name, err := range map[string]error{
+			"Create": st.Create(&Info{ID: id}, p), "Remove": st.Remove(id),
+			"Lookup": second(st.Lookup(id)), "Connect": second(st.Connect(id)), "Policy": second(st.Policy(id)),
+		} {
+			if !errors.As(err, &invalid) {
+				t.Errorf("%s(%.20q): %v", name, id, err)
+			}
+		}
+	}
+	// A link in the place of a session leads nowhere.
+	outside := t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, recordFile), []byte(`{"id":"link","state":"stopped"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, filepath.Join(st.dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := st.Lookup("link"); err == nil {
+		t.Errorf("followed a link out: %+v", info)
+	}
+	if list, err := st.List(); err != nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	if err := st.Remove("link"); err != nil {
+		t.Log(err)
+	}
+	if _, err := os.Stat(filepath.Join(outside, recordFile)); err != nil {
+		t.Error("removing a link removed what it led to")
+	}
+	for name, make := range map[string]func(string) error{
+		"open to others": func(d string) error { return errors.Join(os.Mkdir(d, 0o700), os.Chmod(d, 0o777)) },
+		"a link":         func(d string) error { return os.Symlink(t.TempDir(), d) },
+		"a file":         func(d string) error { return os.WriteFile(d, nil, 0o600) },
+	} {
+		d := filepath.Join(t.TempDir(), "sessions")
+		if err := make(d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenStore(d); err == nil {
+			t.Errorf("%s is taken for a store", name)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestGarbage: a client that does not keep to the protocol harms nobody.
+func TestGarbage(t *testing.T) {
+	st := store(t)
+	c, _ := hold(t, st, "one")
+	for name, b := range map[string][]byte{
+		"nothing": {}, "half a length": {0, 0}, "too long": binary.BigEndian.AppendUint32(nil, maxMessage+1),
+		"no JSON": append(binary.BigEndian.AppendUint32(nil, 3), "abc"...), "unknown": append(binary.BigEndian.AppendUint32(nil, 12), `{"op":"what"}`...),
+		"no descriptors": append(binary.BigEndian.AppendUint32(nil, 63), `{"op":"exec","process":{"args":["true"]},"streams":[true,1==1]}`...),
+	} {
+		conn, err := st.dial("one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Write(b)
+		conn.CloseWrite()
+		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		var r reply
+		if _, err := conn.receive(&r); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: no end", name)
+		} else if err == nil && r.Error == nil {
+			t.Errorf("%s: accepted", name)
+		}
+		conn.Close()
+	}
+	if out, _, err := run(t, c, "/bin/echo", "alive"); err != nil || out != "alive\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
+// TestManyAtOnce is for cross-talk, and for descriptors that are not closed.
+func TestManyAtOnce(t *testing.T) {
+	c, _ := hold(t, store(t), "one")
+	before := descriptors(t)
+	var wg sync.WaitGroup
+	for i := range 200 {
+		wg.Go(func() {
+			want := strings.Repeat("z", i+1)
+			if out, _, err := run(t, c, "/bin/echo", want); err != nil || out != want+"\n" {
+				t.Errorf("%q, %v", out, err)
+			}
+		})
+	}
+	wg.Wait()
+	for range 100 {
+		if descriptors(t) <= before+2 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) // connections that are being closed
+	}
+	t.Errorf("%d descriptors, %d before", descriptors(t), before)
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	for _, dir := range []string{"/proc/self/fd", "/dev/fd"} {
+		if list, err := os.ReadDir(dir); err == nil {
+			return len(list)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	return 0
+}
+
+func FuzzReceive(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 2, '{', '}'})
+	f.Add(append([]byte{0, 0, 0, 13}, `{"op":"exec"}`...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		file := os.NewFile(uintptr(fds[0]), "")
+		nc, err := net.FileConn(file)
+		file.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		other := os.NewFile(uintptr(fds[1]), "")
+		go func() { other.Write(b); other.Close() }()
+		var req request
+		files, _ := (&conn{UnixConn: nc.(*net.UnixConn)}).receive(&req)
+		if len(files) != 0 {
+			t.Error("descriptors out of nothing")
+		}
+	})
+}

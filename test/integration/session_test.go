@@ -1,0 +1,382 @@
+//go:build linux
+
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A session is one that a test made by the command line.
+type session struct {
+	*fixture
+	id  string
+	env string
+}
+
+// newSession creates a session under strict, with a directory for sessions of
+// the fixture's own.
+func newSession(t *testing.T, w who, flags ...string) *session {
+	t.Helper()
+	f := newFixture(t, w)
+	run := f.path("run")
+	if err := os.Mkdir(run, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f.own()
+	s := &session{f, f.unique("s"), "XDG_RUNTIME_DIR=" + run}
+	if len(s.id) > 60 {
+		s.id = s.id[len(s.id)-60:]
+	}
+	args := append(f.who.command(sbxrun, "session", "create", "-C", f.ws), f.who.flags()...)
+	o := f.do(call{args: append(append(args, flags...), s.id), env: []string{s.env}})
+	if o.code != 0 || o.stdout != s.id+"\n" {
+		t.Fatalf("create: %v", o)
+	}
+	t.Cleanup(func() { s.cli("rm", "--force", s.id) })
+	return s
+}
+
+// cli runs a command of sbxrun session.
+func (s *session) cli(args ...string) *outcome {
+	s.Helper()
+	return s.do(call{args: s.who.command(append([]string{sbxrun, "session"}, args...)...), env: []string{s.env}})
+}
+
+// exec runs a shell script in the session.
+func (s *session) exec(script string, flags ...string) *outcome {
+	s.Helper()
+	return s.cli(append(append([]string{"exec"}, flags...), s.id, "--", "/bin/sh", "-c", script)...)
+}
+
+// want runs a script and wants it to succeed with that output.
+func (s *session) want(script, stdout string, flags ...string) {
+	s.Helper()
+	if o := s.exec(script, flags...); o.code != 0 || o.stdout != stdout {
+		s.Errorf("want %q: %v", stdout, o)
+	}
+}
+
+func (s *session) info() (i struct {
+	State    string
+	Pid      int
+	Commands []struct {
+		ID      int
+		Running bool
+	}
+	Usage struct {
+		PidsDenied uint64 `json:"pids_denied"`
+		MemoryPeak uint64 `json:"memory_peak_bytes"`
+	}
+	Layers []string
+}) {
+	s.Helper()
+	o := s.cli("inspect", s.id)
+	if err := json.Unmarshal([]byte(o.stdout), &i); err != nil {
+		s.Fatalf("inspect: %v\n%v", err, o)
+	}
+	return i
+}
+
+// asEachUser runs a test as each user, one after the other: what is left behind is
+// looked for.
+func asEachUser(t *testing.T, test func(t *testing.T, w who)) {
+	t.Helper()
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) { test(t, w) })
+	}
+}
+
+// TestSession: files and processes stay from one command to the next, streams
+// and codes are the command's own, and nothing of it is left at the end.
+func TestSession(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		s.want("echo kept > /tmp/f; echo also > $HOME/g; echo out; echo err >&2", "out\n")
+		s.want("cat /tmp/f $HOME/g", "kept\nalso\n")
+		s.want("echo ws > made; pwd", s.ws+"\n")
+		if b, err := os.ReadFile(filepath.Join(s.ws, "made")); err != nil || string(b) != "ws\n" {
+			t.Errorf("the workspace: %q, %v", b, err)
+		}
+		if o := s.exec("kill -TERM $$"); o.code != 143 {
+			t.Errorf("signal: %v", o)
+		}
+		if o := s.exec("exit 125", "--json"); s.result(o).Reason != "exit" || s.result(o).ExitCode != 125 {
+			t.Errorf("a command's own 125: %v", o)
+		}
+		if o := s.cli("exec", s.id, "--", "no-such-program"); o.code != 127 || !strings.Contains(o.stderr, "not found") {
+			t.Errorf("no such command: %v", o)
+		}
+		s.want("echo $A-$B", "1-\n", "-e", "A=1")
+		s.want("pwd", "/tmp\n", "-C", "/tmp")
+		// A background process: found by the next command, and by kill.
+		o := s.exec("sleep 600 >/dev/null 2>&1 & echo $!")
+		pid := strings.TrimSpace(o.stdout)
+		s.want("kill -0 "+pid+" && echo alive", "alive\n")
+		s.want("kill "+pid+"; while kill -0 "+pid+" 2>/dev/null; do :; done; echo gone", "gone\n")
+		// One that is started as such, and its output.
+		o = s.exec("echo one; sleep 0.2; echo two >&2; exit 3", "-d")
+		n := strings.TrimSpace(o.stdout)
+		if o := s.cli("logs", "-f", s.id, n); o.code != 0 || o.stdout != "one\n" || o.stderr != "two\n" {
+			t.Errorf("logs: %v", o)
+		}
+		// The time limit ends all that a command started, and nothing else.
+		other := strings.TrimSpace(s.exec("sleep 600 >/dev/null 2>&1 & echo $!").stdout)
+		script := "trap '' TERM; (trap '' TERM; sleep 601) & sleep 602"
+		if s.who.noCgroup == "" {
+			script = "trap '' TERM; setsid sleep 601 & sleep 602"
+		}
+		if o := s.exec(script, "--timeout", "300ms", "--kill-after", "200ms", "--json"); s.result(o).Reason != "timeout" || o.code != 124 {
+			t.Errorf("timeout: %v", o)
+		}
+		s.want("pgrep -f 'sleep 60[12]' >/dev/null || echo none; kill -0 "+other+" && echo other", "none\nother\n")
+
+		marker := "73" + strconv.Itoa(os.Getpid()%10000)
+		s.exec("setsid sleep " + marker + " >/dev/null 2>&1 &")
+		if len(processes("sleep\x00"+marker)) == 0 {
+			t.Error("the background process is not running")
+		}
+		i := s.info()
+		if i.State != "running" && i.State != "ready" || i.Pid == 0 {
+			t.Errorf("inspect: %+v", i)
+		}
+		if o := s.cli("stop", s.id); o.code != 0 {
+			t.Errorf("stop: %v", o)
+		}
+		if left := processes("sleep\x00" + marker); len(left) != 0 {
+			t.Errorf("left: %v", left)
+		}
+		if !within(5*time.Second, func() bool { return !exists(fmt.Sprintf("/proc/%d", i.Pid)) }) {
+			t.Error("the holder is still there")
+		}
+		if o := s.exec("true"); o.code != 125 || !strings.Contains(o.stderr, "has ended") {
+			t.Errorf("a command after the end: %v", o)
+		}
+		s.wantUnchanged()
+	})
+}
+
+// TestSessionConfined: a command of a session is confined as that of a run is.
+// Each line is a fact that the same script prints in a run. (One difference is
+// meant: process 1 may be signalled, because it is in the commands' Landlock
+// scope. It blocks every signal, and the kernel keeps SIGKILL and SIGSTOP of its
+// own namespace from it.)
+func TestSessionConfined(t *testing.T) {
+	const script = `grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; id; ls /proc/self/fd | wc -l
+hostname; cat /proc/self/attr/current 2>/dev/null; ulimit -a; touch /usr/x 2>&1; cat /etc/shadow 2>&1; ls -a ~ | wc -l; ls /dev
+cat /proc/1/environ 2>&1; ls /proc/1/root 2>&1; ip link 2>/dev/null | grep -c '^[0-9]'; env | sort; umask; cat /proc/mounts | wc -l; cat /proc/self/cgroup`
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		in := s.exec(script)
+		out := s.do(call{args: s.strict(nil, "/bin/sh", "-c", script), env: []string{s.env}})
+		if in.stdout != out.stdout || in.code != out.code {
+			a, b := strings.Split(in.stdout, "\n"), strings.Split(out.stdout, "\n")
+			for i := range max(len(a), len(b)) {
+				if x, y := at(a, i), at(b, i); x != y {
+					t.Errorf("in a session %q, in a run %q", x, y)
+				}
+			}
+		}
+		s.wantUnchanged()
+	})
+}
+
+func at(list []string, i int) string {
+	if i < len(list) {
+		return list[i]
+	}
+	return ""
+}
+
+// TestSessionHolderKilled: the sandbox ends with the process that holds it, and
+// nothing is left but the record, which prune removes (SES-5).
+func TestSessionHolderKilled(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		marker := "74" + strconv.Itoa(os.Getpid()%10000)
+		s.exec("setsid sleep "+marker+" >/dev/null 2>&1 &", "-d")
+		if !within(5*time.Second, func() bool { return len(processes("sleep\x00"+marker)) > 0 }) {
+			t.Fatal("the background process did not start")
+		}
+		pid := s.info().Pid
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if !within(time.Second, func() bool { return len(processes("sleep\x00"+marker)) == 0 }) {
+			t.Errorf("survivors: %v", processes("sleep\x00"+marker))
+		}
+		if i := s.info(); i.State != "error" {
+			t.Errorf("state %q", i.State)
+		}
+		if groups := deadGroups(); len(groups) != 0 {
+			t.Errorf("cgroups are left: %v", groups)
+		}
+		o := s.do(call{args: s.who.command(sbxrun, "prune", "--older-than", "0s"), env: []string{s.env}})
+		if o.code != 0 || !strings.Contains(o.stdout, "session "+s.id) {
+			t.Errorf("prune: %v", o)
+		}
+		if o := s.cli("ls", "--json"); o.stdout != "[]\n" {
+			t.Errorf("ls: %v", o)
+		}
+		s.wantUnchanged()
+	})
+}
+
+// TestSessionClientKilled: what a client started ends with it (A10), and what it
+// started in the background does not.
+func TestSessionClientKilled(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		marker := "75" + strconv.Itoa(os.Getpid()%10000)
+		s.do(call{
+			args: s.who.command(sbxrun, "session", "exec", s.id, "--", "/bin/sh", "-c", "sleep "+marker+"; true"), env: []string{s.env},
+			started: func(c *exec.Cmd) {
+				if !within(5*time.Second, func() bool { return len(processes("sleep\x00"+marker)) > 0 }) {
+					t.Error("it did not start")
+				}
+				c.Process.Kill()
+			},
+		})
+		if !within(time.Second, func() bool { return len(processes("sleep\x00"+marker)) == 0 }) {
+			t.Errorf("survivors: %v", processes("sleep\x00"+marker))
+		}
+		s.want("echo alive", "alive\n")
+	})
+}
+
+// TestSessionLimits: the limits are those of all commands together.
+func TestSessionLimits(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		if w.noCgroup != "" {
+			t.Skip(w.noCgroup)
+		}
+		s := newSession(t, w, "--memory", "64m", "--pids", "24")
+		for range 2 {
+			if o := s.exec("for i in 1 2 3 4 5 6 7 8; do sleep 600 >/dev/null 2>&1 & done"); o.code != 0 {
+				t.Fatalf("%v", o)
+			}
+		}
+		if o := s.exec("for i in 1 2 3 4 5 6 7 8 9 10; do sleep 600 >/dev/null & done; wait", "--json"); s.result(o).Reason != "pids" {
+			t.Errorf("%v", o)
+		}
+		s.exec("exec pkill sleep")
+		o := s.exec("head -c 200m /dev/zero | tail", "--json")
+		if r := s.result(o); r.Usage.OOMKills == 0 {
+			t.Errorf("%v", o)
+		}
+		s.want("echo alive", "alive\n")
+		if i := s.info(); i.Usage.MemoryPeak < 60<<20 || i.Usage.PidsDenied == 0 {
+			t.Errorf("%+v", i.Usage)
+		}
+	})
+}
+
+// TestSessionManyAtOnce: a thousand commands at once, none of which gets
+// another's output, while there are no more than the limit on processes allows.
+func TestSessionManyAtOnce(t *testing.T) {
+	s := newSession(t, whos[0], "--pids", "4000", "--memory", "4g")
+	const n, clients = 1000, 50
+	var wg sync.WaitGroup
+	for c := range clients {
+		wg.Go(func() {
+			for i := range n / clients {
+				want := fmt.Sprintf("%d-%d\n", c, i)
+				o := s.cli("exec", s.id, "--", "echo", strings.TrimSpace(want))
+				if o.code != 0 || o.stdout != want {
+					t.Errorf("want %q: %v", want, o)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestSessionStopRaces: commands that come while a session stops run or are told
+// that it has ended; none hangs, none is left.
+func TestSessionStopRaces(t *testing.T) {
+	for range 5 {
+		s := newSession(t, whos[0])
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 4 {
+					if o := s.exec("exit 9"); o.code != 9 && o.code != 125 && o.code != 137 && o.code != 143 {
+						t.Errorf("%v", o)
+					}
+				}
+			})
+		}
+		if o := s.cli("stop", "-t", "100ms", s.id); o.code != 0 {
+			t.Errorf("%v", o)
+		}
+		wg.Wait()
+	}
+	if groups := deadGroups(); len(groups) != 0 {
+		t.Errorf("cgroups are left: %v", groups)
+	}
+}
+
+// TestSessionBadInput: names are not paths, and what is said is the cause.
+func TestSessionBadInput(t *testing.T) {
+	s := newSession(t, whos[0])
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"exec", "../" + s.id, "true"}, "invalid value"},
+		{[]string{"exec", "", "true"}, "invalid value"},
+		{[]string{"exec", strings.Repeat("x", 10<<10), "true"}, "invalid value"},
+		{[]string{"exec", "nobody", "true"}, "no such session"},
+		{[]string{"exec", s.id}, "no command"},
+		{[]string{"exec"}, "needs a session"},
+		{[]string{"create", s.id}, "exists already"},
+		{[]string{"create", "a/b"}, "invalid value"},
+		{[]string{"create", "--memory", "lots", "x"}, "memory"},
+		{[]string{"rm", s.id}, "stop it first"},
+		{[]string{"logs", s.id, "99"}, "command 99"},
+		{[]string{"logs", s.id, "x"}, "not the number"},
+		{[]string{"stop", "nobody"}, "no such session"},
+		{[]string{"frobnicate"}, "unknown command"},
+	} {
+		o := s.cli(tt.args...)
+		if o.code != 125 || !strings.Contains(o.stderr, tt.want) || o.stdout != "" {
+			t.Errorf("want %q: %v", tt.want, o)
+		}
+	}
+	if o := s.cli("ls", "--json"); !strings.Contains(o.stdout, s.id) {
+		t.Errorf("%v", o)
+	}
+}
+
+// TestSessionForeign: another user has no way to a session (F21).
+func TestSessionForeign(t *testing.T) {
+	i := slices.IndexFunc(whos, func(w who) bool { return w.name == "user" })
+	if !isRoot() || i < 0 {
+		t.Skip("needs root, to act as two users")
+	}
+	s := newSession(t, whos[0]) // root's
+	dir := filepath.Join(s.path("run"), "sbxrun", "sessions", s.id)
+	if err := os.Chmod(s.path("run"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"ls", dir}, {"cat", filepath.Join(dir, "policy.json")}, {sbxrun, "session", "exec", s.id, "--", "id"}} {
+		if o := s.do(call{args: whos[i].command(args...), env: []string{s.env}}); o.code == 0 {
+			t.Errorf("%v", o)
+		}
+	}
+	// And from inside: neither the directory nor the socket is there.
+	if o := s.exec("ls " + dir + " " + s.path("run")); o.code == 0 {
+		t.Errorf("%v", o)
+	}
+}

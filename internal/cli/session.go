@@ -208,7 +208,8 @@ func startHolder(spec *session.Spec) error {
 	cmd.Dir = "/"
 	// What the holder itself needs: how to find its directories and what the
 	// drivers run. Commands have the policy's environment.
-	for _, k := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS"} {
+	for _, k := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
+		"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"} {
 		if v, ok := os.LookupEnv(k); ok {
 			cmd.Env = append(cmd.Env, k+"="+v)
 		}
@@ -281,7 +282,7 @@ func hold() int {
 	}
 	var keeper driver.Keeper
 	for _, d := range drivers(f) {
-		if k, ok := fit(d, f, spec.Policy, false).(driver.Keeper); ok && d.Name() == spec.Driver {
+		if k, ok := fit(d, f, &profiles.Resolved{Policy: spec.Policy}, false).(driver.Keeper); ok && d.Name() == spec.Driver {
 			keeper = k
 		}
 	}

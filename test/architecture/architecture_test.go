@@ -54,6 +54,7 @@ var rooms = map[string][]string{
 	"bench":                   {"policy", "native", "mounts", "seccomp", "driver"},
 	"test/integration":        {},
 	"test/integration/attack": {},
+	"test/integration/fetch":  {},
 	"test/integration/stage":  {"internal/reexec", "internal/sys"},
 	"test/vm":                 {},
 	"test/architecture":       {},

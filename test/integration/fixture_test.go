@@ -284,6 +284,13 @@ type result struct {
 		PidsPeak    uint64  `json:"pids_peak"`
 		MemoryPeak  uint64  `json:"memory_peak_bytes"`
 	} `json:"usage"`
+	Denials []struct{ Operation, Target, Rule, Grant, Reason string }
+	Network struct {
+		Connections, Denied uint64
+		LookupsDenied       uint64 `json:"lookups_denied"`
+		BytesReceived       uint64 `json:"bytes_received"`
+		Log                 []struct{ Route, Target, Address, Verdict, Rule string }
+	}
 	Error string `json:"error"`
 	Code  string `json:"error_code"`
 	Hint  string `json:"hint"`

@@ -20,6 +20,7 @@ var (
 	sbxrun string // the binary under test
 	attack string // test/integration/attack
 	stage  string // test/integration/stage
+	fetch  string // test/integration/fetch
 )
 
 func TestMain(m *testing.M) {
@@ -42,6 +43,9 @@ func run(m *testing.M) (code int) {
 	whos = subjects
 	before := lookAround()
 	code = m.Run()
+	for _, end := range atExit {
+		end()
+	}
 	if left := before.leaks(); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "integration: left behind on the host:")
 		for _, l := range left {
@@ -63,7 +67,7 @@ func prepare() (err error) {
 		return err
 	}
 	bin := filepath.Join(runDir, "bin")
-	sbxrun, attack, stage = bin+"/sbxrun", bin+"/attack", bin+"/stage"
+	sbxrun, attack, stage, fetch = bin+"/sbxrun", bin+"/attack", bin+"/stage", bin+"/fetch"
 	if built := os.Getenv("SBXRUN_TEST_BIN"); built != "" {
 		// Copies: some attacks write to them, and leaks are found by runDir.
 		return os.CopyFS(bin, os.DirFS(built))
@@ -72,7 +76,7 @@ func prepare() (err error) {
 		return err
 	}
 	cmd := exec.Command("go", "build", "-o", bin+"/",
-		"github.com/sbxrun/sbxrun/cmd/sbxrun", "github.com/sbxrun/sbxrun/test/integration/attack", "github.com/sbxrun/sbxrun/test/integration/stage")
+		"github.com/sbxrun/sbxrun/cmd/sbxrun", "github.com/sbxrun/sbxrun/test/integration/attack", "github.com/sbxrun/sbxrun/test/integration/stage", "github.com/sbxrun/sbxrun/test/integration/fetch")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)

@@ -105,6 +105,7 @@ func networkTests() []entry {
 		},
 		{id: "N02", title: "services on the host's loopback", test: n02},
 		{id: "N03", title: "sockets of docker, agents, D-Bus, X11, systemd; abstract sockets", test: n03},
+		{id: "N04", title: "names that are not allowed, by any route", test: n04},
 		{id: "N08", title: "a server on 0.0.0.0", test: n08},
 		{
 			id: "N10", title: "ping, and changes of links and routes",

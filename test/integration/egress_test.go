@@ -1,0 +1,402 @@
+//go:build linux
+
+package integration
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// allowed are the rules of most tests here.
+var allowed = []string{"--allow-host", "*.allowed.test:22,80,443,5432"}
+
+// clients are programs of every kind, each with what it prints when it reaches a
+// server of the allowed names, and a form of it for a name that is not allowed.
+var clients = []struct {
+	name    string
+	need    string
+	ok      string // a script
+	want    string
+	denied  string // the same for denied.test
+	route   string // by which it comes, as the log has it
+	noProbe bool   // its denied form makes no look-up outside of the proxy
+}{
+	{"curl", "curl", "curl -sS -m 20 --noproxy '*' --cacert ca.pem https://www.allowed.test/", "hello from www.allowed.test", "curl -sS -m 20 --noproxy '*' --cacert ca.pem https://denied.test/", "transparent", false},
+	{"curl, plain", "curl", "curl -sS -m 20 --noproxy '*' http://www.allowed.test/", "hello from www.allowed.test", "curl -sS -m 20 --noproxy '*' http://denied.test/", "transparent", false},
+	{"curl by CONNECT", "curl", "curl -sS -m 20 --cacert ca.pem https://www.allowed.test/", "hello from www.allowed.test", "curl -sS -m 20 --cacert ca.pem https://denied.test/", "connect", true},
+	{"curl by HTTP", "curl", "curl -sSf -m 20 http://www.allowed.test/", "hello from www.allowed.test", "curl -sSf -m 20 http://denied.test/", "http", true},
+	{"curl by SOCKS", "curl", `curl -sS -m 20 --cacert ca.pem -x "socks5h${ALL_PROXY#http}" https://www.allowed.test/`, "hello from www.allowed.test", `curl -sS -m 20 --cacert ca.pem -x "socks5h${ALL_PROXY#http}" https://denied.test/`, "socks", true},
+	{"curl, IPv6", "curl", "curl -sS -m 20 -6 --noproxy '*' --cacert ca.pem https://six.allowed.test/", "hello from six.allowed.test", "curl -sS -m 20 -6 --noproxy '*' --cacert ca.pem https://denied.test/", "transparent", false},
+	{"a static Go program", "", "./fetch -ca ca.pem https://www.allowed.test/", "hello from www.allowed.test", "./fetch -ca ca.pem https://denied.test/", "transparent", false},
+	{"a Go program by the proxy", "", "./fetch -proxy -ca ca.pem https://www.allowed.test/", "hello from www.allowed.test", "./fetch -proxy -ca ca.pem https://denied.test/", "connect", true},
+	{"git over https", "git", "git -c http.sslCAInfo=$PWD/ca.pem clone -q https://git.allowed.test/repo.git /tmp/c1 && cat /tmp/c1/file", "cloned", "git -c http.sslCAInfo=$PWD/ca.pem clone -q https://denied.test/repo.git /tmp/c2", "connect", true},
+	{"git over ssh", "ssh", "GIT_SSH_COMMAND='ssh -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR' git clone -q git@git.allowed.test:repo.git /tmp/c3 && cat /tmp/c3/file", "cloned",
+		"GIT_SSH_COMMAND='ssh -o StrictHostKeyChecking=no -o ConnectTimeout=20' git clone -q git@denied.test:repo.git /tmp/c4", "transparent", false},
+	{"psql", "psql", "psql -At 'postgresql://postgres@db.allowed.test/postgres?connect_timeout=20' -c 'select 40+2'", "42", "psql -At 'postgresql://postgres@denied.test/postgres?connect_timeout=20' -c 'select 1'", "transparent", false},
+	{"python urllib", "python3", `/usr/bin/python3 -c 'import urllib.request,ssl; print(urllib.request.build_opener(urllib.request.ProxyHandler({}),urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile="ca.pem"))).open("https://www.allowed.test/",timeout=20).read().decode())'`,
+		"hello from www.allowed.test", `/usr/bin/python3 -c 'import urllib.request; urllib.request.build_opener(urllib.request.ProxyHandler({})).open("https://denied.test/",timeout=20)'`, "transparent", false},
+	{"python urllib by the proxy", "python3", `/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("http://www.allowed.test/",timeout=20).read().decode())'`,
+		"hello from www.allowed.test", `/usr/bin/python3 -c 'import urllib.request; urllib.request.urlopen("http://denied.test/",timeout=20)'`, "http", true},
+	{"node fetch", "node", `NODE_EXTRA_CA_CERTS=ca.pem node -e 'fetch("https://www.allowed.test/").then(r=>r.text()).then(console.log)'`, "hello from www.allowed.test",
+		`NODE_EXTRA_CA_CERTS=ca.pem node -e 'fetch("https://denied.test/").then(r=>r.text()).then(console.log).catch(e=>{console.error(e.cause.code);process.exit(1)})'`, "transparent", false},
+	{"npm install", "npm", `mkdir -p /tmp/n && cd /tmp/n && npm install --cafile $OLDPWD/ca.pem --no-audit --no-fund --no-update-notifier --fetch-retries=0 --registry https://registry.allowed.test/ left-of >/dev/null && node -p 'require("left-of")'`, "left of it",
+		`mkdir -p /tmp/m && cd /tmp/m && npm install --no-audit --no-fund --no-update-notifier --fetch-retries=0 --registry https://denied.test/ left-of`, "connect", true},
+}
+
+// inWorld prepares a fixture's workspace for the world.
+func inWorld(f *fixture) *world {
+	f.Helper()
+	w := needWorld(f)
+	b, err := os.ReadFile(fetch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.write("ws/fetch", string(b), 0o755)
+	f.write("ws/ca.pem", w.ca, 0o644)
+	f.own()
+	f.before = f.snapshot()
+	return w
+}
+
+// netRun runs a script under strict with a proxied network.
+func (f *fixture) netRun(flags []string, script string) (*outcome, *result) {
+	f.Helper()
+	f.need("bash")
+	o := f.run(call{args: f.sandbox(append([]string{"--net", "proxy", "--json"}, flags...), "bash", "-c", script), timeout: 2 * time.Minute})
+	return o, f.result(o)
+}
+
+// TestEgressClients: real programs reach real servers by name, whatever they know
+// of proxies; what no rule allows fails at once, is recorded, and reaches
+// nobody.
+func TestEgressClients(t *testing.T) {
+	for _, w := range whos {
+		for _, c := range clients {
+			t.Run(w.name+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				defer build()()
+				f := newFixture(t, w)
+				world := inWorld(f)
+				if c.need != "" {
+					f.need(c.need)
+				}
+				o, r := f.netRun(append([]string{}, append(allowed, "--profile", f.logging())...), c.ok)
+				if r.ExitCode != 0 || !strings.Contains(r.Stdout, c.want) {
+					f.Fatalf("got %d, want %q\n%v", r.ExitCode, c.want, o)
+				}
+				if r.Network.Connections == 0 || r.Network.BytesReceived == 0 {
+					f.Errorf("nothing counted: %+v", r.Network)
+				}
+				found := false
+				for _, q := range r.Network.Log {
+					found = found || q.Route == c.route && q.Verdict == "allow" && q.Rule != ""
+				}
+				if !found {
+					f.Errorf("no request by route %s in the log: %+v", c.route, r.Network.Log)
+				}
+
+				before := world.reached(evilServer)
+				begin := time.Now()
+				o, r = f.netRun(allowed, c.denied)
+				if r.ExitCode == 0 {
+					f.Errorf("a denied name was reached: %v", o)
+				}
+				if took := time.Since(begin); took > 15*time.Second {
+					f.Errorf("it took %v to fail", took)
+				}
+				found = false
+				for _, d := range r.Denials {
+					found = found || strings.HasPrefix(d.Target, "denied.test") && strings.HasPrefix(d.Grant, "--allow-host denied.test") && d.Rule != "" && (d.Operation == "connect" || d.Operation == "resolve")
+				}
+				if !found {
+					f.Errorf("no denial: %+v\n%v", r.Denials, o)
+				}
+				if n := world.reached(evilServer); n != before {
+					f.Errorf("the server was reached")
+				}
+				if world.asked("denied.test") {
+					f.Errorf("the host's resolver was asked")
+				}
+				f.wantUnchanged()
+			})
+		}
+	}
+}
+
+// logging is a profile file that has every request logged.
+func (f *fixture) logging() string {
+	f.write("profile/logging.yaml", "extends: strict\nverify: false\nnetwork:\n  log: true\n", 0o644)
+	return f.path("profile/logging.yaml")
+}
+
+// TestEgressControl: what is denied in the sandbox is within reach of the host.
+func TestEgressControl(t *testing.T) {
+	f := newFixture(t, whos[0])
+	world := inWorld(f)
+	for _, url := range []string{"http://denied.test/", "http://private.allowed.test/", "http://meta.allowed.test/", "http://" + evilServer + "/"} {
+		o := f.do(call{args: f.who.command(f.path("ws/fetch"), url)})
+		if o.code != 0 || !strings.Contains(o.stdout, "hello") {
+			t.Errorf("%s: %v", url, o)
+		}
+	}
+	if !world.asked("meta.allowed.test") {
+		t.Error("the host's resolver was not asked")
+	}
+	if world.reached(evilServer) == 0 || world.reached(metadata) == 0 || world.reached(privateIP) == 0 {
+		t.Error("the servers do not count")
+	}
+}
+
+// TestEgressAddresses: names that lead to where nobody may go, and addresses in
+// every spelling (N06, E01, E04, E09, E10, E18).
+func TestEgressAddresses(t *testing.T) {
+	for _, w := range whos {
+		// Not beside others, which reach the same servers by right.
+		t.Run(w.name, func(t *testing.T) {
+			f := newFixture(t, w)
+			world := inWorld(f)
+			host := f.listen("tcp4", "127.0.0.1:0")
+			_, port, _ := strings.Cut(strings.TrimPrefix(host.addr, "tcp:"), ":")
+			self := f.listen("tcp4", hostIP+":0")
+			_, selfPort, _ := strings.Cut(strings.TrimPrefix(self.addr, "tcp:"), ":")
+			private, meta, evil := world.reached(privateIP), world.reached(metadata), world.reached(evilServer)
+			targets := []string{
+				// N06
+				"http://" + metadata + "/", "http://[fd00:ec2::254]/", "http://meta.allowed.test/", "http://[::ffff:" + metadata + "]/", "http://2852039166/", "http://0xa9.0xfe.0xa9.0xfe/",
+				// E01
+				"http://evil-allowed.test/", "http://www.allowed.test.evil.test/", "http://allowed.test/",
+				// E04
+				"http://127.1:" + port + "/", "http://0177.0.0.1:" + port + "/", "http://0x7f000001:" + port + "/", "http://2130706433:" + port + "/", "http://[::ffff:127.0.0.1]:" + port + "/", "http://[::1]:" + port + "/",
+				// E10
+				"http://private.allowed.test/", "http://self.allowed.test:" + selfPort + "/", "http://loop.allowed.test:" + port + "/", "http://" + privateIP + "/", "http://" + hostIP + ":" + selfPort + "/",
+				// E18: no rule names the port.
+				"https://www.allowed.test:8443/", "http://www.allowed.test:22/",
+				// An address is no name.
+				"http://" + webServer + "/", "http://[" + webServer6 + "]/",
+			}
+			var script strings.Builder
+			for _, url := range targets {
+				for _, how := range []string{"--noproxy '*'", "", `-x "socks5h${ALL_PROXY#http}"`} {
+					fmt.Fprintf(&script, "curl -sSfg -m 20 -k %s '%s' >/dev/null 2>&1 && echo REACHED %s %s\n", how, url, url, strings.ReplaceAll(how, "$", ""))
+				}
+			}
+			rules := []string{"--allow-host", "*.allowed.test:80,443," + port + "," + selfPort}
+			o, r := f.netRun(rules, script.String()+"echo done")
+			if strings.TrimSpace(r.Stdout) != "done" {
+				f.Errorf("got %s\n%s", r.Stdout, r.Stderr)
+			}
+			if len(r.Denials) < 5 {
+				f.Errorf("denials: %v", o)
+			}
+			if host.hits.Load()+self.hits.Load() != 0 || world.reached(privateIP) != private || world.reached(metadata) != meta || world.reached(evilServer) != evil {
+				f.Errorf("servers were reached: %d %d", host.hits.Load(), self.hits.Load())
+			}
+			// The neighbours: listed by address, they are reached.
+			_, r = f.netRun([]string{"--allow-host", privateIP + ":80", "--allow-host", webServer + ":80", "--allow-host", "private.allowed.test:80"},
+				"curl -sSf -m 20 --noproxy '*' http://"+privateIP+"/ && curl -sSf -m 20 http://"+webServer+"/ && curl -sSf -m 20 --noproxy '*' http://private.allowed.test/")
+			if r.ExitCode != 0 || strings.Count(r.Stdout, "hello") != 3 {
+				f.Errorf("listed addresses: %+v", r)
+			}
+			// E09: the second answer is private.
+			private = world.reached(privateIP)
+			f.netRun(allowed, "for i in 1 2 3 4; do curl -sS -m 20 --noproxy '*' http://rebind.allowed.test/; curl -sS -m 20 http://rebind.allowed.test/; done")
+			if world.reached(privateIP) != private {
+				f.Error("rebinding reached a private address")
+			}
+		})
+	}
+}
+
+// n04 is N04: no route leads a name that is not allowed to the host's resolver.
+func n04(f *fixture) {
+	world := inWorld(f)
+	mark := strings.ReplaceAll(f.unique("n04"), "_", "-")
+	script := fmt.Sprintf(`n() { echo "$RANDOM-$1.%[1]s.test"; }
+		for i in 1 2 3; do
+		getent hosts $(n getent); ./fetch resolve $(n udp) 127.0.0.1:53; ./fetch resolve $(n other) 9.9.9.53:53; ./fetch resolve $(n v6) '[2620:fe::53]:53'
+		curl -m 5 --noproxy '*' http://$(n curl)/; curl -m 5 http://$(n proxy)/; curl -m 5 -k https://$(n connect)/; curl -m 5 -x "socks5h${ALL_PROXY#http}" http://$(n socks)/; curl -m 5 -x "socks4a${ALL_PROXY#http}" http://$(n socks4)/
+		curl -m 5 http://www.allowed.test/ -H "Host: $(n host)"
+		/usr/bin/python3 -c 'import socket,sys; socket.getaddrinfo(sys.argv[1],80)' $(n python)
+		done >/dev/null 2>&1
+		/usr/bin/python3 - <<'EOF'
+import socket,struct
+def q(name,t): return b'\x12\x34\x01\0\0\1\0\0\0\0\0\0'+b''.join(bytes([len(l)])+l.encode() for l in name.split('.'))+b'\0'+struct.pack('>HH',t,1)
+for i,t in enumerate((1,2,5,6,12,15,16,28,33,65,255)):
+    for dst in ('127.0.0.1','9.9.9.53','8.8.8.8'):
+        s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(1); s.connect((dst,53))
+        try:
+            s.send(q('type%%d.%[1]s.test'%%t,t)); s.recv(512)
+        except OSError: pass
+        s.close()
+    c=socket.create_connection(('9.9.9.53',53),5); m=q('tcp%%d.%[1]s.test'%%t,t); c.sendall(struct.pack('>H',len(m))+m); c.settimeout(1)
+    try: c.recv(512)
+    except OSError: pass
+    c.close()
+EOF
+		curl -sS -m 10 http://www.allowed.test/ && getent hosts www.allowed.test >/dev/null && echo fine`, mark)
+	o, r := f.netRun(allowed, script)
+	if r.ExitCode != 0 || !strings.HasSuffix(r.Stdout, "fine\n") {
+		f.Errorf("the allowed name: %v", o)
+	}
+	if world.asked(mark) {
+		f.Error("the host's resolver was asked for a name that is not allowed")
+	}
+	if r.Network.LookupsDenied < 10 {
+		f.Errorf("look-ups denied: %d", r.Network.LookupsDenied)
+	}
+	f.step("control on the host", func() {
+		f.do(call{args: f.who.command(f.path("ws/fetch"), "resolve", "x."+mark+".test", dnsServer+":53")})
+		if !world.asked(mark) {
+			f.Error("the host's resolver was not asked")
+		}
+	})
+}
+
+// TestEgressProxy: what only the explicit routes have (E13, E14, E15, E16).
+func TestEgressProxy(t *testing.T) {
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			world := inWorld(f)
+			evil := world.reached(evilServer)
+			o, r := f.netRun(allowed, `curl -sS -m 20 http://denied.test/; curl -s -m 20 -L -o /dev/null -w 'redirect %{http_code}\n' http://www.allowed.test/redirect
+				curl -sS -m 20 --noproxy '*' -L -o /dev/null http://www.allowed.test/redirect || echo redirect refused
+				NO_PROXY='*' no_proxy='*' curl -sS -m 20 http://denied.test/ || echo no proxy, no way
+				curl -s -m 20 -o /dev/null -w 'wrong token %{http_code}\n' -x http://sbxrun:00000000000000000000000000000000@127.0.0.1:3128 http://www.allowed.test/
+				curl -s -m 20 -o /dev/null -w 'no token %{http_code}\n' -x http://127.0.0.1:3128 http://www.allowed.test/
+				curl -sS -m 20 -x "$HTTP_PROXY" http://www.allowed.test/
+				cat /proc/[0-9]*/cmdline | tr '\0' ' ' | grep -c "${HTTP_PROXY#*sbxrun:}"`)
+			for _, want := range []string{"no rule allows denied.test:80", "--allow-host denied.test:80", "redirect 403", "redirect refused", "no proxy, no way", "wrong token 407", "no token 407", "hello from www.allowed.test"} {
+				if !strings.Contains(r.Stdout, want) {
+					f.Errorf("%q is missing: %v", want, o)
+				}
+			}
+			if world.reached(evilServer) != evil {
+				f.Error("the server was reached")
+			}
+			// Nothing allowed: nothing reached.
+			_, r = f.netRun(nil, "curl -sS -m 20 --noproxy '*' http://www.allowed.test/ || curl -sSf -m 20 http://www.allowed.test/")
+			if r.ExitCode == 0 {
+				f.Error("without a rule a host was reached")
+			}
+			// A rule that cannot be read: no run.
+			for _, bad := range []string{"*allowed.test", "127.1", "a..b", "www.allowed.test:0", "www.allowed.test:99999", "ftp://www.allowed.test", ""} {
+				o := f.do(call{args: f.sandbox([]string{"--allow-host", bad, "--json"}, "true")})
+				if r := f.result(o); o.code != 125 || r.Code != "POLICY_INVALID" {
+					f.Errorf("--allow-host %q: %v", bad, o)
+				}
+			}
+			// Deny wins.
+			_, r = f.netRun([]string{"--allow-host", "*.allowed.test", "--deny-host", "www.allowed.test"}, "curl -sSf -m 20 http://api.allowed.test/ && ! curl -sSf -m 20 http://www.allowed.test/ && ! curl -sSf -m 20 --noproxy '*' http://www.allowed.test/")
+			if r.ExitCode != 0 {
+				f.Errorf("deny: %+v", r)
+			}
+		})
+	}
+}
+
+// TestEgressInside: what a command does within its own network stays as it is.
+func TestEgressInside(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		inWorld(f)
+		_, r := f.netRun(allowed, `
+			/usr/bin/python3 -c '
+import http.server,threading,urllib.request,socket,errno
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(s): s.send_response(200); s.end_headers(); s.wfile.write(b"own")
+    def log_message(s,*a): pass
+for host in ("127.0.0.1","0.0.0.0"):
+    srv=http.server.HTTPServer((host,0),H); threading.Thread(target=srv.serve_forever,daemon=True).start()
+    for name in ("localhost","127.0.0.1"):
+        print(host,name,urllib.request.urlopen("http://%s:%d/"%(name,srv.server_port),timeout=10).read().decode())
+def quick(f):
+    try: f(); return "reached"
+    except OSError as e: return errno.errorcode.get(e.errno,str(e))
+def udp(dst,port):
+    s=socket.socket(socket.AF_INET6 if ":" in dst else socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5); s.connect((dst,port)); s.send(b"x"); s.recv(10)
+print("quic",quick(lambda: udp("9.9.9.10",443)), quick(lambda: udp("2620:fe::10",443)))
+print("port",quick(lambda: socket.create_connection(("9.9.9.10",8443),5)))
+print("icmp",quick(lambda: socket.socket(socket.AF_INET,socket.SOCK_RAW,1)), quick(lambda: socket.socket(socket.AF_INET,socket.SOCK_DGRAM,1)))
+'`)
+		for _, want := range []string{"127.0.0.1 localhost own", "127.0.0.1 127.0.0.1 own", "0.0.0.0 localhost own", "0.0.0.0 127.0.0.1 own", "quic ECONNREFUSED ECONNREFUSED", "port ECONNREFUSED"} {
+			if !strings.Contains(r.Stdout, want+"\n") {
+				f.Errorf("%q is missing: %s%s", want, r.Stdout, r.Stderr)
+			}
+		}
+		if strings.Contains(r.Stdout, "icmp reached") || strings.HasSuffix(r.Stdout, "reached\n") {
+			f.Errorf("icmp: %s", r.Stdout)
+		}
+	})
+}
+
+// TestPublish: a port of the host leads to a server in the sandbox, without a
+// network and with one, and is gone with it.
+func TestPublish(t *testing.T) {
+	for _, mode := range []string{"none", "proxy"} {
+		for _, w := range whos {
+			t.Run(mode+"/"+w.name, func(t *testing.T) {
+				f := newFixture(t, w)
+				l, err := net.Listen("tcp4", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				addr := l.Addr().String()
+				_, port, _ := net.SplitHostPort(addr)
+				flags := []string{"--net", mode, "--publish", port + ":8000"}
+				// In use: the run does not start, and says why.
+				o := f.do(call{args: f.sandbox(append(flags, "--json"), "true")})
+				if r := f.result(o); o.code != 125 || !strings.Contains(r.Error, "publish 127.0.0.1:"+port) || !strings.Contains(r.Error, "in use") {
+					t.Errorf("a port in use: %v", o)
+				}
+				l.Close()
+				f.files(map[string]string{"serve.py": `
+import socket,os
+l=socket.socket(); l.bind(("127.0.0.1",8000)); l.listen(16)
+open("up","w").close()
+for i in range(3):
+    c,a=l.accept(); n=0
+    while True:
+        d=c.recv(65536)
+        if not d: break
+        n+=len(d)
+    c.sendall(b"got %d from %s\n"%(n,a[0].encode())); c.close()
+`})
+				o = f.run(call{args: f.sandbox(flags, "/usr/bin/python3", "serve.py"), started: func(*exec.Cmd) {
+					if !within(20*time.Second, func() bool { return exists(f.path("ws/up")) }) {
+						t.Error("the server did not start")
+						return
+					}
+					for _, n := range []int{0, 5, 1 << 20} {
+						c, err := net.Dial("tcp4", addr)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						c.SetDeadline(time.Now().Add(20 * time.Second))
+						c.Write(make([]byte, n))
+						c.(*net.TCPConn).CloseWrite()
+						b, err := io.ReadAll(c)
+						if want := fmt.Sprintf("got %d from 127.0.0.1\n", n); string(b) != want || err != nil {
+							t.Errorf("got %q, %v, want %q", b, err, want)
+						}
+						c.Close()
+					}
+				}})
+				if o.code != 0 {
+					t.Errorf("%v", o)
+				}
+				if c, err := net.Dial("tcp4", addr); err == nil {
+					c.Close()
+					t.Error("the port is still open")
+				}
+			})
+		}
+	}
+}

@@ -204,7 +204,7 @@ func (r *runner) testsImage(image string) error {
 	}
 	// Static, so that they run on any root file system.
 	static := []string{"CGO_ENABLED=0"}
-	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/test/integration/attack", module + "/test/integration/stage"}}
+	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch"}}
 	for _, p := range packages {
 		build = append(build, []string{"go", "test", "-c", "-ldflags=-s -w", "-o", filepath.Join(tests, name(p)+".test"), module + "/" + p})
 		// What a test reads lies beside it.

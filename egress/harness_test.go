@@ -225,10 +225,6 @@ func (w *world) record(fits func(Record) bool) Record {
 	return Record{}
 }
 
-func (w *world) verdict(v Verdict) func(Record) bool {
-	return func(r Record) bool { return r.Verdict == v }
-}
-
 // echo answers what it gets, and ends when the other side has.
 func echo(c net.Conn) { io.Copy(c, c); c.(*net.TCPConn).CloseWrite() }
 

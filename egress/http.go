@@ -249,11 +249,20 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 	// The body goes while the answer comes: a server may answer first, and with
 	// "Expect: 100-continue" it has to.
 	sent := make(chan error, 1)
+	server.conn.SetReadDeadline(time.Now().Add(idleTimeout))
 	if r.body.empty() {
 		sent <- nil
 	} else {
 		c.client.conn.SetReadDeadline(time.Now().Add(stallTimeout))
-		go func() { sent <- copyBody(server.conn, &c.client, r.body, &f.out, true) }()
+		go func() {
+			err := copyBody(server.conn, &c.client, r.body, &f.out, true)
+			if err != nil {
+				// An answer may be on its way already, but none is to be
+				// waited for.
+				server.conn.SetReadDeadline(time.Now().Add(graceTimeout))
+			}
+			sent <- err
+		}()
 	}
 	keep, err := c.respond(f, server, r)
 	// What is still under way of the body is of no use to anyone.
@@ -298,7 +307,6 @@ const (
 // respond carries the answer to a request. It reports whether the client's
 // connection can go on; the server's is closed where it cannot be used again.
 func (c *connection) respond(f *flow, server *side, r *request) (keep bool, err error) {
-	server.conn.SetReadDeadline(time.Now().Add(idleTimeout))
 	for range maxInterim {
 		h, err := server.readHead()
 		var status int

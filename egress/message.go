@@ -37,6 +37,8 @@ type badMessage struct {
 
 func (e *badMessage) Error() string { return e.what }
 
+var errHead = &badMessage{431, "a head of more than 64 KiB"}
+
 func bad(what string) error { return &badMessage{400, what} }
 
 // endOfHead returns the length of the head at the start of b. From is how much
@@ -49,6 +51,9 @@ func endOfHead(b []byte, from int) (int, error) {
 				return 0, bad("a line feed without a carriage return")
 			}
 			if i >= 3 && b[i-2] == '\n' {
+				if i >= maxHead {
+					return 0, errHead
+				}
 				return i + 1, nil
 			}
 			if i == 1 {
@@ -59,7 +64,7 @@ func endOfHead(b []byte, from int) (int, error) {
 		}
 	}
 	if len(b) >= maxHead {
-		return 0, &badMessage{431, "a head of more than 64 KiB"}
+		return 0, errHead
 	}
 	return 0, errShort
 }

@@ -146,6 +146,11 @@ func newWorld(t testing.TB, p policy.Egress, change ...func(*Options)) *world {
 	go func() {
 		done <- g.Serve(ctx, Listeners{DNS: []net.PacketConn{udp}, DNSStream: []net.Listener{stream}, Transparent: []net.Listener{w.transparent}, Proxy: []net.Listener{proxy}})
 	}()
+	for started := false; !started; time.Sleep(50 * time.Microsecond) {
+		g.mu.Lock()
+		started = g.ctx != nil
+		g.mu.Unlock()
+	}
 	t.Cleanup(func() {
 		cancel()
 		select {

@@ -19,7 +19,7 @@ import (
 func (w *world) lookupBy(network string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, network, w.dns)
+		return d.DialContext(ctx, network, w.dns[network])
 	}}
 }
 
@@ -219,7 +219,7 @@ func TestDNSMessages(t *testing.T) {
 func TestDNSStream(t *testing.T) {
 	w := newWorld(t, allow("a.example"))
 	w.host("a.example", "93.184.216.34", 443, echo)
-	c, err := net.Dial("tcp", w.dns)
+	c, err := net.Dial("tcp", w.dns["tcp"])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -163,6 +163,8 @@ type Gateway struct {
 	newNames  *rate.Limiter
 	answering chan struct{}
 
+	patience time.Duration // handshakeTimeout; tests have less
+
 	mu     sync.Mutex
 	active map[*connection]struct{}
 	ctx    context.Context // of Serve; nil before
@@ -198,7 +200,7 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	if o.Record == nil {
 		o.Record = func(Record) {}
 	}
-	g := &Gateway{o: o, upstream: up, active: map[*connection]struct{}{}, newNames: newNameLimiter(), answering: make(chan struct{}, maxAnswering)}
+	g := &Gateway{o: o, upstream: up, patience: handshakeTimeout, active: map[*connection]struct{}{}, newNames: newNameLimiter(), answering: make(chan struct{}, maxAnswering)}
 	g.rules.Store(r)
 	g.resolver.lookup = o.Resolve
 	g.own.list = o.Own

@@ -46,7 +46,7 @@ func (c *connection) relay(route Route, pin *flow) {
 	for first := true; ; first = false {
 		wait := keepAliveTimeout
 		if first {
-			wait = handshakeTimeout
+			wait = c.g.patience
 		}
 		c.client.conn.SetReadDeadline(time.Now().Add(wait))
 		if !first && len(c.client.pre) == 0 {
@@ -54,7 +54,7 @@ func (c *connection) relay(route Route, pin *flow) {
 			if err := c.client.fill(maxHead); err != nil {
 				return
 			}
-			c.client.conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+			c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
 		}
 		h, err := c.client.readHead()
 		var r *request
@@ -130,7 +130,7 @@ func (c *connection) connectTunnel(r *request) {
 		c.answerRefusal(t, refused)
 		return
 	}
-	c.client.conn.SetWriteDeadline(time.Now().Add(handshakeTimeout))
+	c.client.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
 	if _, err := c.client.conn.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
 		return
 	}
@@ -238,7 +238,7 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 		auth = c.g.upstream.auth
 	}
 	out := r.append(make([]byte, 0, 1024), t, f.absolute, auth)
-	server.conn.SetWriteDeadline(time.Now().Add(handshakeTimeout))
+	server.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
 	n, err := server.conn.Write(out[f.sent:])
 	f.out.Add(int64(n))
 	if err != nil {
@@ -617,7 +617,7 @@ var statusText = map[int]string{
 func (c *connection) answer(status int, fields, text string) {
 	b := "HTTP/1.1 " + strconv.Itoa(status) + " " + statusText[status] + "\r\n" + fields +
 		"Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: " + strconv.Itoa(len(text)) + "\r\nConnection: close\r\n\r\n" + text
-	c.client.conn.SetWriteDeadline(time.Now().Add(handshakeTimeout))
+	c.client.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
 	c.client.conn.Write([]byte(b))
 	c.linger()
 }
@@ -678,7 +678,7 @@ func explain(reason string, r *refusal) string {
 
 // proxy serves a connection to the proxy port: SOCKS or HTTP, by its first byte.
 func (g *Gateway) proxy(c *connection) {
-	c.client.conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	c.client.conn.SetReadDeadline(time.Now().Add(g.patience))
 	if err := c.client.fill(maxHead); err != nil {
 		return
 	}

@@ -13,6 +13,7 @@ type rates struct {
 	mu     sync.Mutex
 	limits map[string]*rate.Limiter
 	limit  int
+	swept  time.Time
 }
 
 // maxRates bounds how many hosts are remembered.
@@ -41,7 +42,12 @@ func (r *rates) take(host string, perMinute int, now time.Time) bool {
 	l := r.limits[host]
 	if l == nil {
 		if len(r.limits) >= maxRates {
-			// A full budget is the same as none remembered.
+			// A full budget is the same as none remembered. To look for them
+			// takes long, so it is done now and then.
+			if now.Sub(r.swept) < time.Second {
+				return false
+			}
+			r.swept = now
 			for h, l := range r.limits {
 				if l.TokensAt(now) >= float64(perMinute) {
 					delete(r.limits, h)

@@ -57,6 +57,10 @@ func sniff(b []byte, web bool) (protocol, error) {
 	case web:
 		return protoHTTP, nil
 	}
+	// A request is for a path, a URL or "*"; RFC 9112, 3.2.
+	if to := bytes.TrimLeft(b[token:], " \t"); len(to) > 0 && to[0] != '/' && to[0] != '*' && !bytes.HasPrefix([]byte("http"), bytes.ToLower(to[:min(len(to), 4)])) {
+		return protoOther, nil
+	}
 	line, _, whole := bytes.Cut(b, []byte("\n"))
 	if !whole && len(b) < maxFirstLine {
 		return protoUnknown, errShort

@@ -153,7 +153,7 @@ func (c *connection) ahead(parse func([]byte) (int, error)) error {
 // socks serves a SOCKS client.
 func (c *connection) socks() {
 	defer c.client.conn.Close()
-	c.client.conn.SetDeadline(time.Now().Add(handshakeTimeout))
+	c.client.conn.SetDeadline(time.Now().Add(c.g.patience))
 	v5 := c.client.pre[0] == 5
 	var command byte
 	var host authority

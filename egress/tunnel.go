@@ -20,6 +20,12 @@ func (g *Gateway) transparent(c *connection) {
 		return
 	}
 	t, refused := g.target(local.Addr(), local.Port())
+	if refused == nil && t.port == 80 && g.upstream.proxyFor(t) != nil {
+		// An upstream proxy takes tunnels to port 443 and requests to port 80,
+		// as a rule, so what comes has to be seen first: HTTP clients speak first.
+		c.relay(RouteTransparent, &flow{target: t})
+		return
+	}
 	if refused == nil {
 		_, refused = c.open(RouteTransparent, t, false)
 	}
@@ -129,7 +135,7 @@ func (c *connection) first(f *flow, server *side, hurry bool) (protocol, error) 
 	web := f.target.port == 80
 	c.client.conn.SetReadDeadline(time.Now().Add(idleTimeout))
 	if hurry {
-		c.client.conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+		c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
 	}
 	passed, begun := 0, false
 	for {
@@ -147,14 +153,14 @@ func (c *connection) first(f *flow, server *side, hurry bool) (protocol, error) 
 			return p, nil
 		}
 		if word := b[lineEnds(b):]; !web && !hurry && len(b) > passed && (len(word) == 0 || word[0] != 22 && isTokenString(string(word))) {
-			server.conn.SetWriteDeadline(time.Now().Add(handshakeTimeout))
+			server.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
 			if _, err := server.conn.Write(b[passed:]); err != nil {
 				return protoUnknown, err
 			}
 			passed = len(b)
 		} else if len(b) > passed && !begun {
 			begun = true
-			c.client.conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+			c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
 		}
 		switch err := c.client.fill(maxFirstLine); {
 		case err == nil:
@@ -178,7 +184,7 @@ func lineEnds(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
 // hello checks that the name in a TLS ClientHello is the one that was decided
 // about.
 func (c *connection) hello(f *flow) error {
-	c.client.conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
 	for {
 		name, err := parseClientHello(c.client.pre)
 		if err == nil {

@@ -87,6 +87,11 @@ func egressPolicy(allow, deny []string) policy.Egress {
 
 func newWorld(t testing.TB, p policy.Egress, change ...func(*Options)) *world {
 	t.Helper()
+	return newPatientWorld(t, p, handshakeTimeout, change...)
+}
+
+func newPatientWorld(t testing.TB, p policy.Egress, patience time.Duration, change ...func(*Options)) *world {
+	t.Helper()
 	w := &world{t: t, names: map[string][]string{}, servers: map[netip.AddrPort]string{}, transparent: &handed{conns: make(chan net.Conn), done: make(chan struct{})}}
 	o := Options{
 		Resolve: func(ctx context.Context, name string) ([]netip.Addr, error) {
@@ -129,6 +134,7 @@ func newWorld(t testing.TB, p policy.Egress, change ...func(*Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g.patience = patience
 	w.g = g
 	proxy := listen(t)
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")

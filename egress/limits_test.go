@@ -118,19 +118,19 @@ func TestSameDecision(t *testing.T) {
 // TestGuardDials: the address that was checked is the one dialled, once for each
 // connection (E09), and one that is not public is not dialled at all (E10).
 func TestGuardDials(t *testing.T) {
-	w := newWorld(t, allow("*.example"))
 	turn := 0
-	w.g.o.Resolve = nil
-	w.g.resolver.lookup = func(_ context.Context, name string) ([]netip.Addr, error) {
-		turn++
-		if name == "mixed.example" {
-			return []netip.Addr{mustAddr("127.0.0.1"), mustAddr("::ffff:10.0.0.1"), mustAddr("93.184.216.34"), mustAddr("fe80::1")}, nil
+	w := newWorld(t, allow("*.example"), func(o *Options) {
+		o.Resolve = func(_ context.Context, name string) ([]netip.Addr, error) {
+			turn++
+			if name == "mixed.example" {
+				return []netip.Addr{mustAddr("127.0.0.1"), mustAddr("::ffff:10.0.0.1"), mustAddr("93.184.216.34"), mustAddr("fe80::1")}, nil
+			}
+			if turn%2 == 1 {
+				return []netip.Addr{mustAddr("93.184.216.34")}, nil
+			}
+			return []netip.Addr{mustAddr("169.254.169.254")}, nil
 		}
-		if turn%2 == 1 {
-			return []netip.Addr{mustAddr("93.184.216.34")}, nil
-		}
-		return []netip.Addr{mustAddr("169.254.169.254")}, nil
-	}
+	})
 	w.host("", "93.184.216.34", 7, echo)
 	w.host("", "169.254.169.254", 7, echo)
 	w.host("", "127.0.0.1", 7, echo)
@@ -317,15 +317,15 @@ func TestReload(t *testing.T) {
 func TestMany(t *testing.T) {
 	p := allow("a.example")
 	p.Connections = 10_001
-	w := newWorld(t, p)
-	w.host("a.example", "93.184.216.34", 80, echo)
-	w.host("a.example", "93.184.216.34", 7, echo)
 	// Pipes take no descriptors, of which not every machine gives that many.
-	w.g.o.Dial = func(_ context.Context, addr netip.AddrPort) (net.Conn, error) {
-		near, far := net.Pipe()
-		go io.Copy(far, far)
-		return near, nil
-	}
+	w := newWorld(t, p, func(o *Options) {
+		o.Dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
+			near, far := net.Pipe()
+			go io.Copy(far, far)
+			return near, nil
+		}
+	})
+	w.host("a.example", "93.184.216.34", 80, echo)
 	piped := &handed{conns: make(chan net.Conn), done: make(chan struct{})}
 	w.g.mu.Lock()
 	w.g.accept(w.g.ctx, piped, w.g.proxy)
@@ -375,8 +375,7 @@ func TestMany(t *testing.T) {
 
 // TestSlow: a request that does not go on is ended, however it trickles (E19).
 func TestSlow(t *testing.T) {
-	w := newWorld(t, allow("a.example"))
-	w.g.patience = 300 * time.Millisecond // handshakeTimeout
+	w := newPatientWorld(t, allow("a.example"), 300*time.Millisecond)
 	w.host("a.example", "93.184.216.34", 7, echo)
 	var wg sync.WaitGroup
 	for what, dial := range map[string]func() net.Conn{

@@ -46,6 +46,11 @@ test: ## install what the tests need, and run all of them
 	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
 	@$(MAKE) --no-print-directory vmtest
 
+.PHONY: security-report
+security-report: ## what was tried against sbxrun, here and by make vmtest, and what came of it
+	@tools/deps test
+	$(GO) run ./test/report $(REPORTFLAGS)
+
 .PHONY: soak
 soak: ## RUNS runs (10000), for DURATION at least, that end in every way and leave nothing
 	@tools/deps test

@@ -70,7 +70,7 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 		case e.Step == "openat2" && e.Errno == syscall.EACCES:
 			return "", "the path, or a directory above it, is not open to this id without privilege, which a sandbox does not have, root's either"
 		case e.Step == "openat2" && e.Errno == syscall.ELOOP:
-			return "", "a part of this path became a symbolic link while the sandbox was set up; if that was you, run again"
+			return "", "a part of this path is a symbolic link, or became one while the sandbox was set up: type the real path, or run again if it is one no more"
 		}
 	case policy.LayerLandlock:
 		return "Landlock refused the rules", "please report this, with the message: the kernel has Landlock"

@@ -58,6 +58,7 @@ var rooms = map[string][]string{
 	"test/integration/stage":  {"internal/reexec", "internal/sys"},
 	"test/vm":                 {},
 	"test/architecture":       {},
+	"test/report":             {},
 }
 
 // unsafeRooms may import unsafe: raw system calls are in one place.

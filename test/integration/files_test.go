@@ -3,9 +3,11 @@
 package integration
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +77,7 @@ func fileTests() []entry {
 				}
 			}}},
 		},
+		{id: "F05", title: "/dev, /proc and the like are symbolic links in what is shown", test: f05},
 		{
 			id: "F11", title: "hard links to files outside the workspace",
 			flags:    func(f *fixture) []string { return []string{"--ro", f.outside} },
@@ -205,6 +208,7 @@ func fileTests() []entry {
 				args:  func(*fixture) []string { return []string{"dirs=/usr,/etc"} },
 			})},
 		},
+		{id: "F20", title: "temporary paths that were made beforehand", test: f20},
 		{
 			id: "F21", title: "read or change the policy, the filter and the state",
 			setup: func(f *fixture) {
@@ -233,7 +237,157 @@ func fileTests() []entry {
 				},
 			})},
 		},
+		{id: "F24", title: "rules that overlap, in any order", test: f24},
 	}
+}
+
+// f05 is F05: an earlier command has put links where the next run is to mount
+// something. No mount, and nothing written, is led outside by them.
+func f05(f *fixture) {
+	for _, name := range []string{"dev", "proc", "sys", "tmp", "etc"} {
+		if err := os.Symlink(f.outside, filepath.Join(f.ws, name)); err != nil {
+			f.Fatal(err)
+		}
+	}
+	os.Symlink(filepath.Join(f.outside, "victim"), filepath.Join(f.ws, "file"))
+	f.own()
+	f.before = f.snapshot()
+	src := filepath.Join(f.outside, "a")
+	// What a command would do in its mount, were it led to the host's directory.
+	use := []string{"/bin/sh", "-c", `for d in "$@"; do echo x >$d/touched; done; true`, "sh"}
+	for _, c := range []struct {
+		name   string
+		flags  []string
+		target string
+	}{
+		{"a bind", []string{"--bind", src + ":" + f.ws + "/dev"}, f.ws + "/dev"},
+		{"a bind below", []string{"--bind", src + ":" + f.ws + "/proc/a"}, f.ws + "/proc/a"},
+		{"a bind of a file", []string{"--bind", src + "/file:" + f.ws + "/file"}, f.ws},
+		{"private storage", []string{"--tmpfs", f.ws + "/tmp"}, f.ws + "/tmp"},
+		{"private storage below", []string{"--tmpfs", f.ws + "/sys/b"}, f.ws + "/sys/b"},
+		{"a writable path", []string{"--rw", f.ws + "/etc"}, f.ws + "/etc"},
+		{"a writable path below", []string{"--rw", f.ws + "/etc/b"}, f.ws + "/etc/b"},
+	} {
+		o := f.do(call{args: f.strict(c.flags, append(use, c.target)...)})
+		if o.code != 125 || !strings.Contains(o.stderr, "symbolic link") {
+			f.Errorf("%s: %v", c.name, o)
+		}
+		f.wantUnchanged()
+	}
+	// /dev and /proc are the sandbox's own, whatever lies in the workspace.
+	o := f.do(call{args: f.strict(nil, "/bin/sh", "-c", "echo x >/dev/null && test -e /proc/self/status && echo own")})
+	if o.code != 0 || o.stdout != "own\n" {
+		f.Errorf("its own /dev and /proc: %v", o)
+	}
+	f.step("neighbour: a directory in the link's place", func() {
+		os.Remove(filepath.Join(f.ws, "tmp"))
+		os.Mkdir(filepath.Join(f.ws, "tmp"), 0o755)
+		f.own()
+		if o := f.do(call{args: f.strict([]string{"--tmpfs", f.ws + "/tmp"}, append(use, f.ws+"/tmp")...)}); o.code != 0 || exists(filepath.Join(f.ws, "tmp/touched")) {
+			f.Errorf("a private directory: %v", o)
+		}
+	})
+	f.step("control without the sandbox", func() {
+		f.do(call{args: f.jail(ownUser, nil, append(use, f.ws+"/dev")...)})
+		if len(f.changed()) == 0 {
+			f.Error("the canary does not see a change")
+		}
+	})
+}
+
+// f20 is F20: who knows the names that sbxrun will use in a directory that all
+// may write to makes them first, as links to a victim's files.
+func f20(f *fixture) {
+	tmp := f.path("tmp")
+	if err := errors.Join(os.Mkdir(tmp, 0o777), os.Chmod(tmp, 0o777|os.ModeSticky)); err != nil {
+		f.Fatal(err)
+	}
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer unix.Close(watch)
+	if _, err := unix.InotifyAddWatch(watch, tmp, unix.IN_CREATE|unix.IN_MOVED_TO); err != nil {
+		f.Fatal(err)
+	}
+	// created are the names that came into being since it was last asked.
+	created := func() (names []string) {
+		buf := make([]byte, 16<<10)
+		n, _ := unix.Read(watch, buf)
+		for i := 0; i+unix.SizeofInotifyEvent <= n; {
+			size := int(binary.NativeEndian.Uint32(buf[i+12:]))
+			names = append(names, strings.TrimRight(string(buf[i+16:i+16+size]), "\x00"))
+			i += unix.SizeofInotifyEvent + size
+		}
+		return names
+	}
+	run := func() *outcome {
+		// The self-test is what needs temporary files.
+		return f.do(call{args: f.strict([]string{"--verify"}, f.attack, "exit"), env: []string{"TMPDIR=" + tmp}})
+	}
+	if o := run(); o.code != 0 {
+		f.Fatalf("%v", o)
+	}
+	names := created()
+	if len(names) == 0 {
+		f.Fatal("nothing was created: this test shows nothing")
+	}
+	for _, n := range names {
+		if err := os.Symlink(f.outside, filepath.Join(tmp, n)); err != nil {
+			f.Fatal(err)
+		}
+	}
+	created()
+	if o := run(); o.code != 0 {
+		f.Errorf("%v", o)
+	}
+	again := created()
+	if len(again) == 0 {
+		f.Error("the second run created nothing")
+	}
+	for _, n := range again {
+		if slices.Contains(names, n) {
+			f.Errorf("%s was used twice: it can be made beforehand", n)
+		}
+	}
+	f.wantUnchanged()
+	left, _ := os.ReadDir(tmp)
+	if len(left) != len(names) {
+		f.Errorf("the runs left something in %s: %v", tmp, left)
+	}
+}
+
+// f24 is F24: the same rules in another order are the same rules.
+func f24(f *fixture) {
+	rules := [][]string{{"--ro", f.outside}, {"--rw", filepath.Join(f.outside, "a")}, {"--hide", filepath.Join(f.outside, "a", "file")}, {"--hide", filepath.Join(f.outside, "second")}}
+	script := `cat canary; cat a/file; cat second; echo x >a/new && echo written; echo x >new && echo outside; ls b`
+	want := "canary\nwritten\nother\n"
+	orders := [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}, {1, 3, 0, 2}, {2, 3, 1, 0}, {0, 3, 2, 1}}
+	for _, order := range orders {
+		var flags []string
+		for _, i := range order {
+			flags = append(flags, rules[i]...)
+		}
+		o := f.do(call{args: f.strict(flags, "/bin/sh", "-c", "cd "+f.outside+" && { "+script+"; } 2>/dev/null")})
+		if o.stdout != want {
+			f.Errorf("in the order %v: %v", order, o)
+		}
+		if b, _ := os.ReadFile(filepath.Join(f.outside, "a/new")); string(b) != "x\n" {
+			f.Errorf("in the order %v: what was written is not on the host", order)
+		}
+		os.Remove(filepath.Join(f.outside, "a/new"))
+		for _, d := range f.changed() {
+			if !strings.HasPrefix(d, filepath.Join(f.outside, "a")+": ") { // its times
+				f.Errorf("in the order %v: the host changed: %s", order, d)
+			}
+		}
+	}
+	f.step("control: without the rules that deny", func() {
+		o := f.do(call{args: f.strict(slices.Concat(rules[0], rules[1]), "/bin/sh", "-c", "cd "+f.outside+" && { "+script+"; } 2>/dev/null")})
+		if o.stdout != "canary\nfile\nsecond\nwritten\nother\n" {
+			f.Errorf("%v", o)
+		}
+	})
 }
 
 // hostFiles are acts that ask the host's hardware, to which a control may say

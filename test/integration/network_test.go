@@ -86,10 +86,18 @@ func hostAddress() string {
 	return ""
 }
 
+// metadataHosts are addresses at which clouds tell a machine its secrets: of
+// most, of AWS over IPv6, of Alibaba, Oracle and Azure.
+var metadataHosts = []string{metadata, "fd00:ec2::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"}
+
 func networkTests() []entry {
 	jailNet := []string{"-addr", public4, "-addr", public6, "-addr", metadata, "-addr", "10.0.0.1"}
 	for _, ip := range []string{public4, "[" + public6 + "]", metadata, "10.0.0.1"} {
 		jailNet = append(jailNet, "-listen", "tcp:"+ip+":443", "-listen", "tcp:"+ip+":80", "-listen", "udp:"+ip+":53")
+	}
+	jailMetadata := []string{"-listen", "tcp:" + metadata + ":443", "-listen", "udp:" + metadata + ":53"}
+	for _, ip := range metadataHosts {
+		jailMetadata = append(jailMetadata, "-addr", ip, "-listen", "tcp:"+net.JoinHostPort(ip, "80"))
 	}
 	return []entry{
 		{
@@ -102,6 +110,18 @@ func networkTests() []entry {
 			},
 			deny:     unreached,
 			controls: []control{jailed(jail{flags: jailNet})},
+		},
+		{
+			id: "N06", title: "metadata services of clouds",
+			args: func(*fixture) []string {
+				args := []string{"to.by a mapped address=tcp:[::ffff:" + metadata + "]:80", "to.by UDP=udp:" + metadata + ":53", "to.https=tcp:" + metadata + ":443"}
+				for _, ip := range metadataHosts {
+					args = append(args, "to."+ip+"=tcp:"+net.JoinHostPort(ip, "80"))
+				}
+				return args
+			},
+			deny:     unreached,
+			controls: []control{jailed(jail{flags: jailMetadata})},
 		},
 		{id: "N02", title: "services on the host's loopback", test: n02},
 		{id: "N03", title: "sockets of docker, agents, D-Bus, X11, systemd; abstract sockets", test: n03},

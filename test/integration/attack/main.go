@@ -222,7 +222,7 @@ var attacks = map[string]func(*report){
 	"P14": p14, "P16": p16, "P18": p18,
 	"K01": k01, "K02": k02, "K03": k03, "K05": k05, "K06": k06, "K07": k07, "K08": k08, "K09": k09, "K11": k11, "K12": k12,
 	"K13": k13, "K14": k14,
-	"N01": connects, "N02": connects, "N03": connects, "N08": n08, "N10": n10,
+	"N01": connects, "N06": connects, "N02": connects, "N03": connects, "N08": n08, "N10": n10,
 	"R01": r01, "R02": r02, "R03": r03, "R04": r04, "R05": r05, "R07": r07, "R10": r10, "R11": r11,
 	"T04": t04, "V05": v05, "V06": v06, "V10": f02,
 	"ids": ids, "sleep": sleep, "daemon": daemon, "crash": crash, "bomb": bomb, "exit": exit, "raw": raw, "watch": watch,

@@ -1,0 +1,137 @@
+package main
+
+// A threat is one line of the security design: something that a command tries, or
+// that happens to a sandbox, and must not work. Its tests are those that carry
+// its id, TestBattery/F01 and the like, and those that are named here.
+type threat struct {
+	id, title string
+
+	// tests are others that try it, with the package before the name but for
+	// test/integration: "native.TestManyRuns".
+	tests []string
+
+	// unbuilt says of which part of sbxrun, that is not built yet, it is a matter.
+	// It ends when a test shows up.
+	unbuilt string
+}
+
+// catalogue is what the report must account for, whole: an id that no test tries
+// and that is not for something unbuilt is a failure.
+var catalogue = []threat{
+	{id: "F01", title: "write to /etc, /usr, /boot"},
+	{id: "F02", title: "read keys, tokens and the host's home"},
+	{id: "F03", title: "write through a symbolic link in the workspace"},
+	{id: "F04", title: "sources, targets and their parents swapped with symbolic links during set-up", tests: []string{"native.TestSwapAtEveryStep", "native.TestSwapRaces"}},
+	{id: "F05", title: "/dev, /proc and the like are symbolic links in what is shown"},
+	{id: "F06", title: "create a protected path that is absent", unbuilt: "protected paths"},
+	{id: "F08", title: "a protected path ten levels deep", unbuilt: "protected paths"},
+	{id: "F09", title: "hostile git configuration, then git on the host", unbuilt: "protected paths"},
+	{id: "F10", title: "shell start-up files, cron, autostart, systemd units of the user", unbuilt: "protected paths"},
+	{id: "F11", title: "hard links to files outside the workspace"},
+	{id: "F13", title: "make or open a device node"},
+	{id: "F15", title: "set-user-id files in the workspace"},
+	{id: "F16", title: "write the programs that run"},
+	{id: "F18", title: "the kernel's switches in /proc and /sys"},
+	{id: "F19", title: "take a mask away"},
+	{id: "F20", title: "a temporary path that was made beforehand"},
+	{id: "F21", title: "read or change policy, filter and state"},
+	{id: "F23", title: "sbxrun killed: no placeholder is left", unbuilt: "protected paths"},
+	{id: "F24", title: "rules that overlap, in any order", tests: []string{"seatbelt.TestSameDecisions"}},
+
+	{id: "P01", title: "capabilities"},
+	{id: "P02", title: "no_new_privs and a filter on every thread"},
+	{id: "P03", title: "su, sudo, file capabilities"},
+	{id: "P05", title: "kill everything in sight"},
+	{id: "P06", title: "a daemon that is deaf to TERM"},
+	{id: "P07", title: "a grandchild that holds stdout"},
+	{id: "P08", title: "stopped children at the timeout"},
+	{id: "P09", title: "make namespaces"},
+	{id: "P10", title: "join namespaces"},
+	{id: "P12", title: "secrets in the environment"},
+	{id: "P14", title: "processes of the host in /proc"},
+	{id: "P16", title: "a crash and its core"},
+	{id: "P18", title: "real-time scheduling, negative nice"},
+	{id: "P19", title: "exit, signal, OOM and timeout told apart"},
+
+	{id: "K01", title: "int 0x80"},
+	{id: "K02", title: "x32 system calls"},
+	{id: "K03", title: "TIOCSTI"},
+	{id: "K05", title: "mount calls, old and new"},
+	{id: "K06", title: "bpf, perf, userfaultfd, io_uring"},
+	{id: "K07", title: "rare address families"},
+	{id: "K08", title: "MPTCP, SCTP, raw sockets, Fast Open"},
+	{id: "K09", title: "kexec, modules, reboot, swap"},
+	{id: "K11", title: "move to another cgroup"},
+	{id: "K12", title: "a layer cannot be had"},
+	{id: "K13", title: "suspend the filter by ptrace"},
+	{id: "K14", title: "where only Landlock stands"},
+
+	{id: "N01", title: "public addresses"},
+	{id: "N02", title: "the host's loopback"},
+	{id: "N03", title: "sockets of the host's services"},
+	{id: "N04", title: "DNS by any route", unbuilt: "egress in a run"},
+	{id: "N06", title: "cloud metadata"},
+	{id: "N08", title: "listen where others can connect"},
+	{id: "N10", title: "ICMP, routes, links"},
+
+	{id: "E01", title: "names that look like an allowed one", unbuilt: "egress in a run"},
+	{id: "E03", title: "NUL, CR, LF, %00 in a host name", unbuilt: "egress in a run"},
+	{id: "E04", title: "addresses in other spellings", unbuilt: "egress in a run"},
+	{id: "E06", title: "the same decision on every route", unbuilt: "egress in a run"},
+	{id: "E07", title: "Host differs from the target", unbuilt: "egress in a run"},
+	{id: "E09", title: "DNS rebinding", unbuilt: "egress in a run"},
+	{id: "E10", title: "an allowed name with a private address", unbuilt: "egress in a run"},
+	{id: "E11", title: "request smuggling", unbuilt: "egress in a run"},
+	{id: "E13", title: "redirect to a denied host", unbuilt: "egress in a run"},
+	{id: "E14", title: "an empty list, a malformed rule", unbuilt: "egress in a run"},
+	{id: "E15", title: "a relay inside, an edited NO_PROXY", unbuilt: "egress in a run"},
+	{id: "E16", title: "another sandbox's proxy token", unbuilt: "egress in a run"},
+	{id: "E18", title: "ports that are not listed", unbuilt: "egress in a run"},
+	{id: "E19", title: "slowloris, floods, stalls", unbuilt: "egress in a run"},
+	{id: "E21", title: "Upgrade, HTTP/2, pipelined bytes", unbuilt: "egress in a run"},
+	{id: "E22", title: "control characters in the log", unbuilt: "egress in a run"},
+
+	{id: "R01", title: "fork bomb"},
+	{id: "R02", title: "memory hog"},
+	{id: "R03", title: "private storage full"},
+	{id: "R04", title: "descriptor flood"},
+	{id: "R05", title: "10 GB of output"},
+	{id: "R07", title: "a directory 100,000 deep"},
+	{id: "R10", title: "burning the processor"},
+	{id: "R11", title: "raising limits"},
+	{id: "R12", title: "10,000 runs leave nothing", tests: []string{"TestManyRuns", "native.TestManyRuns"}},
+	{id: "R13", title: "a host that is short of something during set-up", tests: []string{"TestEveryCallFails", "native.TestEveryStepFails"}},
+
+	{id: "T01", title: "TIOCSTI on the caller's terminal"},
+	{id: "T02", title: "TIOCLINUX"},
+	{id: "T04", title: "the host's terminals"},
+	{id: "T05", title: "terminal modes after a crash"},
+	{id: "T07", title: "Ctrl-C and resize"},
+
+	{id: "V01", title: "SIGKILL of sbxrun at any moment", tests: []string{"TestSupervisorKilledAtEveryCall", "native.TestSupervisorKilledAtEveryStep", "internal/reexec.TestSupervisorKilled"}},
+	{id: "V02", title: "a forged or truncated handshake", tests: []string{"internal/reexec.TestForgedMessages"}},
+	{id: "V03", title: "the end of a Go thread", tests: []string{"internal/reexec.TestThreadExit"}},
+	{id: "V05", title: "descriptors of the caller's"},
+	{id: "V06", title: "attach to process 1"},
+	{id: "V08", title: "a signal to a pid that is another's by now", tests: []string{"internal/reexec.TestSignalAndKill"}},
+	{id: "V10", title: "the policy file is edited during a run"},
+	{id: "V11", title: "parsers of untrusted input, by their seeds; make fuzz goes on", tests: []string{
+		"profiles.FuzzProfile", "profiles.FuzzParseSize", "profiles.FuzzTools", "seccomp.FuzzParse", "cgroups.FuzzParse", "policy.FuzzParseEgressRule", "internal/systemd.FuzzParse"}},
+
+	{id: "A01", title: "paths that lead out of a session's files", unbuilt: "sessions"},
+	{id: "A04", title: "duplicate, case-variant, unknown keys", unbuilt: "the API"},
+	{id: "A06", title: "YAML bombs and cycles", tests: []string{"profiles.TestParseBad"}},
+	{id: "A07", title: "a request to weaken the policy", unbuilt: "MCP"},
+	{id: "A08", title: "1,000 calls at once", unbuilt: "the API"},
+	{id: "A09", title: "bad Host or Origin, no token", unbuilt: "the API"},
+	{id: "A10", title: "cancel and disconnect", unbuilt: "the API"},
+	{id: "A12", title: "secrets in logs or argv", unbuilt: "the API"},
+
+	{id: "M01", title: "hostile characters in paths", tests: []string{"seatbelt.TestHostilePaths", "seatbelt.TestSameDecisions"}},
+	{id: "M02", title: "deny by default, nothing allowed as a whole", tests: []string{"seatbelt.TestServices"}},
+	{id: "M03", title: "services that start programs", tests: []string{"seatbelt.TestServices"}},
+	{id: "M06", title: "what denies comes last", tests: []string{"seatbelt.TestOrder"}},
+	{id: "M07", title: "protected paths that are absent", unbuilt: "protected paths"},
+	{id: "M08", title: "the network: the proxy's port or none", tests: []string{"seatbelt.TestServices"}},
+	{id: "M09", title: "sockets of container engines", tests: []string{"seatbelt.TestDecisions", "seatbelt.TestServices"}},
+}

@@ -51,15 +51,23 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) == 4 && os.Args[1] == clientArg {
+		if err := client(os.Args[2], os.Args[3] == "true"); err != nil {
+			fatal(err)
+		}
+		return
+	}
 	var (
 		b       bench
 		file    string
 		startup bool
+		network bool
 		source  string
 		extra   string
 	)
 	flag.BoolVar(&b.quick, "quick", false, "take about 20 seconds instead of five minutes; leaves the Go build out")
 	flag.BoolVar(&startup, "startup", false, "report where sbxrun's own time goes, and measure nothing else")
+	flag.BoolVar(&network, "network", false, "measure the egress gateway, and nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
 	flag.StringVar(&source, "source", "bench", "the `directory` with this program's source")
@@ -69,7 +77,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup)
+	err := b.run(source, startup, network)
 	for _, f := range b.ends {
 		f()
 	}
@@ -91,7 +99,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup bool) (err error) {
+func (b *bench) run(source string, startup, network bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -124,8 +132,11 @@ func (b *bench) run(source string, startup bool) (err error) {
 	if err := b.build(source); err != nil {
 		return err
 	}
-	if startup {
+	switch {
+	case startup:
 		return b.startup()
+	case network:
+		return b.network()
 	}
 	cwd := filepath.Join(b.dir, "empty")
 	if err := os.Mkdir(cwd, 0o755); err != nil {
@@ -148,6 +159,9 @@ func (b *bench) run(source string, startup bool) (err error) {
 		return err
 	}
 	if err := b.steady(env); err != nil {
+		return err
+	}
+	if err := b.network(); err != nil {
 		return err
 	}
 	b.report.Host.LoadAfter = loadAverage()

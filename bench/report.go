@@ -18,7 +18,7 @@ type report struct {
 // A row is one contender's result. A row without samples says in its note why
 // there are none.
 type row struct {
-	Section string  `json:"section"`         // cold, parallel, steady
+	Section string  `json:"section"`         // cold, parallel, steady, network
 	Where   string  `json:"where,omitempty"` // degree of parallelism, or the work
 	Name    string  `json:"name"`
 	N       int     `json:"n"`

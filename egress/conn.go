@@ -87,6 +87,8 @@ func failed(t target, err error) *refusal {
 	r := &refusal{verdict: Error, cause: causeFailed}
 	var de *net.DNSError
 	switch {
+	case errors.Is(err, errTooManyNames):
+		r.verdict, r.cause, r.rule, r.reason = Deny, causeLimited, byLimit, err.Error()
 	case errors.As(err, &de) && de.IsNotFound:
 		r.cause, r.reason = causeName, "no such name"
 	case errors.As(err, &de):

@@ -56,7 +56,7 @@ type query struct {
 type decision struct {
 	allow  bool
 	rule   string // as it was written
-	grant  string // the flag that would allow what was denied; "" if none would
+	grant  string // the flag that would allow what was denied; "" if none would, or if none is to be advised
 	reason string // why it was denied
 
 	// protocol: the answer holds if the connection carries what some rule
@@ -178,7 +178,7 @@ func (r *rules) decide(q query) decision {
 				listed := r.allowAddr(q.resolved, q)
 				if !listed.allow {
 					d = decision{
-						rule: byDefault, grant: grant(target{addr: q.resolved, port: q.port}),
+						rule: byDefault, grant: listed.grant,
 						reason: q.name + " resolves to " + q.resolved.String() + ", " + s.what + ", which has to be listed by itself",
 					}
 				}
@@ -286,9 +286,13 @@ func (r *rules) allowAddr(a netip.Addr, q query) decision {
 	if maybe != nil {
 		return decision{allow: true, rule: maybe.text, protocol: true}
 	}
-	d := none(q, other)
+	t := target{addr: a, port: q.port}
+	d := none(query{target: t, protocol: q.protocol}, other)
 	if s.what != "" {
-		d.reason = "no rule lists " + q.target.String() + ", " + s.what
+		d.reason = "no rule lists " + t.String() + ", " + s.what
+	}
+	if s.host {
+		d.grant = ""
 	}
 	return d
 }
@@ -309,7 +313,9 @@ func (r *rules) ports() (list []uint16, all bool) {
 				continue
 			}
 			for n := int(p.First); n <= int(p.Last); n++ {
-				list = append(list, uint16(n))
+				if n != 53 {
+					list = append(list, uint16(n))
+				}
 			}
 		}
 	}

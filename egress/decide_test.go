@@ -106,9 +106,7 @@ func TestGrant(t *testing.T) {
 		{target: target{name: "a.example"}},
 		{target: target{addr: netip.MustParseAddr("10.0.0.1"), port: 80}},
 		{target: target{addr: netip.MustParseAddr("2001:4860::1"), port: 80}},
-		{target: target{addr: netip.MustParseAddr("fd00:ec2::254"), port: 80}},
-		{target: target{addr: netip.MustParseAddr("5.5.5.5"), port: 80}, own: true},
-		{target: target{name: "b.example", port: 443}, resolved: netip.MustParseAddr("127.0.0.1"), own: true},
+		{target: target{name: "b.example", port: 443}, resolved: netip.MustParseAddr("192.168.0.1")},
 	} {
 		allow := []string{"b.example"}
 		d := mustCompile(t, allow, nil).decide(q)
@@ -121,6 +119,19 @@ func TestGrant(t *testing.T) {
 			t.Errorf("%v: with %s: %+v", q, d.grant, again)
 		}
 		if d := mustCompile(t, allow, []string{"*"}).decide(q); d.grant != "" {
+			t.Errorf("%v: %+v", q, d)
+		}
+	}
+	// The host itself, and its account with a cloud, are nothing to be advised.
+	for _, q := range []query{
+		{target: target{addr: netip.MustParseAddr("169.254.169.254"), port: 80}},
+		{target: target{addr: netip.MustParseAddr("fd00:ec2::254"), port: 80}},
+		{target: target{addr: netip.MustParseAddr("127.0.0.1"), port: 80}, own: true},
+		{target: target{addr: netip.MustParseAddr("5.5.5.5"), port: 80}, own: true},
+		{target: target{name: "b.example", port: 443}, resolved: netip.MustParseAddr("127.0.0.1"), own: true},
+		{target: target{name: "b.example", port: 443}, resolved: netip.MustParseAddr("64:ff9b::7f00:1")},
+	} {
+		if d := mustCompile(t, []string{"b.example"}, nil).decide(q); d.allow || d.grant != "" {
 			t.Errorf("%v: %+v", q, d)
 		}
 	}
@@ -162,6 +173,7 @@ func TestPorts(t *testing.T) {
 		{nil, nil, false},
 		{[]string{"a.example:443,80", "https://b.example", "10.0.0.0/8:22"}, []uint16{22, 80, 443}, false},
 		{[]string{"a.example:443", "*"}, []uint16{443}, true},
+		{[]string{"a.example:52-54", "1.1.1.1:53"}, []uint16{52, 54}, false},
 		{[]string{"a.example:8000-8002"}, []uint16{8000, 8001, 8002}, false},
 		{[]string{"a.example:1-65535"}, nil, true},
 	} {

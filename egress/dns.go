@@ -11,10 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-	"golang.org/x/time/rate"
-
 	"github.com/sbxrun/sbxrun/policy"
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // The stub resolver. It answers from the rules, not from the network: a name that
@@ -28,12 +26,6 @@ const (
 	// maxAnswering bounds the questions that wait for the host's resolver; UDP
 	// ones beyond are dropped, and asked again by the client.
 	maxAnswering = 256
-
-	// A name that a wildcard allows is chosen by the sandbox, and its owner
-	// sees the question: that is a channel, as any connection would be. It is
-	// kept narrow.
-	newNamesPerSecond = 20
-	newNamesBurst     = 400
 
 	dnsIdle = 10 * time.Second
 
@@ -209,11 +201,6 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool) 
 			if !wait {
 				return r, true
 			}
-			if !g.newNames.Allow() {
-				refused := &refusal{verdict: Deny, cause: causeLimited, rule: byLimit, reason: "too many names looked up"}
-				g.refuse(rec, refused)
-				return reply{rcode: dnsmessage.RCodeServerFailure, why: "sbxrun: " + refused.reason}, false
-			}
 			_, err = g.resolver.resolve(ctx, name, false)
 		} else {
 			err = known.err
@@ -221,11 +208,13 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool) 
 		if err != nil {
 			refused := failed(target{name: name}, err)
 			g.refuse(rec, refused)
-			r = reply{rcode: dnsmessage.RCodeServerFailure}
-			if refused.cause == causeName {
-				r.rcode = dnsmessage.RCodeNameError
+			switch refused.cause {
+			case causeName:
+				return reply{rcode: dnsmessage.RCodeNameError}, false
+			case causeLimited:
+				return reply{rcode: dnsmessage.RCodeServerFailure, why: "sbxrun: " + refused.reason}, false
 			}
-			return r, false
+			return reply{rcode: dnsmessage.RCodeServerFailure}, false
 		}
 	}
 	num, ok := g.names.number(name)
@@ -352,5 +341,3 @@ func (g *Gateway) dnsStream(c *connection) {
 		}
 	}
 }
-
-func newNameLimiter() *rate.Limiter { return rate.NewLimiter(newNamesPerSecond, newNamesBurst) }

@@ -160,7 +160,6 @@ type Gateway struct {
 	rules atomic.Pointer[rules]
 	rates rates
 
-	newNames  *rate.Limiter
 	answering chan struct{}
 
 	patience time.Duration // handshakeTimeout; tests have less
@@ -200,9 +199,10 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	if o.Record == nil {
 		o.Record = func(Record) {}
 	}
-	g := &Gateway{o: o, upstream: up, patience: handshakeTimeout, active: map[*connection]struct{}{}, newNames: newNameLimiter(), answering: make(chan struct{}, maxAnswering)}
+	g := &Gateway{o: o, upstream: up, patience: handshakeTimeout, active: map[*connection]struct{}{}, answering: make(chan struct{}, maxAnswering)}
 	g.rules.Store(r)
 	g.resolver.lookup = o.Resolve
+	g.resolver.fresh = rate.NewLimiter(newNamesPerSecond, newNamesBurst)
 	g.own.list = o.Own
 	return g, nil
 }
@@ -210,7 +210,8 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 // maxPorts is how many ports get listeners of their own, at most.
 const maxPorts = 1024
 
-// Ports returns the ports that need transparent listeners, in order. All says
+// Ports returns the ports that need transparent listeners, in order. Port 53 is
+// never among them: it is the stub resolver's, whatever address is asked. All says
 // that those are not enough: a rule names every port, or more than a thousand,
 // and listeners for them are made as they are asked for; see Add.
 func (g *Gateway) Ports() (list []uint16, all bool) { return g.rules.Load().ports() }
@@ -383,7 +384,7 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*conne
 func (g *Gateway) register(c *connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.active) >= g.rules.Load().connections {
+	if len(g.active) >= g.rules.Load().connections || g.ctx.Err() != nil {
 		return false
 	}
 	g.active[c] = struct{}{}

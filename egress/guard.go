@@ -10,7 +10,10 @@ import (
 type special struct {
 	what string // completing "…, which has to be listed"
 	bits int    // a rule lists it if its network has at least this many bits
+	host bool   // it leads into the host or its cloud account: no grant is advised
 }
+
+const metadata = "cloud metadata"
 
 // specials are the kinds, from the registries that IANA keeps
 // (iana-ipv4-special-registry, iana-ipv6-special-registry) and from clouds'
@@ -22,15 +25,15 @@ var specials = [...]struct {
 	{"0.0.0.0/8", "an address of this network"},
 	{"10.0.0.0/8", "a private address"},
 	{"100.64.0.0/10", "an address of carrier-grade NAT"},
-	{"100.100.100.200/32", "cloud metadata"}, // Alibaba
+	{"100.100.100.200/32", metadata}, // Alibaba
 	{"127.0.0.0/8", "a loopback address"},
-	{"168.63.129.16/32", "cloud metadata"}, // Azure's wire server, in a public range
+	{"168.63.129.16/32", metadata}, // Azure's wire server, in a public range
 	{"169.254.0.0/16", "a link-local address"},
-	{"169.254.169.254/32", "cloud metadata"}, // all others
-	{"169.254.170.2/32", "cloud metadata"},   // Amazon ECS
+	{"169.254.169.254/32", metadata}, // all others
+	{"169.254.170.2/32", metadata},   // Amazon ECS
 	{"172.16.0.0/12", "a private address"},
 	{"192.0.0.0/24", "an address of IETF protocols"},
-	{"192.0.0.192/32", "cloud metadata"}, // Oracle
+	{"192.0.0.192/32", metadata}, // Oracle
 	{"192.0.2.0/24", "an address of documentation"},
 	{"192.88.99.0/24", "a 6to4 relay"},
 	{"192.168.0.0/16", "a private address"},
@@ -55,10 +58,10 @@ var specials = [...]struct {
 	{"3fff::/20", "an address of documentation"},
 	{"5f00::/16", "a segment routing address"},
 	{"fc00::/7", "a private address"},
-	{"fd00:ec2::254/128", "cloud metadata"}, // Amazon
-	{"fd20:ce::254/128", "cloud metadata"},  // Google
+	{"fd00:ec2::254/128", metadata}, // Amazon
+	{"fd20:ce::254/128", metadata},  // Google
 	{"fe80::/10", "a link-local address"},
-	{"fe80::a9fe:a9fe/128", "cloud metadata"}, // OpenStack
+	{"fe80::a9fe:a9fe/128", metadata}, // OpenStack
 	{"fec0::/10", "a site-local address"},
 	{"ff00::/8", "a multicast address"},
 }
@@ -82,21 +85,21 @@ var specialNets = sync.OnceValue(func() []netip.Prefix {
 // that it is one of the host's own.
 func classify(a netip.Addr, own bool) special {
 	if a.Zone() != "" || a.Is4In6() || !a.IsValid() {
-		return special{"an address in an unusual form", a.BitLen() + 1} // no rule lists it
+		return special{"an address in an unusual form", a.BitLen() + 1, true} // no rule lists it
 	}
 	var s special
 	for i, p := range specialNets() {
 		if p.Contains(a) && p.Bits() >= s.bits {
-			s = special{specials[i].what, p.Bits()}
+			s = special{specials[i].what, p.Bits(), specials[i].what == metadata || a.IsLoopback() || a.IsUnspecified()}
 		}
 	}
 	if b := a.As16(); a.Is6() && netip.PrefixFrom(nat64, 96).Contains(a) {
 		if inner := classify(netip.AddrFrom4([4]byte(b[12:])), false); inner.what != "" {
-			s = special{inner.what + " behind NAT64", 128}
+			s = special{inner.what + " behind NAT64", 128, inner.host}
 		}
 	}
 	if own && !a.IsLoopback() {
-		s = special{"one of this host's own addresses", a.BitLen()}
+		s = special{"one of this host's own addresses", a.BitLen(), true}
 	}
 	return s
 }

@@ -62,6 +62,7 @@ func (c *connection) relay(route Route, pin *flow) {
 			r, err = parseRequest(h)
 		}
 		if err == nil && pin == nil && !c.authorized(h) {
+			c.deny(route, target{}, "", &refusal{verdict: Deny, cause: causeDenied, rule: byToken, reason: "a proxy request without the sandbox's token"})
 			c.answer(407, "Proxy-Authenticate: Basic realm=\"sbxrun\"\r\n", "sbxrun: this proxy asks for the sandbox's token: use the address in HTTP_PROXY\n")
 			return
 		}
@@ -113,6 +114,9 @@ func (c *connection) authorized(h *head) bool {
 	_, password, _ := strings.Cut(string(raw), ":")
 	return c.g.tokenIs(password)
 }
+
+// byToken is the rule that a proxy's client shows the sandbox's token.
+const byToken = "token"
 
 func (g *Gateway) tokenIs(s string) bool {
 	return subtle.ConstantTimeCompare([]byte(s), []byte(g.o.Token)) == 1

@@ -2,11 +2,14 @@ package egress
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 func hostResolve(ctx context.Context, name string) ([]netip.Addr, error) {
@@ -43,7 +46,16 @@ const (
 	missingTTL = 3 * time.Second
 
 	maxResolved = 4096
+
+	// A name that a wildcard allows is chosen by the sandbox, and its owner
+	// sees the question: that is a channel, as any connection would be. It is
+	// kept narrow, by whatever route the question comes.
+	newNamesPerSecond = 20
+	newNamesBurst     = 400
 )
+
+// errTooManyNames says that names are looked up faster than is allowed.
+var errTooManyNames = errors.New("too many names are looked up")
 
 // resolver looks names up on the host, each once for all who ask at the same
 // time.
@@ -51,6 +63,8 @@ type resolver struct {
 	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	ctx    context.Context // of Serve
 	run    func(func())    // starts a goroutine that Serve waits for
+
+	fresh *rate.Limiter // look-ups of names that are not in the cache
 
 	mu    sync.Mutex
 	cache map[string]*resolved
@@ -100,6 +114,11 @@ func (r *resolver) entry(name string) *resolved {
 	defer r.mu.Unlock()
 	now := time.Now()
 	if e := r.cache[name]; e != nil && (e.until.IsZero() || now.Before(e.until)) {
+		return e
+	}
+	if !r.fresh.AllowN(now, 1) {
+		e := &resolved{done: make(chan struct{}), err: errTooManyNames}
+		close(e.done)
 		return e
 	}
 	if r.cache == nil {

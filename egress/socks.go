@@ -173,6 +173,7 @@ func (c *connection) socks() {
 			return
 		})
 		if (err == nil || err == errHost) && c.g.o.Token != "" && !c.g.tokenIs(user) {
+			c.denyToken()
 			c.socksReply(false, 93) // "client program and identd report different user-ids"
 			return
 		}
@@ -230,6 +231,9 @@ func (c *connection) socksLogin() bool {
 		want = 2 // user and password
 	}
 	if bytes.IndexByte(methods, want) < 0 {
+		if want == 2 {
+			c.denyToken()
+		}
 		c.client.conn.Write([]byte{5, 0xff})
 		return false
 	}
@@ -244,11 +248,16 @@ func (c *connection) socksLogin() bool {
 		return false
 	}
 	if !c.g.tokenIs(password) {
+		c.denyToken()
 		c.client.conn.Write([]byte{1, 1})
 		return false
 	}
 	_, err := c.client.conn.Write([]byte{1, 0})
 	return err == nil
+}
+
+func (c *connection) denyToken() {
+	c.deny(RouteSOCKS, target{}, "", &refusal{verdict: Deny, cause: causeDenied, rule: byToken, reason: "a proxy request without the sandbox's token"})
 }
 
 // socksReply answers a request with a code of RFC 1928, or for SOCKS4 with what

@@ -264,6 +264,9 @@ func TestTLS(t *testing.T) {
 			if (err == nil) != c.ok {
 				t.Errorf("%s: %+v: %v", route, c, err)
 			}
+			if err != nil && !strings.Contains(err.Error(), "access denied") {
+				t.Errorf("%s: %+v: the client does not learn why: %v", route, c, err)
+			}
 		}
 	}
 	r := w.record(func(r Record) bool { return r.Verdict == Deny && r.Port == 8443 })

@@ -84,7 +84,12 @@ func (c *connection) tunnel() {
 			c.relay(f.route, f)
 			return
 		case p == protoTLS:
-			err = c.hello(f)
+			if err = c.hello(f); err != nil {
+				// An alert says more than a reset: access_denied, fatal; RFC 8446, 6.
+				c.client.conn.SetWriteDeadline(time.Now().Add(graceTimeout))
+				c.client.conn.Write([]byte{21, 3, 1, 0, 2, 2, 49})
+				c.linger()
+			}
 		default:
 			err = asError(c.recheck(f, p, ""))
 		}

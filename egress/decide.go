@@ -81,7 +81,6 @@ type rule struct {
 type rules struct {
 	allow, deny []rule
 	perMinute   int
-	connections int
 }
 
 // compile reads a policy's rules.
@@ -89,10 +88,7 @@ func compile(p policy.Egress) (*rules, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	r := &rules{perMinute: p.RequestsPerMinute, connections: p.Connections}
-	if r.connections == 0 {
-		r.connections = defaultConnections
-	}
+	r := &rules{perMinute: p.RequestsPerMinute}
 	if p.Mode != policy.EgressProxy {
 		return r, nil
 	}

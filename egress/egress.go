@@ -62,6 +62,10 @@ type Options struct {
 	// password of any user (for SOCKS4, as the user); "" asks for nothing.
 	Token string
 
+	// Connections bounds connections at one time, each of which takes two
+	// descriptors of the supervisor; 0 is 1024.
+	Connections int
+
 	// Record is told every decision and every connection that ended. It is
 	// called from many goroutines and must not block.
 	Record func(Record)
@@ -129,8 +133,6 @@ type Stats struct {
 
 // Bounds of a gateway. None can be changed by what is inside of the sandbox.
 const (
-	// defaultConnections bounds connections at one time. Each takes two
-	// descriptors of the supervisor.
 	defaultConnections = 1024
 
 	// handshakeTimeout bounds every exchange that comes before bytes are
@@ -195,6 +197,9 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	}
 	if o.Own == nil {
 		o.Own = hostAddrs
+	}
+	if o.Connections <= 0 {
+		o.Connections = defaultConnections
 	}
 	if o.Record == nil {
 		o.Record = func(Record) {}
@@ -384,7 +389,7 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*conne
 func (g *Gateway) register(c *connection) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.active) >= g.rules.Load().connections || g.ctx.Err() != nil {
+	if len(g.active) >= g.o.Connections || g.ctx.Err() != nil {
 		return false
 	}
 	g.active[c] = struct{}{}

@@ -242,9 +242,7 @@ func TestRateOfRoutes(t *testing.T) {
 // TestConnectionCap: connections beyond the bound are closed at once, and the
 // next after one has ended is served (NET-6).
 func TestConnectionCap(t *testing.T) {
-	p := allow("a.example")
-	p.Connections = 4
-	w := newWorld(t, p)
+	w := newWorld(t, allow("a.example"), func(o *Options) { o.Connections = 4 })
 	w.host("a.example", "93.184.216.34", 7, echo)
 	var open []net.Conn
 	for range 4 {
@@ -315,10 +313,9 @@ func TestReload(t *testing.T) {
 // TestMany: 10,000 connections, most of which say too little or nothing, cost
 // memory within bounds, and others are served meanwhile (E19).
 func TestMany(t *testing.T) {
-	p := allow("a.example")
-	p.Connections = 10_001
 	// Pipes take no descriptors, of which not every machine gives that many.
-	w := newWorld(t, p, func(o *Options) {
+	w := newWorld(t, allow("a.example"), func(o *Options) {
+		o.Connections = 10_001
 		o.Dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
 			near, far := net.Pipe()
 			go io.Copy(far, far)

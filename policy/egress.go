@@ -32,10 +32,6 @@ type Egress struct {
 	// plain HTTP each request of a connection. 0 means no bound.
 	RequestsPerMinute int `json:"requests_per_minute,omitempty"`
 
-	// Connections bounds connections at one time; 0 is the gateway's own
-	// bound, never unlimited.
-	Connections int `json:"connections,omitempty"`
-
 	LogRequests bool `json:"log_requests,omitempty"`
 
 	// Publish are ports of the sandbox that the host's processes can connect
@@ -371,8 +367,8 @@ func (e *Egress) Validate() error {
 	if e.Mode > EgressHost {
 		return &InvalidError{Field: "egress.mode", Value: fmt.Sprint(uint8(e.Mode)), Want: "none, proxy or host"}
 	}
-	if e.RequestsPerMinute < 0 || e.Connections < 0 {
-		return &InvalidError{Field: "egress", Value: fmt.Sprint(min(e.RequestsPerMinute, e.Connections)), Want: "limits that are not negative"}
+	if e.RequestsPerMinute < 0 {
+		return &InvalidError{Field: "egress.requests_per_minute", Value: fmt.Sprint(e.RequestsPerMinute), Want: "a number that is not negative"}
 	}
 	for _, l := range [...]struct {
 		field string

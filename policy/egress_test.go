@@ -93,7 +93,6 @@ func TestEgressValidate(t *testing.T) {
 	for _, e := range []Egress{
 		{Mode: 9},
 		{RequestsPerMinute: -1},
-		{Connections: -1},
 		{Allow: []EgressRule{{}}},
 		{Allow: []EgressRule{{Host: "Example.com"}}},
 		{Deny: []EgressRule{{Host: "127.1"}}},

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/files"
 	"github.com/sbxrun/sbxrun/internal/probe"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -29,6 +30,7 @@ import (
 // Main runs sbxrun with the arguments after the program's name and returns its
 // exit code.
 func Main(args []string) int {
+	files.Agent(args) // in a sandbox: files for sbxrun session cp
 	if len(args) > 0 {
 		// Programs of our own that probes start; not for people.
 		switch args[0] {

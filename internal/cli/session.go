@@ -23,6 +23,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/files"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -46,7 +47,7 @@ func openStore() (*session.Store, error) {
 func newSession() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "session COMMAND",
-		Short: "Sandboxes that stay: create, exec, ls, logs, inspect, stop, rm",
+		Short: "Sandboxes that stay: create, exec, cp, ls, logs, kill, inspect, stop, rm",
 		Long: `A session is a sandbox that stays, with its processes and private files, until
 it is stopped. Each command in it is confined as the command of a run is; what
 one leaves running, the next finds.`,
@@ -56,10 +57,10 @@ one leaves running, the next finds.`,
   sbxrun session exec -d build -- ./server
   sbxrun session stop build && sbxrun session rm build`,
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{"session needs a command: create, exec, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help"}
+			return &usageError{"session needs a command: create, exec, cp, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help"}
 		},
 	}
-	c.AddCommand(newSessionCreate(), newSessionExec(), newSessionList(), newSessionLogs(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
+	c.AddCommand(newSessionCreate(), newSessionExec(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
 	return c
 }
 
@@ -564,6 +565,57 @@ stdout to stdout and its stderr to stderr.`,
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the command ends")
 	c.Flags().BoolVar(&o.json, "json", false, "print one JSON object, with the result if the command has ended; streams are base64")
 	return c
+}
+
+func newSessionCopy() *cobra.Command {
+	o := &options{}
+	return plain(&cobra.Command{
+		Use:   "cp ID:PATH DIR | cp PATH ID:DIR",
+		Short: "Copy files into or out of a session",
+		Long: `Copy a file, or a directory and all below it, into a directory on the other side,
+which is made if it is not there. A session's side has its id before a colon.
+
+Both sides are confined: in the session, what is done could be done by any
+command in it; on the host, nothing is written outside DIR, whatever the files
+from the session are called or link to. Links stay links; devices, FIFOs and
+sockets are left out.`,
+		Example: "  sbxrun session cp build:/tmp/out ./results\n  sbxrun session cp ./data build:/tmp",
+		Args:    exactArgs(2, "what to copy and where to"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			from, fromPath, out := cutSession(args[0])
+			to, toPath, in := cutSession(args[1])
+			if out == in {
+				return &usageError{"one side must be a session and the other the host", "for example: sbxrun session cp build:/tmp/out ./results"}
+			}
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			if in {
+				return withSession(to, func(_ *session.Store, c *session.Client) error {
+					b := &files.Box{Sandbox: c}
+					defer b.Close()
+					return b.Put(ctx, fromPath, toPath)
+				})
+			}
+			if err := os.MkdirAll(toPath, 0o755); err != nil {
+				return err
+			}
+			return withSession(from, func(_ *session.Store, c *session.Client) error {
+				b := &files.Box{Sandbox: c}
+				defer b.Close()
+				return b.Get(ctx, fromPath, toPath)
+			})
+		},
+	}, o)
+}
+
+// cutSession reads ID:PATH. A path of the host's that has a colon is said with
+// "./" before it.
+func cutSession(s string) (id, path string, ok bool) {
+	id, path, ok = strings.Cut(s, ":")
+	if !ok || session.CheckID(id) != nil {
+		return "", s, false
+	}
+	return id, path, true
 }
 
 func newSessionKill() *cobra.Command {

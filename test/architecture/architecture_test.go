@@ -42,9 +42,10 @@ var rooms = map[string][]string{
 	"test/conformance":        {},
 	"seatbelt":                {"policy", "driver"},
 	"session":                 {"policy", "driver"},
+	"files":                   {"driver"},
 	"internal/probe":          {"cgroups", "internal/sys"},
 	"internal/sigpipe":        {"internal/sys"},
-	"internal/cli":            {"policy", "profiles", "driver", "native", "bwrap", "host", "seatbelt", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "session"},
+	"internal/cli":            {"policy", "profiles", "driver", "native", "bwrap", "host", "seatbelt", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "session", "files"},
 	"cmd/sbxrun":              {"internal/cli"},
 	"cmd/sbxrun-seccomp":      {"seccomp", "seccomp/compile"},
 	"seccomp/internal/gen":    {"seccomp", "seccomp/compile"},
@@ -71,7 +72,7 @@ var heavy = []string{
 	"github.com/modelcontextprotocol", "github.com/moby", "github.com/docker", "github.com/prometheus",
 	"github.com/godbus", "github.com/cilium/ebpf", "github.com/cpuguy83/go-md2man", "google.golang.org",
 	"github.com/opencontainers/selinux", "github.com/rogpeppe/go-internal", "github.com/creack/pty",
-	"net/http", "crypto/tls", "os/user", "testing",
+	"net/http", "crypto/tls", "testing",
 }
 
 type listed struct {

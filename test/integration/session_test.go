@@ -380,3 +380,59 @@ func TestSessionForeign(t *testing.T) {
 		t.Errorf("%v", o)
 	}
 }
+
+// TestSessionFiles: files go in and out as they are, and neither side's are
+// reached by a trick of the other's (SES-2, A01).
+func TestSessionFiles(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		cp := func(from, to string) *outcome { t.Helper(); return s.cli("cp", from, to) }
+		s.write("outside/tree/sub/file", "content\n", 0o640)
+		s.write("outside/tree/program", "#!/bin/sh\necho ran\n", 0o755)
+		s.own()
+		s.before = s.snapshot()
+		if o := cp(s.path("outside/tree"), s.id+":/tmp/in"); o.code != 0 {
+			t.Fatalf("%v", o)
+		}
+		s.want("cat /tmp/in/tree/sub/file && /tmp/in/tree/program", "content\nran\n")
+		out := s.path("out")
+		s.want("ln -s "+s.outside+"/canary /tmp/in/tree/link; mkfifo /tmp/in/tree/fifo; echo new > /tmp/in/tree/new", "")
+		if o := cp(s.id+":/tmp/in/tree", out); o.code != 0 {
+			t.Fatalf("%v", o)
+		}
+		if b, err := os.ReadFile(filepath.Join(out, "tree/new")); err != nil || string(b) != "new\n" {
+			t.Errorf("%q, %v", b, err)
+		}
+		if l, err := os.Readlink(filepath.Join(out, "tree/link")); err != nil || l != s.outside+"/canary" {
+			t.Errorf("a link: %q, %v", l, err)
+		}
+		if exists(filepath.Join(out, "tree/fifo")) {
+			t.Error("a FIFO came out")
+		}
+		// A destination that was made a link in the meantime is not followed.
+		if err := os.RemoveAll(filepath.Join(out, "tree/sub")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(s.outside, filepath.Join(out, "tree/sub")); err != nil {
+			t.Fatal(err)
+		}
+		cp(s.id+":/tmp/in/tree", out)
+		// What a session may not read or write, cp may not either, whatever the
+		// way it is called.
+		s.want("ln -s / /tmp/rootlink; ln -s "+s.home+" /tmp/homelink", "")
+		for _, from := range []string{"/etc/shadow", s.home + "/.ssh", "/tmp/homelink/.ssh", "/tmp/rootlink/" + s.home + "/.ssh", "/tmp/../" + s.home + "/.ssh", "/proc/1/root/etc", "/tmp/in/tree/fifo/x", ""} {
+			if o := cp(s.id+":"+from, s.path("stolen")); o.code == 0 {
+				t.Errorf("%s came out: %v", from, o)
+			}
+		}
+		for _, to := range []string{"/usr/share", "/tmp/rootlink/usr", "/proc/sys/kernel", "/tmp/in/tree/program"} {
+			if o := cp(s.path("outside/tree"), s.id+":"+to); o.code == 0 {
+				t.Errorf("%s was written to: %v", to, o)
+			}
+		}
+		if o := cp("/etc/hostname", "/tmp"); o.code != 125 || !strings.Contains(o.stderr, "one side must be a session") {
+			t.Errorf("%v", o)
+		}
+		s.wantUnchanged()
+	})
+}

@@ -1,0 +1,283 @@
+//go:build unix
+
+package files
+
+import (
+	"archive/tar"
+	"bufio"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// Agent does the work of an agent, and does not return, if that is what this
+// process was started for. Otherwise it returns at once.
+func Agent(args []string) {
+	if len(args) < 1 || args[0] != agentCommand {
+		return
+	}
+	op, path := "agent", ""
+	if len(args) >= 3 {
+		op, path = args[1], args[2]
+	}
+	if err := serve(args[1:], os.Stdin, os.Stdout); err != nil {
+		json.NewEncoder(os.Stderr).Encode(newError(op, path, err))
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+var errUsage = errors.New("wrong arguments for the agent")
+
+// serve does one operation.
+func serve(args []string, in io.Reader, out io.Writer) error {
+	if len(args) < 2 {
+		return errUsage
+	}
+	op, path, rest := args[0], args[1], args[2:]
+	number := func(i int, base int) (n int64, err error) {
+		if i >= len(rest) {
+			return 0, errUsage
+		}
+		return strconv.ParseInt(rest[i], base, 64)
+	}
+	w := bufio.NewWriterSize(out, 64<<10)
+	defer w.Flush()
+	switch op {
+	case "stat":
+		fi, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(w).Encode(describe(path, fi))
+	case "list":
+		return list(w, path)
+	case "read":
+		offset, err := number(0, 10)
+		if err != nil {
+			return err
+		}
+		length, err := number(1, 10)
+		if err != nil {
+			return err
+		}
+		return read(w, path, offset, length)
+	case "write":
+		mode, err := number(0, 8)
+		if err != nil {
+			return err
+		}
+		return write(path, fs.FileMode(mode).Perm(), in)
+	case "mkdir":
+		return os.MkdirAll(path, 0o777)
+	case "remove":
+		if _, err := os.Lstat(path); err != nil {
+			return err
+		}
+		return os.RemoveAll(path)
+	case "get":
+		return Pack(w, path)
+	case "put":
+		if err := os.MkdirAll(path, 0o777); err != nil {
+			return err
+		}
+		return Extract(path, in)
+	}
+	return errUsage
+}
+
+func describe(path string, fi fs.FileInfo) Info {
+	i := Info{Path: path, Type: typeOf(fi.Mode()), Size: fi.Size(), Mode: fi.Mode() &^ fs.ModeType, ModTime: fi.ModTime()}
+	if i.Type == "symlink" {
+		i.Target, _ = os.Readlink(path)
+	}
+	return i
+}
+
+// list prints one entry a line.
+func list(w io.Writer, dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	e := json.NewEncoder(w)
+	for {
+		names, err := f.Readdirnames(1024)
+		for _, n := range names {
+			p := filepath.Join(dir, n)
+			fi, err := os.Lstat(p)
+			if err != nil {
+				continue // gone meanwhile
+			}
+			if err := e.Encode(describe(p, fi)); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// regular opens a regular file. Anything else is refused, and does not block: a
+// FIFO that nobody writes to would for ever.
+func regular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	fi, err := f.Stat()
+	if err == nil && fi.IsDir() {
+		err = syscall.EISDIR
+	} else if err == nil && !fi.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// read copies part of a file; a negative length is all of it.
+func read(w io.Writer, path string, offset, length int64) error {
+	f, err := regular(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return err
+	}
+	if length < 0 {
+		_, err = io.Copy(w, f)
+	} else {
+		_, err = io.Copy(w, io.LimitReader(f, length))
+	}
+	return err
+}
+
+// write replaces a file as a whole: readers see the old or the new one.
+func write(path string, mode fs.FileMode, r io.Reader) error {
+	if fi, err := os.Lstat(path); err == nil && fi.IsDir() {
+		return syscall.EISDIR
+	}
+	// What a link leads to is replaced, as a shell's redirection would write it.
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	var random [6]byte
+	rand.Read(random[:])
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+hex.EncodeToString(random[:]))
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, r)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		os.Remove(tmp)
+	}
+	return err
+}
+
+// Pack writes a file, or a directory and all below it, as a tar stream. Names are
+// relative, the first is the base name of the path. Links stay links; sockets,
+// FIFOs and devices are left out.
+func Pack(w io.Writer, path string) error {
+	root := filepath.Base(filepath.Clean(path))
+	if root == "/" || root == ".." {
+		root = "."
+	}
+	t := tar.NewWriter(w)
+	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			if p != path && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
+				return nil // gone meanwhile, or not to be read: the rest counts
+			}
+			return err
+		}
+		rel, err := filepath.Rel(path, p)
+		if err != nil {
+			return err
+		}
+		return packOne(t, p, filepath.Join(root, rel))
+	})
+	if err != nil {
+		return err
+	}
+	return t.Close()
+}
+
+func packOne(t *tar.Writer, path, name string) error {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	link := ""
+	var f *os.File
+	switch {
+	case fi.Mode().IsRegular():
+		if f, err = regular(path); err != nil {
+			if errors.Is(err, fs.ErrPermission) {
+				return nil
+			}
+			return err
+		}
+		defer f.Close()
+		if fi, err = f.Stat(); err != nil {
+			return err
+		}
+	case fi.Mode()&fs.ModeSymlink != 0:
+		if link, err = os.Readlink(path); err != nil {
+			return err
+		}
+	case !fi.IsDir():
+		return nil
+	}
+	h, err := tar.FileInfoHeader(fi, link)
+	if err != nil {
+		return err
+	}
+	h.Name = filepath.ToSlash(name)
+	// Whose they were means nothing on the other side.
+	h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", ""
+	if fi.IsDir() {
+		h.Name += "/"
+	}
+	if err := t.WriteHeader(h); err != nil {
+		return err
+	}
+	if f == nil {
+		return nil
+	}
+	// A file that grows or shrinks meanwhile keeps the length that was said.
+	n, err := io.Copy(t, io.LimitReader(f, h.Size))
+	if err == nil && n < h.Size {
+		_, err = io.CopyN(t, zeros{}, h.Size-n)
+	}
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

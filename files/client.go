@@ -1,3 +1,5 @@
+//go:build unix
+
 package files
 
 import (
@@ -42,29 +44,7 @@ func (b *Box) Close() error {
 
 // program is the agent, in memory that nobody can change any more.
 func (b *Box) program() (*os.File, error) {
-	b.once.Do(func() {
-		self, err := os.Open("/proc/self/exe")
-		if err != nil {
-			b.err = err
-			return
-		}
-		defer self.Close()
-		fd, err := unix.MemfdCreate("sbxrun-files", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-		if err != nil {
-			b.err = os.NewSyscallError("memfd_create", err)
-			return
-		}
-		f := os.NewFile(uintptr(fd), "agent")
-		if _, err = io.Copy(f, self); err == nil {
-			_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
-		}
-		if err != nil {
-			f.Close()
-			b.err = err
-			return
-		}
-		b.agent = f
-	})
+	b.once.Do(func() { b.agent, b.err = sealedSelf() })
 	return b.agent, b.err
 }
 

@@ -400,3 +400,62 @@ for i in range(3):
 		}
 	}
 }
+
+// TestEgressTools: aicode reaches what the caller's own tools are set up to use,
+// and nothing that only the workspace names.
+func TestEgressTools(t *testing.T) {
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			defer build()()
+			f := newFixture(t, w)
+			world := inWorld(f)
+			f.need("npm")
+			f.write("home/.npmrc", "registry=https://me:hunter2@registry.allowed.test/\n//registry.allowed.test/:_authToken=hunter3\n", 0o600)
+			f.write("home/.ssh/known_hosts", "git.allowed.test ssh-ed25519 AAAA\n", 0o600)
+			f.write("ws/.git/config", "[remote \"origin\"]\n\turl = https://git.allowed.test/repo.git\n[remote \"evil\"]\n\turl = https://denied.test/repo.git\n", 0o644)
+			f.own()
+			args := func(command ...string) []string {
+				return append(append(f.who.command(sbxrun, "--profile", "aicode", "-C", f.ws), append(f.who.flags(), "--result-file", f.path("ws/result"))...), append([]string{"--"}, command...)...)
+			}
+			o := f.run(call{args: args("bash", "-c", `set -e
+				mkdir /tmp/n; cd /tmp/n; npm install --cafile "$OLDPWD/ca.pem" --no-audit --no-fund --no-update-notifier --fetch-retries=0 left-of >/dev/null; node -p 'require("left-of")'
+				git -c http.sslCAInfo="$OLDPWD/ca.pem" clone -q https://git.allowed.test/repo.git /tmp/c; cat /tmp/c/file
+				! curl -sSf -m 20 -k https://denied.test/; ! curl -sSf -m 20 -k --noproxy '*' https://denied.test/; ! curl -sSf -m 20 -k https://www.allowed.test/
+				! cat ~/.npmrc; ! env | grep hunter`), timeout: 2 * time.Minute})
+			if o.code != 0 || !strings.Contains(o.stdout, "left of it") || !strings.Contains(o.stdout, "cloned") || strings.Contains(o.stdout, "hunter") {
+				t.Errorf("%v", o)
+			}
+			for _, want := range []string{`git remote "evil" is on denied.test:443`, "add --allow-host denied.test:443", "no rule allows denied.test:443"} {
+				if !strings.Contains(o.stderr, want) {
+					t.Errorf("%q is not on stderr: %v", want, o)
+				}
+			}
+			if world.asked("denied.test") {
+				t.Error("the host's resolver was asked")
+			}
+			o = f.run(call{args: f.who.command(sbxrun, "profile", "show", "aicode")})
+			for _, want := range []string{"registry.allowed.test:443", "tool npm: ~/.npmrc", "git.allowed.test:443", "remote origin"} {
+				if !strings.Contains(o.stdout, want) {
+					t.Errorf("%q is not shown: %v", want, o)
+				}
+			}
+			if strings.Contains(o.stdout, "denied.test") || strings.Contains(o.stdout, "hunter") {
+				t.Errorf("shown: %v", o)
+			}
+			// What the caller refuses is refused, and a project cannot widen.
+			o = f.run(call{args: args("bash", "-c", "true")})
+			f.write("ws/.sbxrun.yaml", "network:\n  deny: [git.allowed.test]\n", 0o644)
+			o = f.run(call{args: args("bash", "-c", "! curl -sSf -m 20 -k https://git.allowed.test/")})
+			if o.code != 0 || !strings.Contains(o.stderr, "deny git.allowed.test") {
+				t.Errorf("a project that denies: %v", o)
+			}
+			for _, more := range []string{"network:\n  allow: [denied.test]\n", "network:\n  mode: host\n", "network:\n  publish: ['8080:80']\n"} {
+				f.write("ws/.sbxrun.yaml", more, 0o644)
+				if o := f.run(call{args: args("true")}); o.code != 125 || !strings.Contains(o.stderr, "may only make the sandbox tighter") {
+					t.Errorf("a project that allows %q: %v", more, o)
+				}
+			}
+		})
+	}
+}

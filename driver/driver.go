@@ -121,6 +121,14 @@ type Sandbox interface {
 	Close() error
 }
 
+// A Reloader is a Process or a Sandbox whose network rules can change while it
+// runs.
+type Reloader interface {
+	// Reload puts other rules in place: for new connections, and those that
+	// they refuse end. After an error the last good ones stay.
+	Reload(e policy.Egress) error
+}
+
 // Status is what a driver recorded of a process that ended.
 type Status struct {
 	// Exited holds the command's exit code, or Signal the signal that ended

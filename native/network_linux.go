@@ -38,6 +38,10 @@ type network struct {
 	journal   journal
 	published []*net.TCPListener // on the host, one for each of p.Egress.Publish
 
+	mu       sync.Mutex
+	families []int           // that the sandbox has
+	ports    map[uint16]bool // that have transparent listeners
+
 	child *reexec.Child
 	ctx   context.Context
 	stop  context.CancelFunc
@@ -145,27 +149,18 @@ func (n *network) listeners() (l egress.Listeners, err error) {
 	if err := namespaces.AddLocalDefault(route, unix.AF_INET); err != nil {
 		return l, os.NewSyscallError("local route", err)
 	}
-	families := []int{unix.AF_INET}
+	n.families = []int{unix.AF_INET}
 	// Without IPv6 in the kernel, or switched off, there is none inside either:
 	// nothing to police.
 	if namespaces.AddLocalDefault(route, unix.AF_INET6) == nil {
-		families = append(families, unix.AF_INET6)
+		n.families = append(n.families, unix.AF_INET6)
 	}
-	ports, all := n.gateway.Ports()
-	if all {
-		ports = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(ports), usualPorts[:]...))))
+	n.ports = map[uint16]bool{}
+	if l.Transparent, err = n.missing(); err != nil {
+		return l, err
 	}
-	for _, family := range families {
+	for _, family := range n.families {
 		var s net.Listener
-		for _, port := range ports {
-			if port == 53 {
-				continue // the resolver's
-			}
-			if s, err = n.listen(family, nil, int(port)); err != nil {
-				return l, err
-			}
-			l.Transparent = append(l.Transparent, s)
-		}
 		if s, err = n.listen(family, nil, 53); err != nil {
 			return l, err
 		}
@@ -182,6 +177,49 @@ func (n *network) listeners() (l egress.Listeners, err error) {
 	}
 	l.Proxy = append(l.Proxy, s)
 	return l, nil
+}
+
+// missing opens transparent listeners for the ports of rules that have none.
+func (n *network) missing() (list []net.Listener, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ports, all := n.gateway.Ports()
+	if all {
+		ports = append(slices.Clone(ports), usualPorts[:]...)
+	}
+	for _, port := range ports {
+		if n.ports[port] || port == 53 { // the resolver's
+			continue
+		}
+		for _, family := range n.families {
+			s, err := n.listen(family, nil, int(port))
+			if err != nil {
+				return list, err
+			}
+			list = append(list, s)
+		}
+		n.ports[port] = true
+	}
+	return list, nil
+}
+
+// reload puts other rules in place.
+func (n *network) reload(e policy.Egress) error {
+	if n == nil || n.gateway == nil || e.Mode == policy.EgressHost {
+		return errors.New("the network's mode changes with the next run")
+	}
+	if err := n.gateway.Reload(e); err != nil {
+		return err
+	}
+	list, err := n.missing()
+	for _, s := range list {
+		n.gateway.Add(s)
+	}
+	if err != nil {
+		// The sandbox has a server of its own at that port, or is gone.
+		return fmt.Errorf("a new rule's port: %w", err)
+	}
+	return nil
 }
 
 func closeListeners(l *egress.Listeners) {

@@ -181,6 +181,9 @@ func (b *sandbox) Close() error {
 	return nil
 }
 
+// Reload changes the network's rules.
+func (b *sandbox) Reload(e policy.Egress) error { return b.net.reload(e) }
+
 // Status tells what was counted so far.
 func (b *sandbox) Status() (*driver.Status, error) {
 	stats, err := b.stats()

@@ -93,4 +93,5 @@ type Facts struct {
 	homeLinks []string // symbolic links on the way to the home
 	homeReal  bool     // Home exists and is without symbolic links
 	workspace string
+	began     *began // for Again
 }

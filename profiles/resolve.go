@@ -42,6 +42,16 @@ type Resolved struct {
 	Notes []string
 
 	merged *profile
+	began  began
+}
+
+// Again resolves the request of a running sandbox once more, for the network
+// rules of files that have changed. What the workspace says counts as it did when
+// the run began: by now the command can have written it.
+func (r *Resolved) Again(req *Request, facts *Facts) (*Resolved, error) {
+	f := *facts
+	f.began = &r.began
+	return Resolve(req, &f)
 }
 
 // A Workspace is the directory that a run works in.
@@ -223,6 +233,7 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 		Verify:    r.flag(keyVerify),
 		Workspace: Workspace{Mode: mode, Path: r.workspace},
 		merged:    &r.profile,
+		began:     r.began,
 	}
 	if d := r.text(keyDriver); d != "" {
 		out.Drivers = append(out.Drivers, d)

@@ -277,6 +277,15 @@ type collected struct {
 	name  string // of the profile
 	notes []string
 	env   []string // of the caller's tools; see findTools
+	began began
+}
+
+// began is what the workspace said when a run began.
+type began struct {
+	project *profile
+	src     string
+	trusted bool
+	remotes []part // of network.allow
 }
 
 // collect merges the profile, the configuration files, the project's file and
@@ -301,10 +310,14 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 			overlays = append(overlays, p)
 		}
 	}
-	project, src, trusted, err := s.project(workspace)
-	if err != nil {
-		return nil, err
+	b := facts.began
+	if b == nil {
+		b = new(began)
+		if b.project, b.src, b.trusted, err = s.project(workspace); err != nil {
+			return nil, err
+		}
 	}
+	project, src, trusted := b.project, b.src, b.trusted
 
 	name, where := req.Profile, "flag --profile"
 	if name == "" {
@@ -353,7 +366,9 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 		v.parts = slices.Concat(v.parts, t.parts)
 		c.notes = append(c.notes, t.notes...)
 		c.env = t.env
+		b.remotes = t.remotes
 	}
+	c.began = *b
 	return c, nil
 }
 

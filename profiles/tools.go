@@ -27,9 +27,10 @@ const maxToolFile = 1 << 20
 
 // toolset is what the tools were found to use.
 type toolset struct {
-	parts []part   // of network.allow
-	env   []string // variables that stand for files that a sandbox hides
-	notes []string
+	parts   []part   // of network.allow
+	remotes []part   // those of them that the workspace named
+	env     []string // variables that stand for files that a sandbox hides
+	notes   []string
 }
 
 // findTools reads the configuration of the caller's tools.
@@ -394,9 +395,16 @@ func (s source) gitTools(t *toolset, workspace string) {
 			}
 		}
 	}
+	if s.facts.began != nil {
+		t.parts = append(t.parts, s.facts.began.remotes...)
+		t.remotes = s.facts.began.remotes
+		return
+	}
 	if workspace == "" {
 		return
 	}
+	before := len(t.parts)
+	defer func() { t.remotes = slices.Clone(t.parts[before:]) }()
 	name := path.Join(workspace, ".git/config")
 	// Not through symbolic links: neither the file's nor .git's own.
 	if info, err := fs.Lstat(s.facts.FS, fsPath(path.Dir(name))); err != nil || !info.IsDir() {

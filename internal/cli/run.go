@@ -133,12 +133,17 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, err
 	}
 
-	return o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" })
+	var follow func(driver.Process) func()
+	if p.Egress.Mode == policy.EgressProxy {
+		follow = func(proc driver.Process) func() { return o.follow(r, facts, proc) }
+	}
+	return o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
 }
 
 // execute runs a policy's command with the caller's own streams and terminal.
-// Sh makes a script's command one of sh instead of bash.
-func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func()) (*driver.Result, error) {
+// Sh makes a script's command one of sh instead of bash. Started may be nil; see
+// [driver.RunOptions].
+func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func(), started func(driver.Process) func()) (*driver.Result, error) {
 	ro := driver.RunOptions{Capture: o.json}
 	ro.Stdio.Stdin = os.Stdin
 	if !o.json {
@@ -151,8 +156,9 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	// Caught while the sandbox is mounted. A signal before that ends sbxrun, and
 	// the sandbox with it.
 	ro.Stdio.Starting = func() { catch(signals, p.OCI.Process.Terminal) }
+	ro.Started = started
 	if p.OCI.Process.Terminal {
-		ro.Started = term.attach
+		ro.Started = both(term.attach, started)
 		p.OCI.Process.ConsoleSize = consoleSize()
 	}
 	res, err := driver.Run(ctx, d, p, ro)
@@ -169,6 +175,24 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 		res.Error = err.Error()
 	}
 	return res, err
+}
+
+// both calls two functions at the start of a process, and what they return at its
+// end. The second may be nil.
+func both(a, b func(driver.Process) func()) func(driver.Process) func() {
+	if b == nil {
+		return a
+	}
+	return func(p driver.Process) func() {
+		ends := [...]func(){a(p), b(p)}
+		return func() {
+			for _, end := range ends {
+				if end != nil {
+					end()
+				}
+			}
+		}
+	}
 }
 
 // command sets the request's command from the arguments.

@@ -408,7 +408,7 @@ func (o *options) inSession() (*driver.Result, error) {
 		if o.req.MaxOutput != nil {
 			p.Limits.Output = *o.req.MaxOutput
 		}
-		res, err = o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" })
+		res, err = o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" }, nil)
 		return err
 	})
 	if res != nil && err != nil {

@@ -459,3 +459,67 @@ func TestEgressTools(t *testing.T) {
 		})
 	}
 }
+
+// TestEgressReload: rules of files hold for running sandboxes as they are now; a
+// broken file changes nothing, and the workspace widens nothing (PRO-4).
+func TestEgressReload(t *testing.T) {
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			inWorld(f)
+			profile := func(rules string) {
+				f.write("profile/live.yaml", "extends: strict\nverify: false\nnetwork:\n  mode: proxy\n"+rules, 0o644)
+			}
+			profile("  allow: ['www.allowed.test:80']\n")
+			f.write("ws/.sbxrun.yaml", "network:\n  deny: [six.allowed.test]\n", 0o644)
+			f.own()
+			script := `get() { curl -sSf -m 5 --noproxy '*' "$@" >/dev/null 2>&1; }
+				until_() { for i in {1..100}; do if get "$@"; then return 0; fi; sleep 0.1; done; echo "$* was not allowed"; exit 1; }
+				get http://www.allowed.test/ || exit 2; ! get -k https://api.allowed.test:8443/ || exit 3
+				rm .sbxrun.yaml # what the workspace said stays
+				touch 1; until_ -k https://api.allowed.test:8443/; ! get http://six.allowed.test/ || exit 4
+				touch 2; for i in {1..100}; do get http://www.allowed.test/ || break; sleep 0.1; done; ! get http://www.allowed.test/ || exit 5
+				get -k https://api.allowed.test:8443/ || exit 6
+				touch 3; sleep 5; get -k https://api.allowed.test:8443/ || exit 7; echo fine`
+			done := make(chan bool)
+			o := f.run(call{args: append(append(f.who.command(sbxrun, "-P", f.path("profile/live.yaml"), "-C", f.ws), f.quiet()...), "--", "bash", "-c", script), started: func(*exec.Cmd) {
+				go func() {
+					defer close(done)
+					for i, rules := range []string{
+						"  allow: ['www.allowed.test:80', '*.allowed.test:80,8443']\n", "  allow: ['*.allowed.test:8443']\n", "  allow: [*broken\n",
+					} {
+						if !within(30*time.Second, func() bool { return exists(f.path(fmt.Sprint("ws/", i+1))) }) {
+							return
+						}
+						profile(rules)
+					}
+				}()
+			}})
+			<-done
+			if o.code != 0 || !strings.Contains(o.stdout, "fine") || !strings.Contains(o.stderr, "the network rules stay as they were") {
+				t.Errorf("%v", o)
+			}
+		})
+	}
+}
+
+// TestEgressPresets: the profiles with a network have it.
+func TestEgressPresets(t *testing.T) {
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			inWorld(f)
+			for profile, script := range map[string]string{
+				"development": "curl -sSf -m 20 --noproxy '*' -k https://www.allowed.test/ && curl -sSf -m 20 -k https://www.allowed.test:8443/ && ! curl -sSf -m 20 http://private.allowed.test/ && ! curl -sSf -m 20 --noproxy '*' http://meta.allowed.test/",
+				"webscraping": "curl -sSf -m 20 --noproxy '*' -k https://www.allowed.test/ && curl -sSf -m 20 http://www.allowed.test/ && ! curl -sSf -m 20 -k https://www.allowed.test:8443/ && ! curl -sSf -m 20 --noproxy '*' -k https://www.allowed.test:8443/ && ! curl -sSf -m 20 http://private.allowed.test/",
+			} {
+				o := f.run(call{args: append(append(f.who.command(sbxrun, "-P", profile, "-C", f.ws), f.who.flags()...), "bash", "-c", script)})
+				if o.code != 0 || strings.Count(o.stdout, "hello from www.allowed.test") != 2 {
+					t.Errorf("%s: %v", profile, o)
+				}
+			}
+		})
+	}
+}

@@ -319,7 +319,7 @@ var Features = []Feature{
 	{Name: "egress.loopback", What: "no network, but sockets inside work",
 		Uses: nil},
 	{Name: "egress.proxy", What: "network by name (--net proxy)",
-		Fields: []string{"Egress.Allow", "Egress.Deny", "Egress.RequestsPerMinute", "Egress.Connections", "Egress.LogRequests"},
+		Fields: []string{"Egress.Allow", "Egress.Deny", "Egress.RequestsPerMinute", "Egress.LogRequests"},
 		Uses:   when(func(p *policy.Policy) bool { return p.Egress.Mode == policy.EgressProxy })},
 	{Name: "egress.publish", What: "ports led in from the host (--publish)", Fields: []string{"Egress.Publish"},
 		Uses: when(func(p *policy.Policy) bool { return len(p.Egress.Publish) != 0 })},

@@ -202,25 +202,36 @@ type placement struct {
 // may write the common ancestor of two groups may move a process from one to the
 // other.
 func placeV2(h *Hierarchy, want Controllers) placement {
+	own := &h.Dirs[len(h.Dirs)-1]
 	var best placement
 	found := false
-	for i := len(h.Dirs) - 1; i >= 0; i-- {
-		if h.Dirs[i].Denied != Granted {
-			continue
-		}
+	try := func(i int) bool {
 		p := tryV2(h, i, want)
-		if p.have == want {
-			return p
-		}
 		// A message about a higher directory says more.
 		if !found || p.have.count() >= best.have.count() {
 			best, found = p, true
 		}
+		return best.have == want
+	}
+	for i := len(h.Dirs) - 1; i >= 0; i-- {
+		d := &h.Dirs[i]
+		// What hands controllers down can hold no process any more, and whoever
+		// put the caller here may want to put others: systemd the next command
+		// of a service, unless it was told that the unit manages its own group.
+		if d.Denied != Granted || d.Occupants == OnlyCaller && !d.Delegated {
+			continue
+		}
+		if try(i) {
+			return best
+		}
+	}
+	// Else there is no other place.
+	if own.Denied == Granted && own.Occupants == OnlyCaller && !own.Delegated {
+		try(len(h.Dirs) - 1)
 	}
 	if found {
 		return best
 	}
-	own := &h.Dirs[len(h.Dirs)-1]
 	if own.Denied == DeniedReadOnly {
 		return placement{missing: each(want, own.Path+" is mounted read-only", fixReadOnly)}
 	}

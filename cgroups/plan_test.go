@@ -135,10 +135,17 @@ func TestPlan(t *testing.T) {
 `,
 		},
 		{
-			name: "root alone in a service: inside it",
+			name: "root alone in a service: the next command of it could not be put into a group that hands down",
 			host: host{self: "0::/system.slice/ci.service\n", mountinfo: unified, dirs: map[string]Dir{
 				"/sys/fs/cgroup/system.slice":            {ParentUsable: true, ParentEnabled: Limiting},
-				"/sys/fs/cgroup/system.slice/ci.service": {Available: Limiting, Occupants: OnlyCaller, Limits: Limits{Memory: 1 << 30}}}},
+				"/sys/fs/cgroup/system.slice/ci.service": {Available: Limiting, Occupants: OnlyCaller, Limits: Limits{Pids: 100}}}},
+			want: strings.Replace(v2in("/sys/fs/cgroup/system.slice"), "256", "100", 1),
+		},
+		{
+			name: "root alone in a service that manages its own group: inside it",
+			host: host{self: "0::/system.slice/ci.service\n", mountinfo: unified, dirs: map[string]Dir{
+				"/sys/fs/cgroup/system.slice":            {ParentUsable: true, ParentEnabled: Limiting},
+				"/sys/fs/cgroup/system.slice/ci.service": {Available: Limiting, Occupants: OnlyCaller, Delegated: true, Limits: Limits{Memory: 1 << 30}}}},
 			want: "once: mkdir /sys/fs/cgroup/system.slice/ci.service/sbxrun.supervisor\n" +
 				"once: echo 0 > /sys/fs/cgroup/system.slice/ci.service/sbxrun.supervisor/cgroup.procs\n" +
 				"once: echo +memory +cpu +pids > /sys/fs/cgroup/system.slice/ci.service/cgroup.subtree_control\n" +
@@ -228,7 +235,7 @@ missing cpu: the group /sys/fs/cgroup holds other processes than sbxrun and ther
 			host: host{self: "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-1.scope\n", mountinfo: unified, dirs: map[string]Dir{
 				user:                            {Available: Limiting, Enabled: Limiting, Occupants: Nobody},
 				user + "/app.slice":             {Available: Limiting, Enabled: Limiting, Occupants: Nobody, ParentUsable: true, ParentEnabled: Limiting},
-				user + "/app.slice/run-1.scope": {Available: Limiting, Occupants: OnlyCaller},
+				user + "/app.slice/run-1.scope": {Available: Limiting, Occupants: OnlyCaller, Delegated: true},
 			}},
 			want: "once: mkdir " + user + "/app.slice/run-1.scope/sbxrun.supervisor\n" +
 				"once: echo 0 > " + user + "/app.slice/run-1.scope/sbxrun.supervisor/cgroup.procs\n" +

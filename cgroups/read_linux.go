@@ -161,7 +161,12 @@ func inspect(d *Dir) bool {
 	d.Available = readControllers(d.Path + "/cgroup.controllers")
 	d.Enabled = readControllers(d.Path + "/cgroup.subtree_control")
 	d.Occupants = occupants(d.Path)
-	return d.Available.Has(Limiting) && (d.Top || d.Occupants == Nobody || d.Occupants == OnlyCaller)
+	if d.Occupants == OnlyCaller {
+		var b [1]byte
+		n, err := unix.Getxattr(d.Path, "user.delegate", b[:])
+		d.Delegated = err == nil && n == 1 && b[0] == '1'
+	}
+	return d.Available.Has(Limiting) && (d.Top || d.Occupants == Nobody || d.Delegated)
 }
 
 // readLimits reads the limits of the directories below one of them.

@@ -29,9 +29,9 @@
 // that the caller may manage and that can hand its controllers down. A group
 // that has processes cannot (no internal processes, cgroup-v2.rst), so this is:
 //
-//   - the caller's own group if that holds nothing but the caller, and systemd
-//     was told that it manages itself (Delegate=yes), or there is no other place
-//     (a container). The caller is moved into a child "sbxrun.supervisor" first
+//   - the caller's own group if that holds nothing but the caller and is a scope
+//     or a service with Delegate=yes of systemd's, or there is no other place (a
+//     container). The caller is moved into a child "sbxrun.supervisor" first
 //     ([Supervisor]); other processes are never moved;
 //   - else, for root, the slice that the caller's unit is in; at last the top;
 //   - for an ordinary user, the slice within what systemd delegated to it

@@ -84,7 +84,7 @@ type Dir struct {
 	Available Controllers // cgroup.controllers
 	Enabled   Controllers // cgroup.subtree_control
 	Occupants Occupants
-	Delegated bool // by systemd to the unit: user.delegate, since systemd 251
+	Delegated bool // nobody puts further processes here: it is a scope, or systemd left it to its unit
 }
 
 // A Membership is one line of /proc/PID/cgroup; see cgroups(7).

@@ -162,9 +162,11 @@ func inspect(d *Dir) bool {
 	d.Enabled = readControllers(d.Path + "/cgroup.subtree_control")
 	d.Occupants = occupants(d.Path)
 	if d.Occupants == OnlyCaller {
+		// The mark is the system's manager's, since systemd 251; a user's sets
+		// none (seen with 252). Into a scope systemd puts nobody by itself.
 		var b [1]byte
 		n, err := unix.Getxattr(d.Path, "user.delegate", b[:])
-		d.Delegated = err == nil && n == 1 && b[0] == '1'
+		d.Delegated = err == nil && n == 1 && b[0] == '1' || strings.HasSuffix(d.Path, ".scope")
 	}
 	return d.Available.Has(Limiting) && (d.Top || d.Occupants == Nobody || d.Delegated)
 }

@@ -78,7 +78,7 @@ func enterScope(socket string) (unit string, err error) {
 
 // noScope explains an error of systemd's.
 func noScope(err error) Cause {
-	c := Cause{err.Error(), "see: systemctl --user status; or go without limits: --allow-degraded cgroup"}
+	c := Cause{err.Error(), "see: systemctl --user status, journalctl --user"}
 	switch {
 	case errors.Is(err, systemd.ErrAbsent) && !access("/run/systemd/system", unix.F_OK):
 		c.Cause = "systemd, which could give it one, does not run here"

@@ -2,6 +2,8 @@
 
 package main
 
+import "slices"
+
 // A configuration is a place to test in: a kernel, a root file system, and what
 // runs there. To add one, add it to configurations; that is all. A root file
 // system of its own is an entry of roots.
@@ -71,6 +73,26 @@ var roots = map[string]root{
 	},
 }
 
+// withSystemd is the base with systemd as init, which runs the tests as a service
+// of its own and nothing that they do not need.
+func withSystemd(r root) root {
+	r.packages = append(slices.Clone(r.packages), "dbus", "dbus-user-session", "libpam-modules", "libpam-systemd", "systemd", "systemd-sysv")
+	r.files = append(slices.Clone(r.files),
+		"/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nmessagebus:x:100:100::/nonexistent:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
+		"/etc/group", "root:x:0:\nadm:x:4:\ntty:x:5:\nutmp:x:43:\nmessagebus:x:100:\nsystemd-journal:x:999:\nnogroup:x:65534:\nuser:x:1000:\n",
+		"/etc/machine-id", "0123456789abcdef0123456789abcdef\n",
+		// A user's manager is started by way of PAM; what Debian's files for that
+		// include, libpam-runtime's script would have made.
+		"/etc/pam.d/other", "auth required pam_deny.so\naccount required pam_deny.so\npassword required pam_deny.so\nsession required pam_deny.so\n",
+		"/etc/pam.d/systemd-user", "account required pam_permit.so\nsession required pam_systemd.so\n",
+		"/etc/systemd/system/default.target", "[Unit]\nRequires=basic.target\nAfter=basic.target\nWants=vm.service\nAllowIsolate=yes\n",
+		"/etc/systemd/system/vm.service", "[Unit]\nRequires=dbus.service systemd-logind.service\nAfter=basic.target dbus.service systemd-logind.service\n[Service]\nType=oneshot\nExecStart=/vm/init\nTasksMax=infinity\n",
+	)
+	return r
+}
+
+func init() { roots["systemd"] = withSystemd(roots["base"]) }
+
 // Left out, by name, is what needs a tool chain and what moves much data: it is
 // the same on every kernel.
 const heavy = "^(TestGo|TestPython|TestNode|TestMake|TestJava|TestRust|TestStream|TestOutputBounded)$|^TestBattery$/^(R05|R07)$"
@@ -97,4 +119,6 @@ var linuxRoot = append([]suite{{pkg: "test/integration", skip: heavy + "|.*/^use
 var configurations = []configuration{
 	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot},
 	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot},
+	{name: "systemd", about: "Linux 6.1, systemd 252 as init: users' groups from their service manager", kernel: "6.1", rootfs: "systemd",
+		cmdline: "vm.init=/sbin/init", who: "root", suites: []suite{{pkg: "test/integration", run: "^TestSystemd$"}, {pkg: "internal/systemd"}}},
 }

@@ -43,6 +43,7 @@ var rooms = map[string][]string{
 	"seatbelt":                {"policy", "driver"},
 	"session":                 {"policy", "driver"},
 	"files":                   {"driver"},
+	"command":                 {"policy"},
 	"internal/probe":          {"cgroups", "internal/sys"},
 	"internal/sigpipe":        {"internal/sys"},
 	"internal/cli":            {"policy", "profiles", "driver", "native", "bwrap", "host", "seatbelt", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "session", "files"},
@@ -72,7 +73,7 @@ var heavy = []string{
 	"github.com/modelcontextprotocol", "github.com/moby", "github.com/docker", "github.com/prometheus",
 	"github.com/godbus", "github.com/cilium/ebpf", "github.com/cpuguy83/go-md2man", "google.golang.org",
 	"github.com/opencontainers/selinux", "github.com/rogpeppe/go-internal", "github.com/creack/pty",
-	"net/http", "crypto/tls", "testing",
+	"net/http", "crypto/tls", "testing", "mvdan.cc/sh",
 }
 
 type listed struct {

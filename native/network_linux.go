@@ -91,15 +91,11 @@ func (n *network) environ(env []string) []string {
 	if n == nil || n.gateway == nil {
 		return env
 	}
-	// ALL_PROXY too is spoken to in HTTP: programs without SOCKS are many, and
-	// some fail at the sight of it.
-	proxy := "http://sbxrun:" + n.token + "@127.0.0.1:" + strconv.Itoa(ProxyPort)
 	out := slices.Clone(env)
-	for _, v := range [...][2]string{{"HTTP_PROXY", proxy}, {"HTTPS_PROXY", proxy}, {"ALL_PROXY", proxy}, {"NO_PROXY", "localhost,127.0.0.1,::1"}} {
-		for _, name := range [...]string{v[0], strings.ToLower(v[0])} {
-			if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
-				out = append(out, name+"="+v[1])
-			}
+	for _, kv := range egress.ProxyEnv(ProxyPort, n.token) {
+		name, _, _ := strings.Cut(kv, "=")
+		if !slices.ContainsFunc(env, func(own string) bool { return strings.HasPrefix(own, name+"=") }) {
+			out = append(out, kv)
 		}
 	}
 	return out

@@ -90,6 +90,7 @@ func parseClientHello(b []byte) (name string, err error) {
 		}
 		part := b[5:]
 		whole := len(part) >= n
+		end := len(msg) + n
 		msg = append(msg, part[:min(n, len(part))]...)
 		if need < 0 && len(msg) >= 4 {
 			if msg[0] != 1 {
@@ -100,16 +101,13 @@ func parseClientHello(b []byte) (name string, err error) {
 				return "", errBad
 			}
 		}
-		if need >= 0 && len(msg) >= need {
-			break
+		if need >= 0 && end > need {
+			return "", errBad // the record holds a second message
 		}
 		if !whole {
 			return "", errShort
 		}
 		b = part[n:]
-	}
-	if len(msg) != need {
-		return "", errBad // the record holds a second message
 	}
 	r := reader{msg[4:], true}
 	r.bytes(2 + 32)     // legacy_version, random

@@ -20,7 +20,6 @@ type connection struct {
 	g      *Gateway
 	ctx    context.Context // of Serve
 	client side
-	start  time.Time
 
 	mu     sync.Mutex
 	server *side // nil while there is none
@@ -301,7 +300,7 @@ func (c *connection) reset() {
 
 // deny records that a target was refused, before anything was carried.
 func (c *connection) deny(route Route, t target, method string, r *refusal) {
-	c.g.refuse(Record{Time: c.start, Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method}, r)
+	c.g.refuse(Record{Time: time.Now(), Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method}, r)
 }
 
 // refuse counts and records a refusal.

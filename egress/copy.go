@@ -112,7 +112,7 @@ func step(dst, src net.Conn, moved, limit int64) (int64, error) {
 	var buf *[]byte
 	var k int
 	var err error
-	if t, ok := src.(*net.TCPConn); ok {
+	if t, ok := src.(syscall.Conn); ok {
 		buf, k, err = readReady(t, moved, limit)
 	} else {
 		buf = small.Get().(*[]byte)
@@ -132,7 +132,7 @@ func step(dst, src net.Conn, moved, limit int64) (int64, error) {
 
 // readReady reads into a buffer that it takes only once there is something to
 // read.
-func readReady(c *net.TCPConn, moved, limit int64) (buf *[]byte, n int, err error) {
+func readReady(c syscall.Conn, moved, limit int64) (buf *[]byte, n int, err error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return nil, 0, err

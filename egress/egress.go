@@ -26,6 +26,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -164,6 +165,7 @@ type Gateway struct {
 
 	answering chan struct{}
 
+	lastFull atomic.Int64  // when too many connections were last recorded
 	patience time.Duration // handshakeTimeout; tests have less
 
 	mu     sync.Mutex
@@ -370,11 +372,10 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*conne
 				continue
 			}
 			delay = 0
-			c := &connection{g: g, ctx: ctx, client: side{conn: nc}, start: time.Now()}
+			c := &connection{g: g, ctx: ctx, client: side{conn: nc}}
 			if !g.register(c) {
+				g.full(c)
 				c.reset()
-				g.stats.denied.Add(1)
-				g.stats.limited.Add(1)
 				continue
 			}
 			g.group.Go(func() {
@@ -382,6 +383,21 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*conne
 				handle(c)
 			})
 		}
+	})
+}
+
+// full counts and records a connection that is one too many. A flood of them is
+// one record a second.
+func (g *Gateway) full(c *connection) {
+	now := time.Now()
+	last := g.lastFull.Load()
+	if now.UnixNano()-last < int64(time.Second) || !g.lastFull.CompareAndSwap(last, now.UnixNano()) {
+		g.stats.denied.Add(1)
+		g.stats.limited.Add(1)
+		return
+	}
+	c.deny(RouteTransparent, target{}, "", &refusal{
+		verdict: Deny, cause: causeLimited, rule: byLimit, reason: "more than " + strconv.Itoa(g.o.Connections) + " connections at one time",
 	})
 }
 

@@ -252,23 +252,34 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 
 	// The body goes while the answer comes: a server may answer first, and with
 	// "Expect: 100-continue" it has to.
-	sent := make(chan error, 1)
+	sent, watched := make(chan error, 1), make(chan struct{})
+	var answered atomic.Bool
 	server.conn.SetReadDeadline(time.Now().Add(idleTimeout))
-	if r.body.empty() {
-		sent <- nil
-	} else {
-		c.client.conn.SetReadDeadline(time.Now().Add(stallTimeout))
-		go func() {
-			err := copyBody(server.conn, &c.client, r.body, &f.out, true)
-			if err != nil {
-				// An answer may be on its way already, but none is to be
-				// waited for.
-				server.conn.SetReadDeadline(time.Now().Add(graceTimeout))
-			}
-			sent <- err
-		}()
+	go func() {
+		defer close(watched)
+		var err error
+		if !r.body.empty() {
+			err = copyBody(server.conn, &c.client, r.body, &f.out, true)
+		}
+		sent <- err
+		if err != nil {
+			// An answer may be on its way already, but none is to be waited for.
+			server.conn.SetReadDeadline(time.Now().Add(graceTimeout))
+			return
+		}
+		c.client.conn.SetReadDeadline(time.Time{})
+		if !answered.Load() && gone(c.client.conn) {
+			// A client that has ended its side may have done so for good, and
+			// rarely waits for long.
+			server.conn.SetReadDeadline(time.Now().Add(c.g.patience))
+		}
+	}()
+	stop := func() { // the watch, before anyone else reads from the client
+		answered.Store(true)
+		c.client.conn.SetReadDeadline(time.Unix(1, 0))
+		<-watched
 	}
-	keep, err := c.respond(f, server, r)
+	keep, err := c.respond(f, server, r, stop)
 	// What is still under way of the body is of no use to anyone.
 	if !keep {
 		c.client.conn.SetReadDeadline(time.Unix(1, 0))
@@ -281,6 +292,7 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 		server.conn.SetWriteDeadline(time.Unix(1, 0))
 		err = errors.Join(err, <-sent, errors.New("the answer came before the end of the request"))
 	}
+	stop()
 	if err != nil || !keep {
 		c.closeServer()
 		c.linger()
@@ -310,7 +322,8 @@ const (
 
 // respond carries the answer to a request. It reports whether the client's
 // connection can go on; the server's is closed where it cannot be used again.
-func (c *connection) respond(f *flow, server *side, r *request) (keep bool, err error) {
+// Upgrade is called before the connection leaves HTTP.
+func (c *connection) respond(f *flow, server *side, r *request, upgrade func()) (keep bool, err error) {
 	for range maxInterim {
 		h, err := server.readHead()
 		var status int
@@ -331,6 +344,7 @@ func (c *connection) respond(f *flow, server *side, r *request) (keep bool, err 
 			if err := c.toClient(f, b); err != nil {
 				return false, err
 			}
+			upgrade()
 			c.bothWays(f, server)
 			return false, nil
 		case status == 101:
@@ -592,14 +606,34 @@ func copyN(dst net.Conn, src *side, limit int64, n *atomic.Int64) (moved int64, 
 	return moved, nil
 }
 
+// gone waits until a client says more or ends its side, and reports the latter.
+// It can be stopped by a deadline.
+func gone(conn net.Conn) bool {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	rc, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n, said := 0, error(nil)
+	err = rc.Read(func(fd uintptr) bool {
+		var b [1]byte
+		n, _, said = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return said != syscall.EAGAIN && said != syscall.EINTR
+	})
+	return err == nil && (n <= 0 || said != nil)
+}
+
 // alive reports whether an idle server has neither closed its connection nor said
 // anything that nobody asked for.
 func alive(conn net.Conn) bool {
-	t, ok := conn.(*net.TCPConn)
+	sc, ok := conn.(syscall.Conn)
 	if !ok {
 		return true
 	}
-	rc, err := t.SyscallConn()
+	rc, err := sc.SyscallConn()
 	if err != nil {
 		return false
 	}

@@ -466,3 +466,82 @@ func TestContinue(t *testing.T) {
 		t.Errorf("%v, %v", resp, err)
 	}
 }
+
+// TestTrickle: a request that comes byte by byte, part of which went ahead before
+// it could be told, reaches the server once and whole; and one whose Host does not
+// agree does not reach it but for its first word.
+func TestTrickle(t *testing.T) {
+	w := newWorld(t, allow("a.example"))
+	got := make(chan string, 10)
+	greetings := make(chan string, 1)
+	w.host("a.example", "93.184.216.34", 8080, func(c net.Conn) {
+		io.WriteString(c, <-greetings)
+		var b []byte
+		for one := make([]byte, 1); !bytes.HasSuffix(b, []byte("8080\r\n\r\n")); b = append(b, one...) {
+			if _, err := c.Read(one); err != nil {
+				break
+			}
+		}
+		got <- string(b)
+	})
+	for _, greeting := range []string{"", "hello\r\n"} {
+		for _, q := range []struct{ in, want string }{
+			{"GET /x HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n", "GET /x HTTP/1.1\r\nHost: a.example:8080\r\n\r\n"},
+			{"\r\n\r\nGET /x HTTP/1.1\r\nHost: a.example:8080\r\n\r\n", "GET /x HTTP/1.1\r\nHost: a.example:8080\r\n\r\n"},
+			{"GET /x HTTP/1.1\r\nHost: evil.example\r\n\r\n", "GET"},
+			{"GET\t/x HTTP/1.1\r\nHost: evil.example\r\n\r\n", "GET"},
+			{"get /x http/1.1\nHost: evil.example\n\n", "get"},
+			{"word", "word"},
+			{"two words and more", "two words and more"},
+			{"\r\n", "\r\n"},
+		} {
+			greetings <- greeting
+			c := w.dialTransparent(netip.AddrPortFrom(w.number("a.example"), 8080))
+			if greeting != "" {
+				if _, err := io.ReadFull(c, make([]byte, len(greeting))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range len(q.in) {
+				if _, err := c.Write([]byte{q.in[i]}); err != nil {
+					break
+				}
+				time.Sleep(100 * time.Microsecond)
+			}
+			c.(*net.TCPConn).CloseWrite()
+			select {
+			case s := <-got:
+				if strings.HasSuffix(q.want, "8080\r\n\r\n") {
+					s = strings.TrimLeft(s, "\r\n") // some of the empty lines may have gone ahead
+				}
+				if s != q.want && !(strings.HasPrefix(q.want, s) && len(q.want) <= 3) {
+					t.Errorf("after %q, of %q the server got %q, want %q", greeting, q.in, s, q.want)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("after %q, %q: the server is left waiting", greeting, q.in)
+			}
+			c.Close()
+		}
+	}
+}
+
+// TestClientGone: a client that gives up while it waits does not keep a place or
+// the server's connection.
+func TestClientGone(t *testing.T) {
+	w := newPatientWorld(t, allow("a.example"), 300*time.Millisecond)
+	ended := make(chan struct{}, 10)
+	w.host("a.example", "93.184.216.34", 80, func(c net.Conn) {
+		io.Copy(io.Discard, c) // and never an answer
+		ended <- struct{}{}
+	})
+	for _, dial := range []func() net.Conn{w.dialProxy, func() net.Conn { return w.dialTransparent(netip.AddrPortFrom(w.number("a.example"), 80)) }} {
+		c := dial()
+		io.WriteString(c, "GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n")
+		c.Close()
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the server is left waiting")
+		}
+	}
+}

@@ -258,6 +258,10 @@ func TestConnectionCap(t *testing.T) {
 			t.Error("one too many")
 		}
 	}
+	w.record(func(r Record) bool { return r.Rule == byLimit && r.Reason == "more than 4 connections at one time" })
+	if s := w.g.Stats(); s.Limited != 3 {
+		t.Errorf("%+v", s)
+	}
 	open[0].Close()
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		if c, _ := w.dialSOCKS5("a.example", 7); c != nil {

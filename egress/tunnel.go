@@ -147,14 +147,14 @@ func (c *connection) first(f *flow, server *side, hurry bool) (protocol, error) 
 		b := c.client.pre
 		p, err := sniff(b, web)
 		if err == nil {
+			f.out.Add(int64(passed))
 			if p == protoHTTP {
-				// Empty lines are taken from it, and the part of the method
-				// that is on its way already is not sent twice.
+				// Empty lines before a request mean nothing (RFC 9112, 2.2), and
+				// the part of the method that is on its way is not sent twice.
 				f.sent = max(0, passed-lineEnds(b))
-				passed = min(passed, lineEnds(b))
+				passed = lineEnds(b)
 			}
 			c.client.take(passed)
-			f.out.Add(int64(passed))
 			return p, nil
 		}
 		if word := b[lineEnds(b):]; !web && !hurry && len(b) > passed && (len(word) == 0 || word[0] != 22 && isTokenString(string(word))) {

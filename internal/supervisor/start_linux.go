@@ -236,7 +236,7 @@ func (s *starter) prepareCgroup() error {
 	if limits.Controllers()&cgroups.Limiting == 0 {
 		return nil
 	}
-	layout, err := cgroups.Read()
+	layout, err := cgroups.Acquire(&r)
 	if err == nil {
 		s.group, err = cgroups.Prepare(layout, &r)
 	}

@@ -199,6 +199,7 @@ var presetDocker = profile{name: "docker", values: [numKeys]value{
 	keyDescription: {origin: "preset docker", s: "runs in a container image; nothing of the host but the workspace"},
 	keyIsolation:   {origin: "preset docker", s: "full"},
 	keyDriver:      {origin: "preset docker", s: "docker"},
+	keyFallback:    {parts: []part{{"preset docker", listDockerFallback}}},
 	keyImage:       {origin: "preset docker", s: "node:20-alpine"},
 	keyWorkspace:   {origin: "preset docker", s: "bind"},
 	keyHome:        {origin: "preset docker", s: "private"},
@@ -213,6 +214,7 @@ var presetDocker = profile{name: "docker", values: [numKeys]value{
 	keyWallTime:    {origin: "preset docker", n: 1800000000000},
 	keyKillAfter:   {origin: "preset docker", n: 5000000000},
 	keyOutput:      {origin: "preset docker", n: 1048576},
+	keySeccomp:     {origin: "preset docker", s: "default"},
 	keyRequire:     {parts: []part{{"preset docker", listDockerRequire}}},
 }}
 
@@ -526,6 +528,10 @@ var listTestingReadTry = []string{
 
 var listWebscrapingNetAllow = []string{
 	"*:80,443",
+}
+
+var listDockerFallback = []string{
+	"podman",
 }
 
 var listDockerTmpfs = []string{

@@ -49,6 +49,7 @@ type Request struct {
 	Degrade   policy.Layers  // --allow-degraded
 	Require   policy.Layers  // --require
 	Driver    string         // --driver
+	Image     string         // --image
 	Fallback  []string       // --fallback
 	Verify    *bool          // --verify
 	SELinux   string         // --selinux-label

@@ -145,6 +145,7 @@ func (c *collected) flags(req *Request) error {
 		text(keySELinux, req.SELinux, "selinux-label"),
 		text(keyAppArmor, req.AppArmor, "apparmor-profile"),
 		text(keyDriver, req.Driver, "driver"),
+		text(keyImage, req.Image, "image"),
 		size(keyMemory, req.Memory, "memory"),
 		size(keyFileSize, req.FileSize, "fsize"),
 		size(keyOpenFiles, req.OpenFiles, "nofile"),

@@ -23,7 +23,6 @@ package seatbelt
 import (
 	"context"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -57,46 +56,59 @@ func (Driver) Sandboxed() bool { return true }
 // sandbox of the system's (forbidden-exec-sugid).
 const stands = policy.LayerLandlock | policy.LayerNet | policy.LayerIPC | policy.LayerNoNewPrivs | policy.LayerRlimits
 
-// Coverage is what the driver makes of each field of a policy.
-var Coverage = driver.Coverage{
-	{Name: "profile", How: "a name, for results"},
-	{Name: "files", How: "rules of the profile; each path is a parameter"},
-	{Name: "synthetic", Refused: true, Layer: policy.LayerMount, How: "there is no place for a file that exists only in the sandbox"},
-	{Name: "scratch", How: "a directory of the run's own; its size is watched"},
-	{Name: "egress.mode", How: "none, host, or the proxy's port alone"},
-	{Name: "egress.allow", How: "by the proxy"},
-	{Name: "egress.deny", How: "by the proxy"},
-	{Name: "egress.requests_per_minute", How: "by the proxy"},
-	{Name: "egress.log_requests", How: "by the proxy"},
-	{Name: "limits", How: "by the supervisor"},
-	{Name: "seccomp", Refused: true, Layer: policy.LayerSeccomp, How: "macOS has no filter of system calls"},
-	{Name: "require", How: "checked"},
-	{Name: "degrade", How: "checked"},
-	{Name: "oci.ociVersion", How: "for other runtimes"},
-	{Name: "oci.process.args", How: "as given"},
-	{Name: "oci.process.env", How: "as given; values that name private storage name its directory"},
-	{Name: "oci.process.cwd", How: "as given"},
-	{Name: "oci.process.terminal", Refused: true, How: "a terminal is not built for macOS yet"},
-	{Name: "oci.process.user", Refused: true, Layer: policy.LayerUser, How: "the command has the caller's ids"},
-	{Name: "oci.process.capabilities", How: "macOS has none"},
-	{Name: "oci.process.noNewPrivileges", How: "set-user-id programs are not executed"},
-	{Name: "oci.process.rlimits", How: "ulimit of bash, which keeps to whole kilobytes"},
-	{Name: "oci.hostname", Refused: true, Layer: policy.LayerUTS, How: "the host's name is seen"},
-	{Name: "oci.mounts.destination", How: "places of private storage"},
-	{Name: "oci.mounts.source", How: "of private storage"},
-	{Name: "oci.mounts.type", How: "tmpfs is a private directory; proc and devpts have no equal here and hold nothing of the host"},
-	{Name: "oci.mounts.options", How: "nothing is set-user-id, and the size is watched as a whole"},
-	{Name: "oci.linux.uidMappings", Refused: true, Layer: policy.LayerUser, How: "the command has the caller's ids"},
-	{Name: "oci.linux.gidMappings", Refused: true, Layer: policy.LayerUser, How: "the command has the caller's ids"},
-	{Name: "oci.linux.namespaces", How: "what they are for is refused or the profile's; see require"},
-	{Name: "oci.linux.resources.memory.limit", Refused: true, Layer: policy.LayerCgroupMemory, How: "watched only, once the policy agrees to go without cgroup.memory"},
-	{Name: "oci.linux.resources.memory.swap", Refused: true, Layer: policy.LayerCgroupMemory, How: "not bounded"},
-	{Name: "oci.linux.resources.cpu.quota", Refused: true, Layer: policy.LayerCgroupCPU, How: "not bounded"},
-	{Name: "oci.linux.resources.cpu.period", Refused: true, Layer: policy.LayerCgroupCPU, How: "not bounded"},
-	{Name: "oci.linux.resources.pids.limit", Refused: true, Layer: policy.LayerCgroupPids, How: "not bounded"},
-	{Name: "oci.linux.devices", How: "rules of the profile"},
-	{Name: "oci.linux.maskedPaths", How: "macOS has no /proc and /sys"},
-	{Name: "oci.linux.readonlyPaths", How: "macOS has no /proc and /sys"},
+var _ driver.Describer = Driver{}
+
+// Describe says what the driver enforces.
+func (d Driver) Describe() driver.Description {
+	yes := driver.Claim{Support: driver.Yes}
+	part := func(note string) driver.Claim { return driver.Claim{Support: driver.Partly, Note: note} }
+	no := func(note string) driver.Claim { return driver.Claim{Note: note} }
+	namespace := no("macOS has no namespaces")
+	proxy := no("no egress proxy runs for it yet")
+	if d.ProxyPort != 0 {
+		proxy = part("by programs that know of proxies")
+	}
+	return driver.Description{Summary: "macOS's own sandbox, by a generated profile", Auto: true, Claims: driver.Claims{
+		"process":    yes,
+		"terminal":   no("not built for macOS yet"),
+		"user":       part("the caller's ids"),
+		"hostname":   part("the host's own name"),
+		"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
+		"synthetic":      part("left out"),
+		"scratch":        part("watched, not bounded"),
+		"mounts.private": part("a directory of the run's own, to which variables point; its place is not there"),
+		"mounts.sized":   part("watched as a whole"),
+		"mounts.noexec":  part("private storage can be executed from"),
+		"mounts.bind":    no("a path has one place"),
+		"mounts.system":  part("macOS has no /proc; of /dev the harmless devices"),
+		"mounts.other":   no("there are no mounts"),
+		"masked":         part("macOS has no /proc and /sys"),
+		"devices":        yes,
+		"egress.none":    yes, "egress.host": yes,
+		"egress.loopback": no("the loopback is the host's; unix sockets in private storage work"),
+		"egress.proxy":    proxy, "layer.egress": proxy,
+		"egress.publish": no("a port of the host is a port of the command's only with --net host"),
+		"limits.time":    part("a process that leaves the command's process group between two looks survives, confined"),
+		"limits.output":  yes,
+		"limits.other":   no("there is no such limit"),
+		"seccomp.custom": no("macOS has no filter of system calls"),
+		"capabilities":   no("macOS has none"),
+		"oci.other":      no("no profile sets it"),
+		"layer.user":     namespace, "layer.pid": namespace, "layer.mount": namespace, "layer.uts": namespace, "layer.cgroupns": namespace,
+		"layer.net":           part("rules of the profile"),
+		"layer.ipc":           part("rules of the profile"),
+		"layer.landlock":      part("rules of the profile"),
+		"layer.seccomp":       no("macOS has no filter of system calls"),
+		"layer.no_new_privs":  part("set-user-id programs are not executed"),
+		"layer.rlimits":       part("core, file size, open files, stack and cpu time"),
+		"layer.cgroup.memory": no("watched only, if the policy agrees to go without"),
+		"layer.cgroup.cpu":    no("not bounded"),
+		"layer.cgroup.pids":   no("not bounded"),
+		"layer.selinux":       no("Linux's"), "layer.apparmor": no("Linux's"),
+		"result.signal": part("of the command; a sandbox-exec that fails has exit codes of its own"),
+		"result.limits": part("memory"),
+		"result.killed": no("macOS kills no children with their parent"),
+	}}
 }
 
 // Check reports what of a policy the profile cannot say.
@@ -104,15 +116,13 @@ func (d Driver) Check(p *policy.Policy) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	e := Coverage.Unsupported(Name, p)
-	if e == nil {
-		e = &driver.UnsupportedError{Driver: Name}
+	if err := d.Describe().Claims.Refused(Name, p); err != nil {
+		return err
 	}
+	e := &driver.UnsupportedError{Driver: Name}
 	for i := range p.OCI.Mounts {
 		m := &p.OCI.Mounts[i]
 		switch {
-		case m.Type == "bind":
-			e.Rules = append(e.Rules, "oci.mounts."+m.Destination+" (a path shown at another place)")
 		case m.Type == "tmpfs" && m.Destination != "/dev":
 			for _, r := range p.Files {
 				if within(m.Destination, r.Path) && r.Path != "/" && r.Access&policy.Read != 0 && !systemPlace(m.Destination) {
@@ -122,31 +132,12 @@ func (d Driver) Check(p *policy.Policy) error {
 			}
 		}
 	}
-	if p.Egress.Mode == policy.EgressProxy && d.ProxyPort == 0 {
-		e.Rules = append(e.Rules, "egress.mode proxy")
-		e.Fix = "no egress proxy is running for this driver; --net none runs without any network"
-	}
-	if missing := Missing(p); missing != 0 {
-		// What a layer was for goes without saying once the layer is named.
-		e.Rules = slices.DeleteFunc(e.Rules, func(r string) bool {
-			f := Coverage.Find(r)
-			return f != nil && f.Layer != 0 && missing&f.Layer != 0
-		})
-		for _, l := range missing.Names() {
-			e.Rules = append(e.Rules, "require."+l)
-		}
-		e.Fix = "macOS has no such layers; to go without them: --allow-degraded " + missing.String()
-	}
 	if len(e.Rules) != 0 {
 		return e
 	}
 	_, err := Lower(p, Options{Home: d.Home, ProxyPort: d.ProxyPort})
 	return err
 }
-
-// Missing are the layers that a policy requires and that the driver has no
-// equal of.
-func Missing(p *policy.Policy) policy.Layers { return p.Require &^ stands }
 
 // systemPlace reports whether private storage goes where no program of a Mac
 // expects files of the caller.

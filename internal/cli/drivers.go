@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sbxrun/sbxrun/bwrap"
+	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
@@ -16,13 +17,14 @@ import (
 // drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func drivers(f *facts) []driver.Driver {
-	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, bwrap.Driver{}, hostDriver(f)}
+	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, bwrap.Driver{}, docker.Driver{}, docker.Driver{Podman: true}, hostDriver(f)}
 }
 
 // fit sets a driver up for one run: what compiles a filter that is not built in,
 // and for the native driver the caller's own proxy, and that it reads no counts
 // that nobody will see.
 func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Driver {
+	d = withImage(d, r.Image)
 	p := r.Policy
 	compiler, cache := "", ""
 	if p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
@@ -40,9 +42,23 @@ func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Dr
 			d.Upstream, d.NoProxy = environ("HTTPS_PROXY"), environ("NO_PROXY")
 		}
 		return d
+	case docker.Driver:
+		if isTerminal(os.Stderr) && !say.quiet {
+			d.Progress = os.Stderr
+		}
+		return d
 	case bwrap.Driver:
 		d.SeccompCompiler, d.CacheDir = compiler, cache
 		return d
+	}
+	return d
+}
+
+// withImage gives a driver that runs images the one to run.
+func withImage(d driver.Driver, image string) driver.Driver {
+	if c, ok := d.(docker.Driver); ok {
+		c.Image = image
+		return c
 	}
 	return d
 }

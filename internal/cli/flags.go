@@ -170,6 +170,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 	arg("require", "", "LAYER", "refuse to run without this layer", layers(&r.Require))
 	arg("allow-degraded", "", "LAYER", "run without this layer where the host cannot give it", layers(&r.Degrade))
 	arg("driver", "", "NAME", "what isolates (default auto: the first that works here)", text(&r.Driver))
+	arg("image", "", "NAME", "container image, for drivers that use one", text(&r.Image))
 	arg("fallback", "", "NAME[,NAME]", "drivers to try, in order, when the first cannot be had", func(s string) error {
 		return list(&r.Fallback)(s)
 	})

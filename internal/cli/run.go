@@ -9,9 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // newRun returns the command that runs: "sbxrun run", and sbxrun itself.
@@ -116,7 +118,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, o.printDryRun(ctx, r, facts)
 	}
 	p := r.Policy
-	d, err := selectDriver(ctx, facts, r.Drivers, p, o.req.Require)
+	d, err := selectDriver(ctx, facts, r, o.req.Require)
 	if err != nil {
 		return nil, err
 	}
@@ -260,9 +262,14 @@ func explainDenials(res *driver.Result) {
 }
 
 // selectDriver chooses what runs the policy.
-func selectDriver(ctx context.Context, f *facts, names []string, p *policy.Policy, require policy.Layers) (driver.Driver, error) {
+func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require policy.Layers) (driver.Driver, error) {
+	names, p := r.Drivers, r.Policy
 	failed := false
-	d, err := driver.Select(ctx, drivers(f), names, p, func(s driver.Step) {
+	known := drivers(f)
+	for i := range known {
+		known[i] = withImage(known[i], r.Image)
+	}
+	d, err := driver.Select(ctx, known, names, p, func(s driver.Step) {
 		switch {
 		case s.Err != nil:
 			failed = true
@@ -277,6 +284,9 @@ func selectDriver(ctx context.Context, f *facts, names []string, p *policy.Polic
 	})
 	if err != nil {
 		return nil, err
+	}
+	if _, ok := d.(docker.Driver); !ok && r.Image != "" {
+		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"image " + r.Image}, Fix: "--driver docker or podman runs in an image"}
 	}
 	if !d.Sandboxed() && require != 0 {
 		return nil, &driver.UnavailableError{

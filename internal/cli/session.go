@@ -153,7 +153,7 @@ func (o *options) createSession(id string) (*session.Info, error) {
 		return nil, err
 	}
 	ctx := context.Background()
-	d, err := selectDriver(ctx, f, r.Drivers, r.Policy, o.req.Require)
+	d, err := selectDriver(ctx, f, r, o.req.Require)
 	if err != nil {
 		return nil, err
 	}

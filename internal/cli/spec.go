@@ -30,7 +30,7 @@ type dryRun struct {
 // printDryRun says what would run, and starts nothing.
 func (o *options) printDryRun(ctx context.Context, r *profiles.Resolved, f *facts) error {
 	out := dryRun{Drivers: r.Drivers, Layers: r.Policy.Require, Degrade: r.Policy.Degrade, Policy: r.Policy}
-	d, err := selectDriver(ctx, f, r.Drivers, r.Policy, o.req.Require)
+	d, err := selectDriver(ctx, f, r, o.req.Require)
 	if err != nil {
 		out.Error, out.Hint = err.Error(), driver.HintOf(err)
 	} else {

@@ -1,0 +1,388 @@
+package docker
+
+import (
+	"encoding/csv"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Facts are what lowering needs to know beside the policy. The zero value is an
+// engine that has everything and runs as root, with no host paths that are
+// hidden.
+type Facts struct {
+	Podman   bool
+	Rootless bool // the engine is the caller's own: root inside is the caller
+
+	// IsDir and IsFile report what a host path is that is to be hidden; one that
+	// is neither is not there. Nil is nothing there.
+	IsDir, IsFile func(path string) bool
+
+	// Name is the container's, Labels are what it is found by.
+	Name   string
+	Labels []string
+
+	// EnvFile and Seccomp name files that the client reads; "" for none.
+	EnvFile, Seccomp string
+
+	// Passed are the names of variables that an environment file cannot hold
+	// and that the client passes from its own environment.
+	Passed []string
+
+	// Init is the program that podman is to use as the first process, where its
+	// own is not installed; "" is the engine's own.
+	Init string
+
+	// Stdin attaches the command's standard input.
+	Stdin bool
+}
+
+// scratchDefault bounds private storage that the policy leaves to the driver.
+const scratchDefault = 512 << 20
+
+// Args are the arguments of "docker create" for a policy. They are pure: the
+// same policy and facts give the same list on every system.
+func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
+	proc := p.OCI.Process
+	e := &driver.UnsupportedError{Driver: d.Name()}
+	a := []string{"create", "--pull", "never", "--name", f.Name}
+	add := func(s ...string) { a = append(a, s...) }
+	for _, l := range slices.Concat(f.Labels, d.Labels) {
+		add("--label", l)
+	}
+	if f.Stdin {
+		add("--interactive")
+	}
+	// Its first process gets signals as any other does, and orphans are reaped.
+	add("--init")
+	if f.Init != "" {
+		add("--init-path", f.Init)
+	}
+	add("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+	if f.Seccomp != "" {
+		add("--security-opt", "seccomp="+f.Seccomp)
+	}
+	if proc.ApparmorProfile != "" {
+		add("--security-opt", "apparmor="+proc.ApparmorProfile)
+	}
+	add(d.user(p, f)...)
+	add(d.network(p)...)
+	add("--ipc", "private")
+	if slices.ContainsFunc(namespaces(p), func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace }) {
+		add("--cgroupns", "private")
+	}
+	if p.OCI.Hostname != "" && p.Egress.Mode != policy.EgressHost {
+		add("--hostname", p.OCI.Hostname)
+	}
+	if p.OCI.Linux != nil {
+		add(resources(p.OCI.Linux.Resources)...)
+		for _, dev := range p.OCI.Linux.Devices {
+			if strings.Contains(dev.Path, ":") {
+				e.Rules = append(e.Rules, "oci.linux.devices."+dev.Path+" (a colon)")
+			}
+			add("--device", dev.Path+":"+dev.Path+":rw")
+		}
+	}
+	for _, l := range proc.Rlimits {
+		name, ok := strings.CutPrefix(l.Type, "RLIMIT_")
+		if !ok || !slices.Contains(ulimits, name) {
+			e.Rules = append(e.Rules, "oci.process.rlimits."+l.Type)
+			continue
+		}
+		add("--ulimit", strings.ToLower(name)+"="+limit(l.Soft)+":"+limit(l.Hard))
+	}
+	m, rules := mounts(p, f)
+	add(m...)
+	e.Rules = append(e.Rules, rules...)
+	for _, port := range d.Ports {
+		add("--publish", port)
+	}
+	if f.EnvFile != "" {
+		add("--env-file", f.EnvFile)
+	}
+	for _, name := range f.Passed {
+		add("--env", name)
+	}
+	add("--workdir", proc.Cwd)
+	// The command is all of what runs: an image's own entry point is not what
+	// was asked for, unless the caller wants it.
+	command := proc.Args
+	if d.Entrypoint != "" {
+		add("--entrypoint", d.Entrypoint)
+	} else {
+		add("--entrypoint", command[0])
+		command = command[1:]
+	}
+	add("--", d.Image)
+	add(command...)
+	if len(e.Rules) != 0 {
+		return nil, e
+	}
+	return a, nil
+}
+
+// ulimits are the limits that docker run --ulimit knows.
+var ulimits = []string{"CORE", "CPU", "DATA", "FSIZE", "LOCKS", "MEMLOCK", "MSGQUEUE", "NICE", "NOFILE", "NPROC", "RSS", "RTPRIO", "RTTIME", "SIGPENDING", "STACK"}
+
+// limit prints a limit; RLIM_INFINITY is -1.
+func limit(n uint64) string {
+	if n == 1<<64-1 {
+		return "-1"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+func namespaces(p *policy.Policy) []specs.LinuxNamespace {
+	if p.OCI.Linux == nil {
+		return nil
+	}
+	return p.OCI.Linux.Namespaces
+}
+
+// user decides the ids of the command. What it makes in the workspace is to
+// belong to the caller, as the policy's id maps have it. A rootless podman maps
+// ids so; any other engine maps none, or root to the caller, and the command
+// runs, and sees itself run, as the id that the caller has there.
+func (d Driver) user(p *policy.Policy, f Facts) []string {
+	uid, gid := p.OCI.Process.User.UID, p.OCI.Process.User.GID
+	id := func(uid, gid uint32) string {
+		return strconv.FormatUint(uint64(uid), 10) + ":" + strconv.FormatUint(uint64(gid), 10)
+	}
+	if f.Rootless && f.Podman {
+		return []string{"--userns", "keep-id:uid=" + strconv.FormatUint(uint64(uid), 10) + ",gid=" + strconv.FormatUint(uint64(gid), 10), "--user", id(uid, gid)}
+	}
+	if f.Rootless {
+		return []string{"--user", "0:0"}
+	}
+	if l := p.OCI.Linux; l != nil && len(l.UIDMappings) == 1 && len(l.GIDMappings) == 1 {
+		uid, gid = l.UIDMappings[0].HostID, l.GIDMappings[0].HostID
+	}
+	return []string{"--user", id(uid, gid)}
+}
+
+func (d Driver) network(p *policy.Policy) []string {
+	switch {
+	case p.Egress.Mode != policy.EgressHost:
+		return []string{"--network", "none"}
+	case d.Bridge || len(d.Ports) != 0:
+		return []string{"--network", "bridge"}
+	}
+	return []string{"--network", "host"}
+}
+
+func resources(r *specs.LinuxResources) []string {
+	if r == nil {
+		return nil
+	}
+	var a []string
+	num := func(flag string, n int64) { a = append(a, flag, strconv.FormatInt(n, 10)) }
+	if m := r.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
+		num("--memory", *m.Limit)
+		if m.Swap != nil && *m.Swap > 0 {
+			num("--memory-swap", *m.Swap)
+		}
+	}
+	if c := r.CPU; c != nil && c.Quota != nil && *c.Quota > 0 {
+		if c.Period != nil && *c.Period > 0 {
+			num("--cpu-period", int64(*c.Period))
+		}
+		num("--cpu-quota", *c.Quota)
+	}
+	if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
+		num("--pids-limit", *r.Pids.Limit)
+	}
+	return a
+}
+
+// mounts are the host paths that the policy shows, hides below them, and its
+// private storage, what is above first.
+func mounts(p *policy.Policy, f Facts) (args, refused []string) {
+	type mount struct {
+		at   string
+		args []string
+	}
+	var all []mount
+	bind := func(src, dst string, access policy.Access) {
+		fields := []string{"type=bind", "source=" + src, "target=" + dst}
+		if access&policy.Write == 0 {
+			// What is mounted below would stay writable: engines before 25 make
+			// only the mount itself read-only.
+			fields = append(fields, "readonly", "bind-nonrecursive=true")
+		}
+		all = append(all, mount{dst, []string{"--mount", csvLine(fields)}})
+	}
+	rules := policy.Sort(p.Files)
+	for i, r := range rules {
+		above := policy.Hide
+		for j := range i {
+			if within(r.Path, rules[j].Path) {
+				above = rules[j].Access
+			}
+		}
+		switch {
+		case r.Path == "/":
+			refused = append(refused, "files./ (the root is the image's)")
+		case r.Access == policy.Hide && above == policy.Hide:
+		case r.Access == policy.Hide:
+			switch {
+			case f.IsDir != nil && f.IsDir(r.Path):
+				all = append(all, mount{r.Path, []string{"--mount", csvLine([]string{"type=tmpfs", "target=" + r.Path, "tmpfs-size=4096", "tmpfs-mode=0"})}})
+			case f.IsFile != nil && f.IsFile(r.Path):
+				all = append(all, mount{r.Path, []string{"--mount", csvLine([]string{"type=bind", "source=/dev/null", "target=" + r.Path, "readonly"})}})
+			}
+		case r.Access&policy.Execute == 0:
+			refused = append(refused, "files."+r.Path+" "+r.Access.String()+" (a bind that cannot be executed from)")
+		case r.Optional && f.IsDir != nil && !f.IsDir(r.Path) && !f.IsFile(r.Path):
+		default:
+			bind(r.Path, r.Path, r.Access)
+		}
+	}
+	storage := 0
+	for i := range p.OCI.Mounts {
+		if m := &p.OCI.Mounts[i]; m.Type == "tmpfs" && !hasSize(m.Options) {
+			storage++
+		}
+	}
+	for i := range p.OCI.Mounts {
+		m := &p.OCI.Mounts[i]
+		switch m.Type {
+		case "tmpfs":
+			if m.Destination == "/dev" {
+				continue // the engine makes one
+			}
+			if strings.ContainsAny(m.Destination, ":") {
+				refused = append(refused, "oci.mounts."+m.Destination+" (a colon)")
+				continue
+			}
+			all = append(all, mount{m.Destination, []string{"--tmpfs", m.Destination + ":" + strings.Join(tmpfsOptions(p, m.Options, storage, f), ",")}})
+		case "proc", "devpts":
+			// The engine's own.
+		case "bind":
+			access := policy.All
+			if slices.Contains(m.Options, "ro") {
+				access = policy.ReadExec
+			}
+			if slices.Contains(m.Options, "noexec") {
+				refused = append(refused, "oci.mounts."+m.Destination+" noexec")
+			}
+			bind(m.Source, m.Destination, access)
+		default:
+			refused = append(refused, "oci.mounts."+m.Destination+" of type "+m.Type)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b mount) int {
+		switch {
+		case a.at == b.at:
+			return 0
+		case within(b.at, a.at):
+			return -1
+		case within(a.at, b.at):
+			return 1
+		}
+		return strings.Compare(a.at, b.at)
+	})
+	for _, m := range all {
+		args = append(args, m.args...)
+	}
+	return args, refused
+}
+
+func hasSize(opts []string) bool {
+	return slices.ContainsFunc(opts, func(o string) bool { return strings.HasPrefix(o, "size=") })
+}
+
+// tmpfsOptions bounds private storage and gives it to the command. Mounts that
+// share the policy's budget get equal parts of it: together they hold no more.
+func tmpfsOptions(p *policy.Policy, opts []string, n int, f Facts) []string {
+	out := []string{"rw", "nosuid", "nodev"}
+	if !slices.Contains(opts, "noexec") {
+		out = append(out, "exec")
+	} else {
+		out = append(out, "noexec")
+	}
+	for _, o := range opts {
+		if strings.HasPrefix(o, "mode=") || strings.HasPrefix(o, "size=") {
+			out = append(out, o)
+		}
+	}
+	if !hasSize(opts) {
+		bytes := p.Scratch.Bytes
+		if bytes == 0 {
+			bytes = scratchDefault
+		}
+		out = append(out, "size="+strconv.FormatUint(bytes/uint64(n), 10))
+		if p.Scratch.Inodes != 0 {
+			out = append(out, "nr_inodes="+strconv.FormatUint(p.Scratch.Inodes/uint64(n), 10))
+		}
+	}
+	u := (Driver{}).user(p, f)
+	uid, gid, _ := strings.Cut(u[len(u)-1], ":")
+	if f.Podman {
+		// podman's --tmpfs knows no owner; a mode for everyone is as private.
+		return append(slices.DeleteFunc(out, func(o string) bool {
+			return strings.HasPrefix(o, "mode=") || strings.HasPrefix(o, "nr_inodes=")
+		}), "mode=1777")
+	}
+	return append(out, "uid="+uid, "gid="+gid)
+}
+
+// csvLine is the value of --mount, which is a line of comma-separated values.
+func csvLine(fields []string) string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	w.Write(fields)
+	w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// within reports whether p is dir or below it.
+func within(p, dir string) bool {
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
+}
+
+// environment splits the policy's variables: those that a line of an
+// environment file can hold, and those that the client has to pass from its own
+// environment. A variable of the second kind that the client itself obeys is
+// refused: it would change where the container runs.
+func environment(env []string) (file []byte, passed []string, refused []string) {
+	for _, e := range env {
+		key, value, _ := strings.Cut(e, "=")
+		plain := !strings.ContainsAny(e, "\n\r\x00") && len(e) < 60<<10 && strings.ToValidUTF8(e, "") == e &&
+			!strings.ContainsAny(key, " \t") && !strings.HasPrefix(key, "#") && !strings.ContainsAny(key, "*")
+		switch {
+		case plain:
+			file = append(append(append(append(file, key...), '='), value...), '\n')
+		case clients(key):
+			refused = append(refused, "oci.process.env."+key+" (a value that is not one line of text)")
+		default:
+			passed = append(passed, e)
+		}
+	}
+	return file, passed, refused
+}
+
+// clients reports whether the client, or what it starts, obeys a variable.
+func clients(key string) bool {
+	for _, prefix := range [...]string{"DOCKER_", "BUILDKIT_", "COMPOSE_", "CONTAINER", "PODMAN_", "STORAGE_", "BUILDAH_", "REGISTRY_", "XDG_", "LD_", "GO", "SSH_", "OTEL_", "NO_COLOR", "_CONTAINERS_", "DBUS_", "LISTEN_", "NOTIFY_"} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	switch key {
+	case "PATH", "HOME", "TMPDIR", "USER", "TERM":
+		return true
+	}
+	return strings.HasSuffix(strings.ToUpper(key), "_PROXY") || strings.ContainsAny(key, " \t") || key == ""
+}
+
+// local reports whether an engine's address is this machine's, so that a
+// path of this host is the same file for it.
+func local(host string) bool {
+	return host == "" || strings.HasPrefix(host, "unix://") || strings.HasPrefix(host, "npipe://") || path.IsAbs(host)
+}

@@ -1,0 +1,271 @@
+package docker
+
+import (
+	"errors"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// resolve makes the policy of the preset docker on a small host.
+func resolve(t testing.TB, change func(*profiles.Request)) *policy.Policy {
+	t.Helper()
+	host := fstest.MapFS{}
+	for _, d := range []string{"home/u/ws/sub", "data/a,b"} {
+		host[d] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+	}
+	host["home/u/ws/secret"] = &fstest.MapFile{Mode: 0o600}
+	req := &profiles.Request{Command: []string{"make", "test"}, Profile: "docker"}
+	if change != nil {
+		change(req)
+	}
+	r, err := profiles.Resolve(req, &profiles.Facts{
+		Home: "/home/u", Cwd: "/home/u/ws", UID: 501, GID: 20, CPUs: 4, FS: host, Environ: []string{"PATH=/usr/bin", "TERM=xterm", "LANG=C.UTF-8"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Policy
+}
+
+func facts() Facts {
+	is := func(names ...string) func(string) bool {
+		return func(p string) bool { return slices.Contains(names, p) }
+	}
+	return Facts{
+		IsDir: is("/home/u/ws", "/home/u/ws/sub"), IsFile: is("/home/u/ws/secret"),
+		Name: "sbxrun-h-1-2-r", Labels: []string{labelRun + "=sbxrun-h-1-2-r"}, EnvFile: "/dev/fd/3", Seccomp: "/dev/fd/4", Stdin: true,
+	}
+}
+
+func TestArgs(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		driver Driver
+		facts  func(*Facts)
+		change func(*profiles.Request)
+		policy func(*policy.Policy)
+	}{
+		{name: "preset"},
+		{name: "podman", driver: Driver{Podman: true}, facts: func(f *Facts) { f.Podman, f.Rootless = true, true }},
+		{name: "rootless", facts: func(f *Facts) { f.Rootless = true }},
+		{name: "files", change: func(r *profiles.Request) {
+			r.Hide = []string{"sub", "secret"}
+			r.ReadOnly = []string{"/data/a,b"}
+			r.Binds = []profiles.Bind{{Source: "/data/a,b", Destination: `/mnt/"q"`, ReadOnly: true}}
+			r.Tmpfs = []profiles.Tmpfs{{Path: "/big", Size: 1 << 20}}
+			r.Workspace = "bind"
+		}},
+		{name: "host", driver: Driver{Labels: []string{"team=x"}, Entrypoint: "/entry"}, change: func(r *profiles.Request) {
+			m, zero, zeroF, zeroI, files := policy.EgressHost, uint64(0), 0.0, int64(0), uint64(64)
+			r.Net, r.Memory, r.CPUs, r.Pids, r.OpenFiles = &m, &zero, &zeroF, &zeroI, &files
+			r.Command = []string{"--flag", "a b"}
+		}},
+		{name: "ports", driver: Driver{Ports: []string{"127.0.0.1:8080:80"}}, change: func(r *profiles.Request) { m := policy.EgressHost; r.Net = &m }},
+		{name: "options", policy: func(p *policy.Policy) {
+			p.OCI.Process.ApparmorProfile = "p"
+			p.OCI.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}}
+			p.OCI.Process.Rlimits = append(p.OCI.Process.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: 5, Hard: 1<<64 - 1})
+			p.Scratch = policy.Scratch{Bytes: 64 << 20, Inodes: 1000}
+		}, facts: func(f *Facts) { f.Passed, f.Seccomp, f.Stdin = []string{"ODD"}, "", false }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := resolve(t, tt.change)
+			if tt.policy != nil {
+				tt.policy(p)
+			}
+			f := facts()
+			if tt.facts != nil {
+				tt.facts(&f)
+			}
+			tt.driver.Image = "node:20-alpine"
+			if err := tt.driver.Check(p); err != nil {
+				t.Fatal(err)
+			}
+			args, err := tt.driver.Args(p, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := strings.Join(args, "\n") + "\n"
+			file := filepath.Join("testdata", tt.name+".args")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("%s differs; got\n%s", file, got)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for name, change := range map[string]func(p *policy.Policy){
+		"egress by name":   func(p *policy.Policy) { p.Egress.Mode = policy.EgressProxy },
+		"a synthetic file": func(p *policy.Policy) { p.Synthetic = []policy.SyntheticFile{{Path: "/etc/x"}} },
+		"no execution":     func(p *policy.Policy) { p.Files = append(p.Files, policy.FileRule{Path: "/x", Access: policy.Read}) },
+		"the host's root":  func(p *policy.Policy) { p.Files = append(p.Files, policy.FileRule{Path: "/", Access: policy.ReadExec}) },
+		"a terminal":       func(p *policy.Policy) { p.OCI.Process.Terminal = true },
+		"a capability": func(p *policy.Policy) {
+			p.OCI.Process.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}}
+		},
+		"Landlock": func(p *policy.Policy) { p.Require |= policy.LayerLandlock },
+		"a label":  func(p *policy.Policy) { p.OCI.Process.SelinuxLabel = "x" },
+		"a sysctl": func(p *policy.Policy) { p.OCI.Linux.Sysctl = map[string]string{"a": "b"} },
+		"another mount": func(p *policy.Policy) {
+			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/x", Type: "nfs"})
+		},
+		"an unknown rlimit": func(p *policy.Policy) { p.OCI.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_X"}} },
+		"a colon in tmpfs": func(p *policy.Policy) {
+			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/a:exec", Type: "tmpfs"})
+		},
+		"a PATH of two lines": func(p *policy.Policy) { p.OCI.Process.Env = append(p.OCI.Process.Env, "PATH=/a\n/b") },
+		"a DOCKER_HOST of two lines": func(p *policy.Policy) {
+			p.OCI.Process.Env = append(p.OCI.Process.Env, "DOCKER_HOST=a\nb")
+		},
+	} {
+		p := resolve(t, nil)
+		change(p)
+		var e *driver.UnsupportedError
+		if err := (Driver{Image: "x"}).Check(p); !errors.As(err, &e) || len(e.Rules) == 0 || driver.CodeOf(err) != driver.CodeUnsupported {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var e *driver.UnsupportedError
+	if err := (Driver{}).Check(resolve(t, nil)); !errors.As(err, &e) || !strings.Contains(e.Fix, "--image") {
+		t.Errorf("no image: %v", err)
+	}
+	for _, image := range []string{"--privileged", "a b", "a\nb"} {
+		if err := (Driver{Image: image}).Check(resolve(t, nil)); driver.CodeOf(err) != driver.CodeInvalid {
+			t.Errorf("image %q: %v", image, err)
+		}
+	}
+}
+
+func TestClaims(t *testing.T) {
+	for _, d := range []Driver{{}, {Podman: true}} {
+		if missing := d.Describe().Claims.Missing(); len(missing) != 0 {
+			t.Errorf("%s says nothing of %q", d.Name(), missing)
+		}
+	}
+}
+
+func TestEnvironmentSplit(t *testing.T) {
+	file, passed, refused := environment([]string{"A=1", "B= x # y", "C=a\nb", "D=a\rb", "E=\xff", "#F=1", "G=", "HOME=a\nb", "http_proxy=a\nb", "LD_PRELOAD=\xff", "DOCKER_HOST=tcp://x"})
+	if got := string(file); got != "A=1\nB= x # y\nG=\nDOCKER_HOST=tcp://x\n" {
+		t.Errorf("%q", got)
+	}
+	if want := []string{"C=a\nb", "D=a\rb", "E=\xff", "#F=1"}; !slices.Equal(passed, want) {
+		t.Errorf("%q", passed)
+	}
+	if len(refused) != 3 {
+		t.Errorf("%q", refused)
+	}
+}
+
+// TestLacking: an engine drops a limit that its kernel does not know with a
+// warning; the driver does not.
+func TestLacking(t *testing.T) {
+	d := Driver{Image: "x"}
+	all := engine{seccomp: true, memory: true, cpu: true, pids: true}
+	p := resolve(t, nil)
+	if err := d.lacking(p, &all); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*engine){
+		"cgroup.memory": func(e *engine) { e.memory = false }, "cgroup.cpu": func(e *engine) { e.cpu = false },
+		"cgroup.pids": func(e *engine) { e.pids = false }, "seccomp": func(e *engine) { e.seccomp = false },
+	} {
+		e := all
+		change(&e)
+		var u *driver.UnavailableError
+		p := resolve(t, nil)
+		if err := d.lacking(p, &e); !errors.As(err, &u) || !strings.Contains(u.What, name) {
+			t.Errorf("%s: %v", name, err)
+		}
+		l, err := policy.ParseLayer(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Degrade, p.Require = l, p.Require&^l
+		if err := d.lacking(p, &e); err != nil {
+			t.Errorf("%s, agreed to go without: %v", name, err)
+		}
+		if d.layers(p, &e).Has(l) {
+			t.Errorf("%s is reported", name)
+		}
+	}
+	p.Require |= policy.LayerUser
+	if err := d.lacking(p, &all); err == nil {
+		t.Error("a user namespace is required and not there")
+	}
+	all.rootless = true
+	if err := d.lacking(p, &all); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOrphan(t *testing.T) {
+	started := func(pid int) string { return map[int]string{10: "500", 11: "600"}[pid] }
+	for name, want := range map[string]bool{
+		"sbxrun-m-10-500-aa": false, "sbxrun-m-10-501-aa": true, "sbxrun-m-12-500-aa": true,
+		"sbxrun-other-12-500-aa": false, "sbxrun-m-12-500": false, "x-m-12-500-aa": false, "sbxrun-m-x-500-aa": false, "": false, "sbxrun-m-0-1-a": false,
+	} {
+		if got := orphan(name, "m", started); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+	name, err := newName()
+	if err != nil || orphan(name, machine(), startedAt) {
+		t.Errorf("%s is an orphan's, %v", name, err)
+	}
+}
+
+func TestSaid(t *testing.T) {
+	for in, want := range map[string]string{
+		"Unable to find image\ndocker: Error response from daemon: Get x: no route.\nSee 'docker run --help'.\n": "Get x: no route.",
+		"Error response from daemon: nope\n": "nope", "Error: x\n": "x", "": "", "a\rb\n": "b",
+	} {
+		if got := said(in); got != want {
+			t.Errorf("%q: %q", in, got)
+		}
+	}
+}
+
+func TestStartError(t *testing.T) {
+	if err := startError(`failed to create task: OCI runtime create failed: runc create failed: exec: "nope": executable file not found in $PATH: unknown`); driver.ExitCodeOf(err) != driver.ExitNotFound {
+		t.Error(err)
+	}
+	if err := startError(`exec: "/x": permission denied: unknown`); driver.ExitCodeOf(err) != driver.ExitNotExecutable {
+		t.Error(err)
+	}
+	if err := startError("no space left on device"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLocal(t *testing.T) {
+	for host, want := range map[string]bool{"": true, "unix:///var/run/docker.sock": true, "npipe:////./pipe/x": true, "tcp://127.0.0.1:2375": false, "ssh://u@h": false} {
+		if local(host) != want {
+			t.Error(host)
+		}
+	}
+}

@@ -1,0 +1,612 @@
+package docker_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/docker"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// These tests run against a real engine: Debian's, started on a socket and a
+// data directory of its own, without a bridge and without rules of iptables, and
+// ended with the tests. Its one image is busybox.
+
+const image = "sbxrun-test:busybox"
+
+// The engine runs as long as the tests.
+var engineDir string
+
+func TestMain(m *testing.M) {
+	if os.Getenv("SBXRUN_TEST_OWNER") != "" {
+		owner()
+	}
+	os.Exit(func() int {
+		if os.Geteuid() == 0 {
+			stop, err := startEngine()
+			if stop != nil {
+				defer stop()
+			}
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "the engine does not start:", err)
+				return 1
+			}
+		}
+		return m.Run()
+	}())
+}
+
+// startEngine starts dockerd and imports the image.
+func startEngine() (stop func(), err error) {
+	dir, err := os.MkdirTemp("", "sbxrun-dockerd-")
+	if err != nil {
+		return nil, err
+	}
+	engineDir = dir
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return nil, err
+	}
+	socket := "unix://" + filepath.Join(dir, "s")
+	cmd := exec.Command("/usr/sbin/dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs",
+		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"), "-H", socket)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%w; tools/deps test installs docker.io", err)
+	}
+	stop = func() {
+		cmd.Process.Signal(syscall.SIGTERM) // it ends its containerd too
+		done := make(chan struct{})
+		go func() { cmd.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			cmd.Process.Kill()
+			<-done
+		}
+		log.Close()
+		mounts, _ := os.ReadFile("/proc/self/mountinfo")
+		for line := range strings.Lines(string(mounts)) {
+			if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+				syscall.Unmount(f[4], syscall.MNT_DETACH)
+			}
+		}
+		os.RemoveAll(dir)
+	}
+	os.Setenv("DOCKER_HOST", socket)
+	os.Setenv("DOCKER_CONFIG", filepath.Join(dir, "config"))
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if err = (docker.Driver{}).Available(context.Background()); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			text, _ := os.ReadFile(log.Name())
+			return stop, fmt.Errorf("%w\n%s", err, text)
+		}
+	}
+	return stop, importImage("docker")
+}
+
+// importImage makes an image of busybox.
+func importImage(client string) error {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	box, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		return fmt.Errorf("%w; tools/deps test installs busybox-static", err)
+	}
+	for _, d := range []string{"bin/", "etc/", "home/", "proc/", "dev/", "sys/", "tmp/"} {
+		w.WriteHeader(&tar.Header{Name: d, Typeflag: tar.TypeDir, Mode: 0o755})
+	}
+	w.WriteHeader(&tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(box))})
+	w.Write(box)
+	w.WriteHeader(&tar.Header{Name: "etc/plain", Typeflag: tar.TypeReg, Mode: 0o644, Size: 2})
+	w.Write([]byte("x\n"))
+	for _, a := range []string{"sh", "ls", "cat", "sleep", "id", "echo", "touch", "true", "env", "head", "tail", "kill", "ps", "mkdir", "rm", "hostname", "dd", "wc", "grep", "yes", "chmod", "nc", "mount", "ulimit", "stat", "pwd", "seq", "tr", "unshare", "df"} {
+		w.WriteHeader(&tar.Header{Name: "bin/" + a, Typeflag: tar.TypeSymlink, Linkname: "busybox", Mode: 0o777})
+	}
+	w.Close()
+	cmd := exec.Command(client, "import", "-", image)
+	cmd.Stdin = &b
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s import: %w: %s", client, err, out)
+	}
+	return nil
+}
+
+// engine asks for what only root can start.
+func engine(t *testing.T) {
+	t.Helper()
+	if engineDir == "" {
+		t.Skip("needs root: dockerd is started for the tests")
+	}
+}
+
+func resolve(t *testing.T, change func(*profiles.Request), command ...string) *policy.Policy {
+	t.Helper()
+	req := &profiles.Request{Command: command, Profile: "docker", Image: image, Dir: t.TempDir()}
+	if change != nil {
+		change(req)
+	}
+	r, err := profiles.Resolve(req, &profiles.Facts{
+		Home: "/nonexistent", Cwd: "/", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"TERM=xterm"}, CPUs: 2, FS: os.DirFS("/"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Policy
+}
+
+func run(t *testing.T, p *policy.Policy, o driver.RunOptions) (*driver.Result, error) {
+	t.Helper()
+	o.Capture = true
+	return driver.Run(context.Background(), docker.Driver{Image: image}, p, o)
+}
+
+// containers lists what the engine has.
+func containers(t *testing.T, client string) []string {
+	t.Helper()
+	out, err := exec.Command(client, "ps", "-a", "--format", "{{.Names}}").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(out))
+}
+
+func nothingLeft(t *testing.T, client string) {
+	t.Helper()
+	if left := containers(t, client); len(left) != 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// TestRun: what the policy says is what the command finds.
+func TestRun(t *testing.T) {
+	engine(t)
+	for _, tt := range []struct {
+		name, script string
+		change       func(*profiles.Request)
+		stdout       string
+		code         int
+		check        func(t *testing.T, ws string, r *driver.Result)
+	}{
+		{name: "streams and code", script: "echo out; echo err >&2; exit 7", stdout: "out\n", code: 7, check: func(t *testing.T, _ string, r *driver.Result) {
+			if r.Stderr != "err\n" {
+				t.Errorf("stderr %q", r.Stderr)
+			}
+		}},
+		{name: "the workspace is written", script: "echo hi > f; pwd > where", check: func(t *testing.T, ws string, _ *driver.Result) {
+			if b, _ := os.ReadFile(filepath.Join(ws, "f")); string(b) != "hi\n" {
+				t.Errorf("%q", b)
+			}
+			if b, _ := os.ReadFile(filepath.Join(ws, "where")); string(b) != ws+"\n" {
+				t.Errorf("%q", b)
+			}
+		}},
+		{name: "the workspace is read-only", script: "touch f 2>&1 || echo no > /tmp/x; cat /tmp/x", change: func(r *profiles.Request) { r.Workspace = "ro" }, stdout: "touch: f: Read-only file system\nno\n"},
+		{name: "the image is read-only", script: "touch /etc/new || echo denied; echo y > /etc/plain || echo denied; cat /etc/plain", stdout: "denied\ndenied\nx\n"},
+		{name: "the host is not there", script: "ls /usr /root /var 2>/dev/null; echo $?", stdout: "1\n"},
+		{name: "private storage", script: "echo x > $HOME/f && cat $HOME/f && echo y > /tmp/f && cat /tmp/f", stdout: "x\ny\n"},
+		{name: "private storage has a bound", script: "dd if=/dev/zero of=/tmp/f bs=1M count=20 2>/dev/null; echo $?", change: func(r *profiles.Request) { n := uint64(8 << 20); r.Disk = &n }, stdout: "1\n"},
+		{name: "no capability", script: "grep -c '^Cap.*0000000000000000' /proc/self/status; grep -e NoNewPrivs -e '^Seccomp:' /proc/self/status | tr '\\t' ' '", stdout: "5\nNoNewPrivs: 1\nSeccomp: 2\n"},
+		{name: "no network", script: "ls /sys/class/net; nc -w 1 127.0.0.1 1 || echo refused", stdout: "lo\nrefused\n"},
+		{name: "the filter holds", script: "unshare -U true 2>/dev/null || echo denied; mount -t tmpfs x /tmp 2>/dev/null || echo denied", stdout: "denied\ndenied\n"},
+		{name: "its own processes", script: "[ $(ls -d /proc/[0-9]* | wc -l) -lt 10 ] && echo few; hostname", stdout: "few\nsandbox\n"},
+		{name: "the environment", script: `echo "$A|$B|$C"; env | grep -c -e SECRET -e DOCKER_HOST`, change: func(r *profiles.Request) { r.Env = []string{"A=a b", "B= # x\"'$HOME", "C=two\nlines"} }, stdout: "a b| # x\"'$HOME|two\nlines\n0\n", code: 1},
+		{name: "limits of a process", script: "ulimit -n; ulimit -c", change: func(r *profiles.Request) { n := uint64(77); r.OpenFiles = &n }, stdout: "77\n0\n"},
+		{name: "not found", script: "exec /nope", code: 127},
+		{name: "arguments", script: `printf '<%s>' "$@"`, stdout: `<a b><><*><'"\>`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := resolve(t, tt.change, "sh", "-c", tt.script, "sh", "a b", "", "*", `'"\`)
+			if tt.name != "arguments" {
+				p.OCI.Process.Args = p.OCI.Process.Args[:3]
+			}
+			res, err := run(t, p, driver.RunOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res.Stdout != tt.stdout || res.ExitCode != tt.code || res.Reason != driver.ReasonExit {
+				t.Errorf("%q, want %q; exit %d, %s; stderr %q", res.Stdout, tt.stdout, res.ExitCode, res.Reason, res.Stderr)
+			}
+			if tt.check != nil {
+				tt.check(t, p.OCI.Process.Cwd, res)
+			}
+			if want := p.Require; !res.Layers.Has(want) || !res.Sandboxed || res.Driver != "docker" {
+				t.Errorf("layers %v, want %v of %+v", res.Layers, want, res)
+			}
+		})
+	}
+	nothingLeft(t, "docker")
+}
+
+// TestSecretsNotInArguments: a value of the environment is in no command line.
+func TestSecretsNotInArguments(t *testing.T) {
+	engine(t)
+	secret := "s3cret" + strconv.Itoa(os.Getpid())
+	p := resolve(t, func(r *profiles.Request) { r.Env = []string{"TOKEN=" + secret} }, "sh", "-c", "echo $TOKEN; sleep 1")
+	seen := make(chan string, 1)
+	stop := make(chan struct{})
+	go func() {
+		found := ""
+		for {
+			select {
+			case <-stop:
+				seen <- found
+				return
+			default:
+			}
+			names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+			for _, n := range names {
+				if b, _ := os.ReadFile(n); bytes.Contains(b, []byte(secret)) {
+					found = string(b)
+				}
+			}
+		}
+	}()
+	res, err := run(t, p, driver.RunOptions{})
+	close(stop)
+	if found := <-seen; found != "" {
+		t.Errorf("in a command line: %q", found)
+	}
+	if err != nil || res.Stdout != secret+"\n" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+func TestStdin(t *testing.T) {
+	engine(t)
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	data := bytes.Repeat([]byte{0, 1, 2, 3, 4, 255, '\r', '\n'}, 20000)
+	go func() { out.Write(data); out.Close() }()
+	res, err := run(t, resolve(t, nil, "cat"), driver.RunOptions{Stdio: driver.Stdio{Stdin: in}})
+	if err != nil || res.Stdout != string(data) {
+		t.Errorf("%d bytes of %d, %v", len(res.Stdout), len(data), err)
+	}
+}
+
+// TestTimeout: the time limit ends the container, not its client alone, with
+// everything in it.
+func TestTimeout(t *testing.T) {
+	engine(t)
+	p := resolve(t, func(r *profiles.Request) { d, k := 2*time.Second, time.Second; r.Timeout, r.KillAfter = &d, &k },
+		"sh", "-c", `trap "" TERM; (trap "" TERM; sleep 987) & sleep 987`)
+	res, err := run(t, p, driver.RunOptions{})
+	if err != nil || res.Reason != driver.ReasonTimeout || res.ExitCode != driver.ExitTimeout {
+		t.Errorf("%+v, %v", res, err)
+	}
+	nothingLeft(t, "docker")
+	if out, _ := exec.Command("ps", "-eo", "args").Output(); strings.Contains(string(out), "sleep 987") {
+		t.Errorf("the command runs on:\n%s", out)
+	}
+}
+
+// TestSignals: a signal reaches the command; a second one ends everything.
+func TestSignals(t *testing.T) {
+	engine(t)
+	signals := make(chan os.Signal, 4)
+	p := resolve(t, nil, "sh", "-c", `trap "echo got; exit 3" INT; echo ready > ready; while :; do sleep 0.1; done`)
+	res, err := run(t, p, driver.RunOptions{Signals: signals, Started: func(driver.Process) func() {
+		go func() { await(filepath.Join(p.OCI.Process.Cwd, "ready")); signals <- syscall.SIGINT }()
+		return nil
+	}})
+	if err != nil || res.Stdout != "got\n" || res.ExitCode != 3 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	p = resolve(t, nil, "sh", "-c", `trap "" INT; echo ready > ready; while :; do sleep 0.1; done`)
+	res, err = run(t, p, driver.RunOptions{Signals: signals, Started: func(driver.Process) func() {
+		go func() {
+			await(filepath.Join(p.OCI.Process.Cwd, "ready"))
+			signals <- syscall.SIGINT
+			signals <- syscall.SIGINT
+		}()
+		return nil
+	}})
+	if err != nil || res.Reason != driver.ReasonCanceled || res.ExitCode != 128+9 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	nothingLeft(t, "docker")
+}
+
+// await waits for a file, a minute at most.
+func await(name string) {
+	for range 600 {
+		if _, err := os.Stat(name); err == nil {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	engine(t)
+	hog := []string{"sh", "-c", `x=a; while :; do x=$x$x; done`}
+	res, err := run(t, resolve(t, func(r *profiles.Request) { m := uint64(32 << 20); r.Memory = &m }, hog...), driver.RunOptions{})
+	if err != nil || res.Reason != driver.ReasonOOM {
+		t.Errorf("%+v, %v", res, err)
+	}
+	// A kill from inside is no verdict on memory.
+	res, err = run(t, resolve(t, nil, "sh", "-c", "kill -9 $$"), driver.RunOptions{})
+	if err != nil || res.Reason == driver.ReasonOOM || res.ExitCode != 128+9 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+func TestPids(t *testing.T) {
+	engine(t)
+	p := resolve(t, func(r *profiles.Request) { n := int64(20); r.Pids = &n }, "sh", "-c", `i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done; echo all`)
+	res, err := run(t, p, driver.RunOptions{})
+	if err != nil || strings.Contains(res.Stdout, "all") || !strings.Contains(res.Stderr, "fork") {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+func TestOutputLimit(t *testing.T) {
+	engine(t)
+	p := resolve(t, func(r *profiles.Request) { n := int64(1000); r.MaxOutput = &n }, "sh", "-c", "yes | head -c 3000000; echo end >&2")
+	res, err := run(t, p, driver.RunOptions{})
+	if err != nil || len(res.Stdout) != 1000 || !res.StdoutTruncated || res.Stderr != "end\n" || res.ExitCode != 0 {
+		t.Errorf("%d bytes, %+v, %v", len(res.Stdout), res.Reason, err)
+	}
+}
+
+// TestPull: an image that is not here and cannot be fetched. No registry is
+// asked that could answer: the name is one of this machine's closed ports.
+func TestPull(t *testing.T) {
+	engine(t)
+	d := docker.Driver{Image: "127.0.0.1:1/nope:1"}
+	res, err := driver.Run(context.Background(), d, resolve(t, nil, "true"), driver.RunOptions{Capture: true})
+	var pull *docker.ImagePullError
+	if !errors.As(err, &pull) || pull.Image != d.Image || res.Code != driver.CodeImagePull || res.Hint == "" || res.ExitCode != driver.ExitSetup {
+		t.Errorf("%+v, %v", res, err)
+	}
+	nothingLeft(t, "docker")
+}
+
+// TestEngineDown: no engine answers.
+func TestEngineDown(t *testing.T) {
+	engine(t)
+	t.Setenv("DOCKER_HOST", "unix://"+t.TempDir()+"/s")
+	res, err := run(t, resolve(t, nil, "true"), driver.RunOptions{})
+	var u *driver.UnavailableError
+	if !errors.As(err, &u) || u.Fix == "" || res.Code != driver.CodeUnavailable || !strings.Contains(err.Error(), "Cannot connect") {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+func TestRemoteEngine(t *testing.T) {
+	engine(t)
+	// The same engine by another address would see the same files; whether it
+	// does cannot be told from here.
+	var u *driver.UnavailableError
+	t.Setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+	if _, err := run(t, resolve(t, nil, "true"), driver.RunOptions{}); !errors.As(err, &u) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNoClient(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	var u *driver.UnavailableError
+	for _, d := range []docker.Driver{{}, {Podman: true}} {
+		if err := d.Available(context.Background()); !errors.As(err, &u) || !strings.Contains(u.Fix, "install") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// TestKilledBehindOurBack: somebody else kills or removes the container.
+func TestKilledBehindOurBack(t *testing.T) {
+	engine(t)
+	for _, verb := range []string{"kill", "rm"} {
+		p := resolve(t, nil, "sh", "-c", "echo ready > ready; sleep 60")
+		res, err := run(t, p, driver.RunOptions{Started: func(driver.Process) func() {
+			go func() {
+				await(filepath.Join(p.OCI.Process.Cwd, "ready"))
+				for _, c := range containers(t, "docker") {
+					args := []string{verb, c}
+					if verb == "rm" {
+						args = []string{"rm", "-f", c}
+					}
+					exec.Command("docker", args...).Run()
+				}
+			}()
+			return nil
+		}})
+		switch verb {
+		case "kill":
+			if err != nil || res.ExitCode != 128+9 || res.Reason == driver.ReasonOOM {
+				t.Errorf("%+v, %v", res, err)
+			}
+		case "rm":
+			// The engine may have told the exit code before it forgot the container.
+			if err == nil && res.ExitCode != 128+9 || err != nil && !strings.Contains(err.Error(), "removed the container") {
+				t.Errorf("%+v, %v", res, err)
+			}
+		}
+	}
+	nothingLeft(t, "docker")
+}
+
+// owner is a process that runs a command in a container, and says when it runs.
+func owner() {
+	dir := os.Getenv("SBXRUN_TEST_OWNER")
+	r, err := profiles.Resolve(&profiles.Request{Command: []string{"sh", "-c", "echo ready > ready; sleep 600"}, Profile: "docker", Image: image, Dir: dir},
+		&profiles.Facts{Home: "/nonexistent", Cwd: "/", FS: os.DirFS("/"), CPUs: 1})
+	if err == nil {
+		_, err = driver.Run(context.Background(), docker.Driver{Image: image}, r.Policy, driver.RunOptions{Capture: true})
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+func startOwner(t *testing.T) *exec.Cmd {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "SBXRUN_TEST_OWNER="+dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	await(filepath.Join(dir, "ready"))
+	return cmd
+}
+
+// TestSupervisorKilled: the container ends although nobody is left to end it.
+func TestSupervisorKilled(t *testing.T) {
+	engine(t)
+	cmd := startOwner(t)
+	if n := len(containers(t, "docker")); n != 1 {
+		t.Fatalf("%d containers", n)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	for range 300 {
+		if len(containers(t, "docker")) == 0 {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("left: %q", containers(t, "docker"))
+}
+
+// TestPrune: what a dead process of this machine left is removed, what a live
+// one or another machine has is not.
+func TestPrune(t *testing.T) {
+	engine(t)
+	alive := startOwner(t)
+	live := containers(t, "docker")
+	if len(live) != 1 {
+		t.Fatalf("%q", live)
+	}
+	part := strings.Split(live[0], "-")
+	if part[2] != strconv.Itoa(alive.Process.Pid) {
+		t.Errorf("%s is not of process %d", live[0], alive.Process.Pid)
+	}
+	dead := strings.Join([]string{"sbxrun", part[1], part[2], "1", "aa"}, "-") // the id is another process's now
+	others := "sbxrun-elsewhere-1-1-aa"
+	for _, name := range []string{dead, others, "unrelated"} {
+		args := []string{"create", "--name", name, "--label", "io.sbxrun.run=" + name, "--network", "none", image, "true"}
+		if name == "unrelated" {
+			args = slices.Delete(args, 3, 5)
+		}
+		if out, err := exec.Command("docker", args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		defer exec.Command("docker", "rm", "-f", name).Run()
+	}
+	removed, err := (docker.Driver{}).Prune(context.Background())
+	if err != nil || !slices.Equal(removed, []string{dead}) {
+		t.Errorf("removed %q, %v", removed, err)
+	}
+	left := containers(t, "docker")
+	for _, name := range []string{live[0], others, "unrelated"} {
+		if !slices.Contains(left, name) {
+			t.Errorf("%s is gone", name)
+		}
+	}
+}
+
+// TestCanceled: the caller gives up, before the container runs and after.
+func TestCanceled(t *testing.T) {
+	engine(t)
+	for _, after := range []time.Duration{0, 30 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
+		ctx, cancel := context.WithTimeout(context.Background(), after)
+		begin := time.Now()
+		_, err := driver.Run(ctx, docker.Driver{Image: image}, resolve(t, nil, "sleep", "100"), driver.RunOptions{Capture: true})
+		cancel()
+		if d := time.Since(begin); d > 90*time.Second {
+			t.Errorf("after %v: ended in %v, %v", after, d, err)
+		}
+	}
+	nothingLeft(t, "docker")
+}
+
+// TestPodman: podman takes the same arguments. Its storage and configuration are
+// the test's own.
+func TestPodman(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: podman is given storage of the test's own")
+	}
+	if _, err := exec.LookPath("podman"); err != nil {
+		t.Fatal("podman is not installed: tools/deps test installs it")
+	}
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	t.Setenv("CONTAINERS_STORAGE_CONF", write("storage.conf", fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", dir+"/root", dir+"/run")))
+	t.Setenv("CONTAINERS_CONF", write("containers.conf", "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n"))
+	t.Cleanup(func() {
+		// The storage is mounted on itself.
+		mounts, _ := os.ReadFile("/proc/self/mountinfo")
+		for line := range strings.Lines(string(mounts)) {
+			if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+				syscall.Unmount(f[4], syscall.MNT_DETACH)
+			}
+		}
+	})
+	if err := importImage("podman"); err != nil {
+		t.Fatal(err)
+	}
+	d := docker.Driver{Podman: true, Image: image}
+	if err := d.Available(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	do := func(change func(*profiles.Request), script string) (*policy.Policy, *driver.Result, error) {
+		p := resolve(t, change, "sh", "-c", script)
+		// podman raises these to more than a root without CAP_SYS_RESOURCE may.
+		for _, l := range []struct {
+			name string
+			n    uint64
+		}{{"RLIMIT_NOFILE", 256}, {"RLIMIT_NPROC", 4096}} {
+			p.OCI.Process.Rlimits = append(p.OCI.Process.Rlimits, specs.POSIXRlimit{Type: l.name, Soft: l.n, Hard: l.n})
+		}
+		res, err := driver.Run(context.Background(), d, p, driver.RunOptions{Capture: true})
+		return p, res, err
+	}
+	p, res, err := do(func(r *profiles.Request) { r.Env = []string{"A=x y"} },
+		"echo hi > f; touch /etc/x || echo denied; echo \"$A\"; ls /sys/class/net; grep -c '^Cap.*0000000000000000' /proc/self/status; grep -e NoNewPrivs -e '^Seccomp:' /proc/self/status | tr '\\t' ' '; echo t > /tmp/t && cat /tmp/t; exit 7")
+	want := "denied\nx y\nlo\n5\nNoNewPrivs: 1\nSeccomp: 2\nt\n"
+	if err != nil || res.Stdout != want || res.ExitCode != 7 || res.Driver != "podman" || !res.Layers.Has(p.Require) {
+		t.Errorf("%+v, %v", res, err)
+	} else if b, _ := os.ReadFile(filepath.Join(p.OCI.Process.Cwd, "f")); string(b) != "hi\n" {
+		t.Errorf("the workspace holds %q", b)
+	}
+	if _, res, err = do(func(r *profiles.Request) { d, k := 3*time.Second, time.Second; r.Timeout, r.KillAfter = &d, &k }, `trap "" TERM; sleep 986`); err != nil || res.Reason != driver.ReasonTimeout {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if _, res, err = do(func(r *profiles.Request) { m := uint64(32 << 20); r.Memory = &m }, `x=a; while :; do x=$x$x; done`); err != nil || res.Reason != driver.ReasonOOM {
+		t.Errorf("%+v, %v", res, err)
+	}
+	nothingLeft(t, "podman")
+	if removed, err := d.Prune(context.Background()); err != nil || len(removed) != 0 {
+		t.Errorf("%q, %v", removed, err)
+	}
+}

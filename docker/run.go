@@ -1,0 +1,534 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/seccomp"
+)
+
+// labelRun is on every container of this driver's; its value is the name.
+const labelRun = "io.sbxrun.run"
+
+// detach gives a client a session of its own: what the terminal sends to the
+// caller's process group is sbxrun's to pass on, and it passes it to the
+// container.
+func detach(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+}
+
+// Start makes a container of the policy's image and starts the command in it.
+func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+	begin := time.Now()
+	if err := d.Check(p); err != nil {
+		return nil, err
+	}
+	if len(stdio.Extra) != 0 {
+		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"descriptors beyond the standard streams"}}
+	}
+	c, err := d.find()
+	if err != nil {
+		return nil, err
+	}
+	// Four answers that do not depend on each other.
+	var e *engine
+	var askErr, imageErr error
+	var host string
+	var all sync.WaitGroup
+	all.Go(func() { e, askErr = c.ask(ctx) })
+	all.Go(func() { _, imageErr = c.output(ctx, "image", "inspect", "--format", "{{.Id}}", d.Image) })
+	if !d.Podman {
+		all.Go(func() { host, _ = c.output(ctx, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}") })
+	}
+	all.Wait()
+	if askErr != nil {
+		return nil, askErr
+	}
+	if err := d.lacking(p, e); err != nil {
+		return nil, err
+	}
+	if !local(host) && len(p.Files) != 0 {
+		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"files (the engine is at " + host + ", where this host's paths are other files)"},
+			Fix: "use an engine on this machine, or show nothing of it: --workspace none"}
+	}
+	if imageErr != nil {
+		if err := c.pull(ctx); err != nil {
+			return nil, err
+		}
+	}
+
+	name, err := newName()
+	if err != nil {
+		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
+	}
+	r := &container{c: c, name: name, layers: d.layers(p, e)}
+	r.degraded = p.Degrade &^ r.layers
+	if err := r.guard(); err != nil {
+		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
+	}
+	fail := func(err error) (driver.Process, error) {
+		r.remove()
+		r.cleanup()
+		r.unguard()
+		return nil, err
+	}
+	// A client that is killed leaves the engine to finish what it asked for, after
+	// the container was looked for in vain: making it is not interrupted.
+	if err := r.create(context.WithoutCancel(ctx), p, e, stdio.Stdin != nil); err != nil {
+		return fail(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return fail(&driver.SetupError{Driver: d.Name(), Err: err})
+	}
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
+	args := []string{"start", "--attach"}
+	if stdio.Stdin != nil {
+		args = append(args, "--interactive")
+	}
+	// Signals reach the container by its name: this client gets none.
+	r.client = exec.Command(c.path, append(args, name)...)
+	// A nil *os.File in an interface is not nil, and os/exec asks.
+	if stdio.Stdin != nil {
+		r.client.Stdin = stdio.Stdin
+	}
+	if stdio.Stdout != nil {
+		r.client.Stdout = stdio.Stdout
+	}
+	if stdio.Stderr != nil {
+		r.client.Stderr = stdio.Stderr
+	}
+	detach(r.client)
+	if d.Podman {
+		// What watches a container for podman leaves a file "oom" in the directory
+		// that it was started in when the memory limit ended a process, and podman
+		// does not find it there.
+		if r.dir, err = os.MkdirTemp("", "sbxrun-podman-"); err != nil {
+			return fail(&driver.SetupError{Driver: d.Name(), Err: err})
+		}
+		r.client.Dir = r.dir
+	}
+	if err := r.client.Start(); err != nil {
+		return fail(&driver.SetupError{Driver: d.Name(), Err: err})
+	}
+	r.setup = time.Since(begin)
+	r.pruned.Go(func() { d.prune(context.Background(), c) })
+	return r, nil
+}
+
+// pull fetches the image.
+func (c *client) pull(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, c.path, "pull", "--", c.d.Image)
+	detach(cmd)
+	var errs bytes.Buffer
+	keep := &limited{w: &errs, n: 64 << 10}
+	cmd.Stderr = keep
+	if c.d.Progress != nil {
+		cmd.Stdout = c.d.Progress
+		cmd.Stderr = io.MultiWriter(c.d.Progress, keep)
+	}
+	if err := cmd.Run(); err != nil {
+		if text := said(errs.String()); text != "" {
+			err = errors.New(text)
+		}
+		return &ImagePullError{Image: c.d.Image, Err: err}
+	}
+	return nil
+}
+
+// A container is a driver.Process.
+type container struct {
+	c        *client
+	name     string
+	client   *exec.Cmd // attached to it
+	layers   policy.Layers
+	degraded policy.Layers
+	setup    time.Duration
+	pruned   sync.WaitGroup
+
+	dir  string // of the client, or ""
+	late bool   // the engine may still be making the container
+
+	guardian *exec.Cmd
+	release  *os.File // its standard input
+
+	mu     sync.Mutex
+	killed bool
+	over   bool
+}
+
+// guard starts the process that removes the container when this one is gone:
+// it reads a line, and the end of file without one means that nobody is left.
+// The container may be on its way to being made just then: it looks twice.
+func (r *container) guard() error {
+	in, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	cmd := exec.Command("/bin/sh", "-c", `read -r _ && exit; "$0" rm -f -v "$1"; sleep 2; "$0" rm -f -v "$1"`, r.c.path, r.name)
+	cmd.Stdin = in
+	detach(cmd)
+	if err := cmd.Start(); err != nil {
+		out.Close()
+		return err
+	}
+	r.guardian, r.release = cmd, out
+	return nil
+}
+
+func (r *container) unguard() {
+	if r.late {
+		r.release.Close() // it looks again in a while
+		go r.guardian.Wait()
+		return
+	}
+	r.release.WriteString("\n")
+	r.release.Close()
+	r.guardian.Wait()
+}
+
+// create makes the container.
+func (r *container) create(ctx context.Context, p *policy.Policy, e *engine, stdin bool) error {
+	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name, Labels: []string{labelRun + "=" + r.name}, Stdin: stdin}
+	if r.c.d.Podman {
+		f.Init = initProgram()
+	}
+	env, passed, _ := environment(p.OCI.Process.Env)
+	filter, err := filterOf(p)
+	if err != nil {
+		return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.c.path)
+	give := func(data []byte) (string, error) {
+		in, out, err := os.Pipe()
+		if err != nil {
+			return "", err
+		}
+		go func() {
+			out.Write(data) // EPIPE: the client gave up, and says why
+			out.Close()
+		}()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, in)
+		return "/dev/fd/" + strconv.Itoa(2+len(cmd.ExtraFiles)), nil
+	}
+	defer func() {
+		for _, f := range cmd.ExtraFiles {
+			f.Close()
+		}
+	}()
+	if len(env) != 0 {
+		if f.EnvFile, err = give(env); err != nil {
+			return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
+		}
+	}
+	if filter != nil {
+		if f.Seccomp, err = give(filter); err != nil {
+			return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
+		}
+	}
+	if len(passed) != 0 {
+		cmd.Env = append(os.Environ(), passed...)
+		for _, v := range passed {
+			key, _, _ := strings.Cut(v, "=")
+			f.Passed = append(f.Passed, key)
+		}
+	}
+	args, err := r.c.d.Args(p, f)
+	if err != nil {
+		return err
+	}
+	cmd.Args = append(cmd.Args, args...)
+	if _, err := r.c.run(ctx, cmd, "create"); err != nil {
+		if ctx.Err() != nil {
+			r.late = true
+		}
+		fix := ""
+		if strings.Contains(err.Error(), "container-init") {
+			fix = "install catatonit, a static tini, or docker-init"
+		}
+		return &driver.SetupError{Driver: r.c.d.Name(), Err: err, Fix: fix}
+	}
+	return nil
+}
+
+// cleanup removes the client's directory.
+func (r *container) cleanup() {
+	if r.dir != "" {
+		os.RemoveAll(r.dir)
+	}
+}
+
+// initProgram is a program to use in the place of catatonit, which podman looks
+// for and does not always come with: "" if that is there, or nothing is. It has to
+// be static, for it runs in the image.
+func initProgram() string {
+	for _, own := range [...]string{"/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/lib/podman/catatonit"} {
+		if isFile(own) {
+			return ""
+		}
+	}
+	for _, name := range [...]string{"catatonit", "tini-static", "docker-init"} {
+		if file, err := exec.LookPath(name); err == nil {
+			return file
+		}
+	}
+	return ""
+}
+
+// filterOf is the policy's system call filter as the engine reads it, or nil for
+// the engine's own.
+func filterOf(p *policy.Policy) ([]byte, error) {
+	if p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+		return json.Marshal(p.OCI.Linux.Seccomp)
+	}
+	if p.Seccomp == "" {
+		return nil, nil
+	}
+	s, err := seccomp.Spec(p.Seccomp)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(s)
+}
+
+func (r *container) Pty() *os.File { return nil }
+
+// Signal sends a signal to the container's first process, which passes it to
+// the command.
+func (r *container) Signal(sig syscall.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return os.ErrProcessDone
+	}
+	_, err := r.c.output(context.Background(), "kill", "--signal", strconv.Itoa(int(sig)), r.name)
+	return err
+}
+
+// Terminate sends SIGTERM to the command. The engine has no way to send it to
+// every process; Kill ends them all.
+func (r *container) Terminate() error { return r.Signal(syscall.SIGTERM) }
+
+// Kill ends the container, one that is not running yet as well.
+func (r *container) Kill() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return os.ErrProcessDone
+	}
+	r.killed = true
+	if _, err := r.c.output(context.Background(), "kill", "--signal", "KILL", r.name); err == nil {
+		return nil
+	}
+	return r.remove()
+}
+
+// remove removes the container with all that runs in it. That there is none is
+// no error.
+func (r *container) remove() error {
+	_, err := r.c.output(context.Background(), "rm", "--force", "--volumes", r.name)
+	if err != nil && isGone(err) {
+		return nil
+	}
+	return err
+}
+
+// isGone reports that the engine knows no such container.
+func isGone(err error) bool {
+	s := strings.ToLower(err.Error())
+	return strings.Contains(s, "no such container") || strings.Contains(s, "no such object") || strings.Contains(s, "no container with")
+}
+
+// state is what the engine recorded of a container.
+type state struct {
+	Status    string
+	Running   bool
+	OOMKilled bool
+	ExitCode  int
+	Error     string
+}
+
+func (r *container) inspect() (*state, error) {
+	out, err := r.c.output(context.Background(), "inspect", "--type", "container", "--format", "{{json .State}}", r.name)
+	if err != nil {
+		return nil, err
+	}
+	var s state
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return nil, &engineError{op: r.c.d.Name() + " inspect", text: err.Error()}
+	}
+	return &s, nil
+}
+
+// Wait waits for the container's end, and removes it.
+func (r *container) Wait() (*driver.Status, error) {
+	clientErr := r.client.Wait()
+	s, err := r.inspect()
+	r.mu.Lock()
+	r.over = true
+	killed := r.killed
+	r.mu.Unlock()
+	if e := r.remove(); err == nil && e != nil {
+		err = e
+	}
+	r.unguard()
+	r.pruned.Wait()
+	oom := r.dir != "" && isFile(r.dir+"/oom")
+	r.cleanup()
+
+	name := r.c.d.Name()
+	st := &driver.Status{Layers: r.layers, Degraded: r.degraded, SetupNanos: r.setup.Nanoseconds()}
+	switch {
+	case err != nil && killed && isGone(err):
+		st.Signal = syscall.SIGKILL
+		return st, nil
+	case err != nil && isGone(err):
+		return nil, &driver.SetupError{Driver: name, Err: errors.New("somebody removed the container while the command ran"), Fix: "containers named sbxrun-… belong to running commands"}
+	case err != nil:
+		return nil, &driver.UnavailableError{What: "driver " + name, Cause: "the engine went away while the command ran", Err: err, Fix: "start it again; what is left of the container is removed by the next run"}
+	case s.Running:
+		if clientErr == nil {
+			clientErr = errors.New("the client ended before the container")
+		}
+		return nil, &driver.SetupError{Driver: name, Err: clientErr}
+	case s.Status == "created" && killed:
+		st.Signal = syscall.SIGKILL
+		return st, nil
+	case s.Status == "created" && s.Error == "":
+		return nil, &driver.SetupError{Driver: name, Err: errors.New("the container did not start")}
+	case s.Error != "":
+		if err := startError(s.Error); err != nil {
+			return nil, err
+		}
+		return nil, &driver.SetupError{Driver: name, Err: errors.New(said(s.Error))}
+	}
+	st.ExitCode = s.ExitCode
+	st.OOMKilled = s.OOMKilled || oom
+	if killed && s.ExitCode == driver.ExitSignalBase+int(syscall.SIGKILL) {
+		st.ExitCode, st.Signal = 0, syscall.SIGKILL
+	}
+	return st, nil
+}
+
+// startError is the error of a command that the runtime could not execute.
+func startError(text string) error {
+	var errno syscall.Errno
+	switch {
+	case strings.Contains(text, "executable file not found"), strings.Contains(text, "no such file or directory"):
+		errno = syscall.ENOENT
+	case strings.Contains(text, "permission denied"):
+		errno = syscall.EACCES
+	default:
+		return nil
+	}
+	_, after, ok := strings.Cut(text, `exec: "`)
+	if !ok {
+		return nil
+	}
+	command, _, _ := strings.Cut(after, `"`)
+	return &driver.CommandError{Command: command, Err: errno, Fix: "it is looked for in the image"}
+}
+
+// newName makes a name that tells whose the container is: the machine, the
+// process, when that started, and something random.
+func newName() (string, error) {
+	var b [6]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", err
+	}
+	return strings.Join([]string{"sbxrun", machine(), strconv.Itoa(os.Getpid()), startedAt(os.Getpid()), hex.EncodeToString(b[:])}, "-"), nil
+}
+
+// machine tells this host from others that use the same engine.
+func machine() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "0"
+	}
+	h := uint32(2166136261) // FNV-1a
+	for _, c := range []byte(name) {
+		h = (h ^ uint32(c)) * 16777619
+	}
+	return strconv.FormatUint(uint64(h), 16)
+}
+
+// startedAt is when a process of this host started, in the kernel's own count, or
+// "0" where that is not known; "" if there is no such process.
+func startedAt(pid int) string {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		if _, err := os.Stat("/proc/self"); err != nil {
+			// No /proc: macOS.
+			if syscall.Kill(pid, 0) == syscall.ESRCH {
+				return ""
+			}
+			return "0"
+		}
+		return ""
+	}
+	// Field 22 of proc_pid_stat(5), the 20th after the program's name.
+	if i := bytes.LastIndexByte(stat, ')'); i >= 0 {
+		if f := bytes.Fields(stat[i+1:]); len(f) > 19 {
+			return string(f[19])
+		}
+	}
+	return "0"
+}
+
+// orphan reports whether a container's name says that its owner was a process
+// of this machine that is gone.
+func orphan(name, machine string, started func(pid int) string) bool {
+	f := strings.Split(name, "-")
+	if len(f) != 5 || f[0] != "sbxrun" || f[1] != machine {
+		return false
+	}
+	pid, err := strconv.Atoi(f[2])
+	return err == nil && pid > 0 && started(pid) != f[3]
+}
+
+// Prune removes the containers that sbxrun left behind when it was killed and
+// so was what it leaves to clean up after it. It returns their names.
+func (d Driver) Prune(ctx context.Context) ([]string, error) {
+	c, err := d.find()
+	if err != nil {
+		return nil, err
+	}
+	return d.prune(ctx, c)
+}
+
+func (d Driver) prune(ctx context.Context, c *client) ([]string, error) {
+	out, err := c.output(ctx, "ps", "--all", "--filter", "label="+labelRun, "--format", "{{.Names}}")
+	if err != nil {
+		return nil, err
+	}
+	var removed []string
+	for _, name := range strings.Fields(out) {
+		if !orphan(name, machine(), startedAt) {
+			continue
+		}
+		if _, e := c.output(ctx, "rm", "--force", "--volumes", name); e != nil && !isGone(e) {
+			err = e
+			continue
+		}
+		removed = append(removed, name)
+	}
+	return removed, err
+}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sbxrun/sbxrun/bwrap"
+	"github.com/sbxrun/sbxrun/containeruse"
 	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/native"
@@ -17,7 +18,7 @@ import (
 // drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func drivers(f *facts) []driver.Driver {
-	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, bwrap.Driver{}, docker.Driver{}, docker.Driver{Podman: true}, hostDriver(f)}
+	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, bwrap.Driver{}, docker.Driver{}, docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
 }
 
 // fit sets a driver up for one run: what compiles a filter that is not built in,
@@ -56,11 +57,24 @@ func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Dr
 
 // withImage gives a driver that runs images the one to run.
 func withImage(d driver.Driver, image string) driver.Driver {
-	if c, ok := d.(docker.Driver); ok {
-		c.Image = image
-		return c
+	switch d := d.(type) {
+	case docker.Driver:
+		d.Image = image
+		return d
+	case containeruse.Driver:
+		d.Image = image
+		return d
 	}
 	return d
+}
+
+// runsImages reports whether a driver has a use for an image.
+func runsImages(d driver.Driver) bool {
+	switch d.(type) {
+	case docker.Driver, containeruse.Driver:
+		return true
+	}
+	return false
 }
 
 // environ is a variable that programs know in both cases, the small one first

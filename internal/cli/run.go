@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
 	"github.com/sbxrun/sbxrun/policy"
@@ -285,7 +284,7 @@ func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require p
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := d.(docker.Driver); !ok && r.Image != "" {
+	if r.Image != "" && !runsImages(d) {
 		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"image " + r.Image}, Fix: "--driver docker or podman runs in an image"}
 	}
 	if !d.Sandboxed() && require != 0 {

@@ -94,8 +94,9 @@ func withSystemd(r root) root {
 func init() { roots["systemd"] = withSystemd(roots["base"]) }
 
 // Left out, by name, is what needs a tool chain and what moves much data: it is
-// the same on every kernel.
-const heavy = "^(TestGo|TestPython|TestNode|TestMake|TestJava|TestRust|TestStream|TestOutputBounded)$|^TestBattery$/^(R05|R07)$"
+// the same on every kernel. So are the tests of the network by name, whose clients
+// and servers (curl, ssh, npm, PostgreSQL) the roots do not have.
+const heavy = "^(TestEgress.*|TestGo|TestPython|TestNode|TestMake|TestJava|TestRust|TestStream|TestOutputBounded)$|^TestBattery$/^(N04|R05|R07)$"
 
 // linux are the tests of what a kernel does.
 var linux = []suite{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -116,7 +117,7 @@ func TestEveryStepFails(t *testing.T) {
 		t.Log("no cgroup is to be had here: the steps that join one are not among those tried")
 	}
 	first.end(t)
-	fds, mounts := count(t, "/proc/self/fd"), contents(t, "/proc/self/mountinfo")
+	fds, mounts := count(t, "/proc/self/fd"), mountsHere(t)
 	errnos := []syscall.Errno{syscall.ENOMEM, syscall.EMFILE, syscall.ENOSPC, syscall.EPERM}
 	steps, joins := 0, 0
 	for which := range first.programs() {
@@ -175,7 +176,7 @@ func TestEveryStepFails(t *testing.T) {
 	if n := count(t, "/proc/self/fd"); n > fds {
 		t.Errorf("%d descriptors open, %d before", n, fds)
 	}
-	if after := contents(t, "/proc/self/mountinfo"); after != mounts {
+	if after := mountsHere(t); after != mounts {
 		t.Errorf("mounts changed:\n%s", after)
 	}
 	if b := contents(t, "/proc/thread-self/children"); b != "" {
@@ -231,7 +232,7 @@ func TestSupervisorKilledAtEveryStep(t *testing.T) {
 	}
 	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 	dir := t.TempDir()
-	mounts := contents(t, "/proc/self/mountinfo")
+	mounts := mountsHere(t)
 	every := 1
 	if testing.Short() {
 		every = 10
@@ -291,7 +292,7 @@ func TestSupervisorKilledAtEveryStep(t *testing.T) {
 	if first.group != nil && groups == 0 {
 		t.Error("no run made a cgroup")
 	}
-	if after := contents(t, "/proc/self/mountinfo"); after != mounts {
+	if after := mountsHere(t); after != mounts {
 		t.Errorf("mounts changed:\n%s", after)
 	}
 }
@@ -303,6 +304,20 @@ func count(t *testing.T, dir string) int {
 		t.Fatal(err)
 	}
 	return len(list)
+}
+
+// mountsHere are the mounts of this namespace, but for those that the tests of
+// other packages have below a temporary directory of theirs.
+func mountsHere(t *testing.T) string {
+	t.Helper()
+	var here []string
+	for line := range strings.Lines(contents(t, "/proc/self/mountinfo")) {
+		at := strings.Fields(line)[4] // see proc_pid_mountinfo(5)
+		if !strings.HasPrefix(at, "/tmp/") && !strings.HasPrefix(at, os.TempDir()+"/") || strings.HasPrefix(at, filepath.Dir(t.TempDir())+"/") {
+			here = append(here, line)
+		}
+	}
+	return strings.Join(here, "")
 }
 
 func contents(t *testing.T, file string) string {

@@ -70,8 +70,8 @@ func TestManyRuns(t *testing.T) {
 		args := f.strict(append(flags, "-e", soakMark+"="+runDir), command...)
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Dir, cmd.Env = f.ws, f.environ()
-		var out strings.Builder
-		cmd.Stdout = &out
+		var out, errs strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &errs
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := cmd.Start(); err != nil {
 			t.Error(err)
@@ -92,7 +92,7 @@ func TestManyRuns(t *testing.T) {
 		}
 		var r result
 		if err := json.Unmarshal([]byte(out.String()), &r); err != nil || r.Reason != want {
-			t.Errorf("run %d, %s: %s, want the reason %s", n, strings.Join(command, " "), out.String(), want)
+			t.Errorf("run %d, %s: %v, %s%s, want the reason %s", n, strings.Join(command, " "), cmd.ProcessState, out.String(), errs.String(), want)
 		}
 	}
 	var next atomic.Int64

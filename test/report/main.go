@@ -49,6 +49,10 @@ type verdict struct {
 	Partly []string `json:"partly,omitempty"`
 }
 
+// thePackage stands for what fails outside of a test: a package that leaves
+// something behind, or that cannot be built.
+const thePackage = "the package"
+
 const module = "github.com/sbxrun/sbxrun/"
 
 func main() {
@@ -90,6 +94,12 @@ func run(host, vm, out string) (bad int, err error) {
 		return 0, err
 	}
 	bad = table(os.Stdout, catalogue, verdicts)
+	for _, r := range results {
+		if r.Result == "fail" && strings.HasSuffix(r.Test, thePackage) {
+			bad++
+			fmt.Printf("fail, outside of a test: %s: %s\n", r.Test, r.Detail)
+		}
+	}
 	if len(others) == 0 {
 		fmt.Printf("\nno results of other kernels in %s: make vmtest makes them\n", vm)
 	}
@@ -178,7 +188,7 @@ func readEvents(in io.Reader) ([]result, error) {
 			if e.Test == "" {
 				if e.Action == "fail" {
 					// Outside of the tests: leaks, or no build.
-					results = append(results, result{Configuration: me, Test: test + "the package", Result: "fail", Detail: output[test]})
+					results = append(results, result{Configuration: me, Test: test + thePackage, Result: "fail", Detail: output[test]})
 				}
 				continue
 			}

@@ -280,7 +280,9 @@ func f19(r *report) {
 	for dir := range strings.SplitSeq(r.arg("dirs"), ",") {
 		r.err("remount "+dir, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND, ""))
 		r.call("mount_setattr "+dir, unix.SYS_MOUNT_SETATTR, at(unix.AT_FDCWD), bytePtr(dir), 0x8000 /* AT_RECURSIVE */, ptr(mountAttr(0, unix.MOUNT_ATTR_RDONLY)), 32)
-		r.err("bind over "+dir, unix.Mount("/tmp", dir, "", unix.MS_BIND, ""))
+		// /proc/self is a directory with nothing mounted below it, which would
+		// keep it from being bound without that.
+		r.err("bind over "+dir, unix.Mount("/proc/self", dir, "", unix.MS_BIND, ""))
 		r.err("umount "+dir, unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
 		r.err("umount "+dir+" again", unix.Unmount(dir, unix.MNT_DETACH))
 	}

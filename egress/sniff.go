@@ -27,7 +27,7 @@ func sniff(b []byte, web bool) (protocol, error) {
 		for i, want := range [...]func(byte) bool{
 			func(c byte) bool { return c == 22 },
 			func(c byte) bool { return c == 3 },
-			func(c byte) bool { return c <= 4 },
+			func(byte) bool { return true }, // servers must not look at it; RFC 8446, 5.1
 			func(byte) bool { return true },
 			func(byte) bool { return true },
 			func(c byte) bool { return c == 1 },

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -311,14 +312,17 @@ func count(t *testing.T, dir string) int {
 	return len(list)
 }
 
-// mountsHere are the mounts of this namespace, but for those that the tests of
-// other packages have below a temporary directory of theirs.
+// mountsHere are the mounts of this namespace where a set-up could leave one: a
+// new root and its storage are mounted over / and /proc of the host's tree
+// before they are entered. What container engines and other packages' tests
+// mount meanwhile is in directories of theirs.
 func mountsHere(t *testing.T) string {
 	t.Helper()
 	var here []string
 	for line := range strings.Lines(contents(t, "/proc/self/mountinfo")) {
 		at := strings.Fields(line)[4] // see proc_pid_mountinfo(5)
-		if !strings.HasPrefix(at, "/tmp/") && !strings.HasPrefix(at, os.TempDir()+"/") || strings.HasPrefix(at, filepath.Dir(t.TempDir())+"/") {
+		elsewhere := slices.ContainsFunc([]string{os.TempDir(), "/tmp", "/var", "/run"}, func(dir string) bool { return strings.HasPrefix(at, dir+"/") })
+		if !elsewhere || strings.HasPrefix(at, filepath.Dir(t.TempDir())+"/") {
 			here = append(here, line)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -169,7 +170,9 @@ func TestManyRuns(t *testing.T) {
 	}
 	for what, v := range before {
 		if after[what] != v {
-			t.Errorf("%s: %s before, %s after %d runs", what, v, after[what], n)
+			old := strings.Split(v, "\n")
+			added := slices.DeleteFunc(strings.Split(after[what], "\n"), func(l string) bool { return slices.Contains(old, l) })
+			t.Errorf("%s: after %d runs there is %s", what, n, strings.Join(added, "; "))
 		}
 	}
 	if degraded.Load() {

@@ -408,7 +408,7 @@ func (s *starter) prepareCgroup() error {
 // cgroup can hold here, and puts rlimits in their place where there are any.
 func (s *starter) missingControllers(e *cgroups.MissingError, r *specs.LinuxResources) error {
 	layers := controllerLayers(e.Controllers())
-	cause, fix := e.Missing[0].Cause, e.Missing[0].Fix
+	cause, fix := missingCause(e.Missing)
 	if err := s.without(layers, cause, fix, nil); err != nil {
 		return err
 	}
@@ -428,6 +428,26 @@ func (s *starter) missingControllers(e *cgroups.MissingError, r *specs.LinuxReso
 		add("RLIMIT_NPROC", *r.Pids.Limit)
 	}
 	return nil
+}
+
+// missingCause is why controllers are missing, and what to do: once where it is
+// the same for all, else for each.
+func missingCause(list []cgroups.Missing) (cause, fix string) {
+	var causes, fixes []string
+	for _, m := range list {
+		differ := slices.ContainsFunc(list, func(o cgroups.Missing) bool { return o.Cause != m.Cause })
+		what := m.Cause
+		if differ {
+			what = m.Controller.String() + ": " + m.Cause
+		}
+		if !slices.Contains(causes, what) {
+			causes = append(causes, what)
+		}
+		if m.Fix != "" && !slices.Contains(fixes, m.Fix) {
+			fixes = append(fixes, m.Fix)
+		}
+	}
+	return strings.Join(causes, "; "), strings.Join(fixes, "; ")
 }
 
 func controllerLayers(c cgroups.Controllers) policy.Layers {

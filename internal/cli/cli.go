@@ -58,6 +58,8 @@ func Main(args []string) int {
 	}
 	if err == nil {
 		err = o.run(fs.Args())
+	} else {
+		err = o.unparsed(fs, args, err)
 	}
 	return report(fs, err)
 }

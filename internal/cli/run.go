@@ -5,9 +5,11 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
@@ -33,7 +35,38 @@ func newRun(name string) *cobra.Command {
 	c.Flags().SetInterspersed(false)
 	c.Flags().SortFlags = false
 	c.Flags().AddFlagSet(newRunFlags(o, name))
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return o.unparsed(c.Flags(), os.Args[1:], err)
+	})
 	return c
+}
+
+// unparsed is the end of a run whose flags were not understood. Who asked for the
+// result as JSON, before the flag that is wrong or after it, gets one of that
+// too; the result file does not, for its name may be what is wrong.
+func (o *options) unparsed(fs *pflag.FlagSet, args []string, err error) error {
+	if err == pflag.ErrHelp {
+		return err
+	}
+	own := args
+	if i := slices.Index(args, "--"); i >= 0 {
+		own = args[:i]
+	}
+	if !o.json && !slices.Contains(own, "--json") {
+		return err
+	}
+	return (&results{json: true}).failed(flagError(fs, err))
+}
+
+// failed says that a run did not come about, and why.
+func (r *results) failed(err error) error {
+	res := &driver.Result{}
+	driver.Fail(res, err)
+	say.error(&reported{err, res.Hint})
+	if err := r.write(res); err != nil {
+		say.error(err)
+	}
+	return exitError(res.ExitCode)
 }
 
 const runLong = `Run a command inside an isolation boundary that the operating system enforces.
@@ -58,7 +91,7 @@ const runExample = `  sbxrun make test
 func (o *options) run(args []string) error {
 	result, err := o.openResult()
 	if err != nil {
-		return err
+		return (&results{json: o.json}).failed(err)
 	}
 	res, err := o.do(args)
 	if res == nil && err == nil {

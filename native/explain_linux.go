@@ -65,6 +65,12 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 			return "a new /proc is forbidden because parts of this one are hidden, as in most containers", "docker run --security-opt systempaths=unconfined" + elsewhere
 		case e.Errno == syscall.EPERM && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "open_tree" || e.Step == "move_mount" || e.Step == "pivot_root"):
 			return "mounting is forbidden in user namespaces here", "allow it (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)" + elsewhere
+		case e.Errno == syscall.EACCES && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "open_tree" || e.Step == "mount_setattr" || e.Step == "move_mount" || e.Step == "pivot_root"):
+			// The kernel itself says EPERM: EACCES is a security module's.
+			if label := sysfs("/proc/self/attr/apparmor/current"); label != "" && label != "unconfined" {
+				return "the AppArmor profile that this program runs under, " + label + ", forbids mounting", "allow mount, umount, remount and pivot_root in that profile" + elsewhere
+			}
+			return "a security module forbids mounting in user namespaces", "allow it in the module's policy; the kernel's log has what was denied" + elsewhere
 		case e.Step == "pivot_root" && e.Errno == syscall.EINVAL:
 			return "the host's root is an initramfs, which cannot be left by pivot_root(2)", "switch to a real root file system first (switch_root)"
 		case e.Step == "openat2" && e.Errno == syscall.EACCES:

@@ -23,7 +23,7 @@ func TestLabels(t *testing.T) {
 		change  func(*profiles.Request)
 		current string // what attr/current is to begin with
 	}{
-		{policy.LayerSELinux, selinux.GetEnabled(), func(r *profiles.Request) { r.SELinux = "system_u:system_r:container_t:s0" }, "system_u:system_r:container_t:s0"},
+		{policy.LayerSELinux, selinux.EnforceMode() == selinux.Enforcing, func(r *profiles.Request) { r.SELinux = "system_u:system_r:container_t:s0" }, "system_u:system_r:container_t:s0"},
 		// unconfined is the one profile that every AppArmor has.
 		{policy.LayerAppArmor, strings.HasPrefix(string(apparmor), "Y"), func(r *profiles.Request) { r.AppArmor = "unconfined" }, "unconfined"},
 	} {

@@ -322,6 +322,9 @@ func (s *starter) labels() error {
 		if sysfs("/sys/fs/selinux/enforce") == "" {
 			return s.without(policy.LayerSELinux, "SELinux is not enabled on this host", "boot with lsm=selinux,…, or leave out the label", nil)
 		}
+		if sysfs("/sys/fs/selinux/enforce") != "1" {
+			return s.without(policy.LayerSELinux, "SELinux is permissive on this host: it would log what the label forbids, and allow it", "setenforce 1 (as root), or leave out the label", nil)
+		}
 		if s.label != "" {
 			return &driver.UnsupportedError{Driver: Name, Rules: []string{"an AppArmor profile together with an SELinux label"}}
 		}

@@ -197,7 +197,7 @@ func fileTests() []entry {
 				}, except: hostFiles}
 				j.run(f, e, noUser)
 			}}},
-			named: map[string]string{"writing them": "the attack opens the files and writes nothing; what the writes do belongs to a virtual machine"},
+			named: map[string]string{"writing them": "the attack opens the files and writes nothing; TestEffects writes to one in a machine of test/vm"},
 		},
 		{
 			id: "F19", title: "umount or remount what masks",

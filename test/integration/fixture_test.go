@@ -277,7 +277,10 @@ type result struct {
 	Sandboxed       bool     `json:"sandboxed"`
 	Layers          []string `json:"layers"`
 	Degraded        []string `json:"degraded"`
+	DurationMS      float64  `json:"duration_ms"`
 	Usage           struct {
+		UserMS      float64 `json:"cpu_user_ms"`
+		SystemMS    float64 `json:"cpu_system_ms"`
 		ThrottledMS float64 `json:"cpu_throttled_ms"`
 		OOMKills    uint64  `json:"oom_kills"`
 		PidsDenied  uint64  `json:"pids_denied"`

@@ -130,7 +130,7 @@ func processTests() []entry {
 				j := jail{want: map[string]string{"hard limit": "18446744073709551615", "neighbour: the crash": "SIGSEGV", "core": "dumped", "files": "1"}}
 				j.run(f, e, ownUser)
 			}}},
-			named: map[string]string{"a piped core_pattern": "it is the whole host's: a virtual machine's; here the limit is looked at that stops it"},
+			named: map[string]string{"a piped core_pattern": "it is the whole host's: TestEffects sets one in a machine of test/vm; here the limit is looked at that stops it"},
 		},
 		{
 			id: "P18", title: "real-time scheduling, negative nice",

@@ -221,9 +221,10 @@ func r07(f *fixture) {
 func r10(f *fixture) {
 	o := f.do(call{args: f.strict([]string{"--json", "--cpus", "0.4"}, f.attack, "R10", "threads=2", "ms=1500")})
 	r := f.result(o)
-	rep := f.report(&outcome{stdout: r.Stdout})
-	if !match("<=60", rep.got("percent")) {
-		f.Errorf("the command had %s%% of a processor, of 40: %v", rep.got("percent"), o)
+	// Of all the time that it took: what the kernel lets through too much, on a
+	// machine with others, it takes back from what comes next.
+	if percent := 100 * (r.Usage.UserMS + r.Usage.SystemMS) / r.DurationMS; !(percent <= 60) {
+		f.Errorf("the command had %.0f%% of a processor, of 40: %v", percent, o)
 	}
 	if r.Usage.ThrottledMS == 0 {
 		f.Errorf("it was never throttled: %v", o)

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ordinary is the user that the suite tests as when it runs as root.
@@ -147,6 +150,18 @@ func delegate() (groups []string, cleanup func(), err error) {
 			return nil, nil, err
 		}
 		groups = append(groups, enter)
+		if v2 {
+			// And a shell of its own is in it: sbxrun takes a group that it is alone
+			// in for itself.
+			shell := exec.Command(stage, "-cgroup", enter, "-uid", fmt.Sprint(ordinary), "--", "sleep", "infinity")
+			if err := shell.Start(); err != nil {
+				cleanup()
+				return nil, nil, err
+			}
+			remove := cleanup
+			cleanup = func() { shell.Process.Kill(); shell.Wait(); remove() }
+			within(5*time.Second, func() bool { b, _ := os.ReadFile(enter + "/cgroup.procs"); return len(b) > 0 })
+		}
 	}
 	return groups, cleanup, nil
 }
@@ -163,9 +178,18 @@ func removeGroups(dir string) {
 	os.Remove(dir)
 }
 
-// delegated are the groups given to the ordinary user, "" for the other.
+// delegated are the groups given to the ordinary user, none for the other.
 func (w who) delegated() []string {
 	var dirs []string
+	if !isRoot() {
+		// Of v2: this process is in a leaf of what its session was given.
+		b, _ := os.ReadFile("/proc/self/cgroup")
+		if own, ok := strings.CutPrefix(strings.TrimSpace(string(b)), "0::"); ok {
+			if dir := filepath.Dir("/sys/fs/cgroup" + own); unix.Access(dir, unix.W_OK) == nil {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
 	for i, a := range w.become {
 		if a == "-cgroup" {
 			dirs = append(dirs, strings.TrimSuffix(w.become[i+1], "/session"))

@@ -54,11 +54,19 @@ type root struct {
 }
 
 var roots = map[string]root{
-	"base": {
-		packages: []string{
+	"base":     base(),
+	"apparmor": base("apparmor"),
+	"selinux":  base("secilc"),
+	"systemd":  withSystemd(base()),
+}
+
+// base is a root file system with the programs that the tests run, and more.
+func base(more ...string) root {
+	return root{
+		packages: append([]string{
 			"base-files", "bash", "bsdutils", "busybox-static", "coreutils", "dash", "diffutils", "findutils", "git", "grep", "gzip", "hostname", "iproute2", "kmod", "libc-bin",
 			"login", "mount", "ncurses-base", "procps", "python3", "sed", "sqlite3", "tar", "tzdata", "util-linux",
-		},
+		}, more...),
 		files: []string{
 			"/etc/passwd", "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
 			"/etc/group", "root:x:0:\ntty:x:5:\nnogroup:x:65534:\nuser:x:1000:\n",
@@ -70,7 +78,7 @@ var roots = map[string]root{
 			"/root/.profile", "PS1='# '\n", // something to read
 		},
 		links: map[string]string{"/usr/bin/awk": "mawk", "/etc/mtab": "/proc/self/mounts", "/lib/modules": "/modules"},
-	},
+	}
 }
 
 // withSystemd is the base with systemd as init, which runs the tests as a service
@@ -91,17 +99,19 @@ func withSystemd(r root) root {
 	return r
 }
 
-func init() { roots["systemd"] = withSystemd(roots["base"]) }
-
-// Left out, by name, is what needs a tool chain and what moves much data: it is
-// the same on every kernel. So are the tests of the network by name, whose clients
-// and servers (curl, ssh, npm, PostgreSQL) the roots do not have.
-const heavy = "^(TestEgress.*|TestGo|TestPython|TestNode|TestMake|TestJava|TestRust|TestStream|TestOutputBounded)$|^TestBattery$/^(N04|R05|R07)$"
+// integration are the tests of test/integration that meet the kernel. The others
+// are the same on every one, need a tool chain or PostgreSQL, or move or repeat
+// much; of the battery that is N04, R05 and R07.
+const (
+	integration = "^(TestBattery|TestRegistry|TestLeakCheck|TestExitCodes|TestResultFD|TestDescriptors|TestSignals|TestTerminal.*|TestInheritedTerminal|TestStandardStreams" +
+		"|TestNothingLeft|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled)$"
+	hostOnly = "^TestBattery$/^(N04|R05|R07)$"
+)
 
 // linux are the tests of what a kernel does.
 var linux = []suite{
-	{pkg: "test/integration", skip: heavy, short: true},
-	{pkg: "native"},
+	{pkg: "test/integration", run: integration, skip: hostOnly, short: true},
+	{pkg: "native", short: true},
 	{pkg: "cgroups"},
 	{pkg: "landlock"},
 	{pkg: "seccomp", run: "^TestKernel$"}, // the others compile programs,
@@ -115,11 +125,20 @@ var linux = []suite{
 
 // linuxRoot are the same without the integration tests' other half: on a real
 // host root's suite covers an ordinary user too, who has machines of his own here.
-var linuxRoot = append([]suite{{pkg: "test/integration", skip: heavy + "|.*/^user$|.*/.*/^user$", short: true}}, linux[1:]...)
+var linuxRoot = append([]suite{
+	{pkg: "test/integration", run: integration, skip: hostOnly + "|.*/^user$|.*/.*/^user$", short: true},
+	{pkg: "test/integration", run: "^TestEffects$"},
+}, linux[1:]...)
 
 var configurations = []configuration{
-	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot},
-	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot},
+	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot, finish: "restart_inside"},
+	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot, finish: "restart_inside"},
+	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux},
+	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux},
+	{name: "6.1-restricted", about: "Linux 6.1 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.1", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
+	{name: "6.12-restricted", about: "Linux 6.12 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.12", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
+	{name: "6.12-selinux", about: "Linux 6.12 with SELinux, enforcing", kernel: "6.12", cmdline: "lsm=landlock,selinux", rootfs: "selinux", who: "root",
+		setup: "delegate\n. /vm/selinux\nwho=root", suites: []suite{{pkg: "native", run: "^TestLabels$"}}},
 	{name: "systemd", about: "Linux 6.1, systemd 252 as init: users' groups from their service manager", kernel: "6.1", rootfs: "systemd",
 		cmdline: "vm.init=/sbin/init", who: "root", suites: []suite{{pkg: "test/integration", run: "^TestSystemd$"}, {pkg: "internal/systemd"}}},
 }

@@ -226,7 +226,7 @@ func (r *runner) kernel(series, pkg string) (string, error) {
 		if err := command(nil, "sh", "-e", "-c", `find "$1" -name '*.ko.xz' -exec "$2" unxz {} +`, "sh", modules, box); err != nil {
 			return err
 		}
-		if err := command(nil, box, "depmod", "-b", tree, release); err != nil {
+		if err := command(nil, "depmod", "-b", tree, release); err != nil {
 			return err
 		}
 		ram := filepath.Join(to, "initramfs")
@@ -257,7 +257,10 @@ func (r *runner) kernel(series, pkg string) (string, error) {
 		if err := command(nil, "sh", "-e", "-c", `cd "$1" && find . | "$2" cpio -o -H newc >"$3"`, "sh", ram, box, filepath.Join(to, "initrd")); err != nil {
 			return err
 		}
-		// The rest is for machines that load more.
+		// The rest is for machines that load more, a kernel included.
+		if err := copyFile(filepath.Join(tree, "lib/modules/vmlinuz"), filepath.Join(to, "vmlinuz")); err != nil {
+			return err
+		}
 		return errors.Join(makeImage(filepath.Join(to, "modules.img"), filepath.Join(tree, "lib/modules"), 4<<20), os.RemoveAll(tree), os.RemoveAll(ram))
 	})
 }

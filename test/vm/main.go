@@ -250,24 +250,29 @@ func (r *runner) testsImage(image string) error {
 	return makeImage(image, dir, 16<<20)
 }
 
-// suites are those of a configuration that this call runs.
+// suites are those of a configuration that this call runs. What -run names runs
+// once, though the configuration would leave it out.
 func (r *runner) suites(c configuration) []suite {
-	var s []suite
-	for _, one := range c.suites {
-		if ok, err := regexp.MatchString("^(?:"+r.pkg+")$", one.pkg); r.exec == "" && (r.pkg == "" || err == nil && ok) {
-			if r.run != "" {
-				one.run = r.run
-			}
-			s = append(s, one)
+	var all []suite
+	for _, s := range c.suites {
+		if ok, err := regexp.MatchString("^(?:"+r.pkg+")$", s.pkg); r.exec != "" || r.pkg != "" && (err != nil || !ok) {
+			continue
 		}
+		if r.run != "" {
+			if slices.ContainsFunc(all, func(o suite) bool { return o.pkg == s.pkg }) {
+				continue
+			}
+			s.run, s.skip = r.run, ""
+		}
+		all = append(all, s)
 	}
-	return s
+	return all
 }
 
 // script is what a machine does for a configuration; guest/init runs it.
 func (r *runner) script(c configuration) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "who=%s\n[ $who != user ] || delegate\n%s\n", c.who, c.setup)
+	fmt.Fprintf(&b, "PATH=$PATH:/vm/bin\nwho=%s\n[ $who != user ] || delegate\n%s\n", c.who, c.setup)
 	if r.exec != "" {
 		fmt.Fprintf(&b, "begin exec\nas_user /bin/bash -c %s\nend exec $?\n", quote(r.exec))
 		return b.String()

@@ -23,7 +23,8 @@ type result struct {
 	// Test is its name as go test has it, TestBattery/K09/root, after the
 	// package if that is not test/integration: native.TestLabels.
 	Test string `json:"test"`
-	// ID is the battery's, if it is of the battery.
+	// ID is the security design's, if the test has one: the first part of its
+	// name after the function's.
 	ID string `json:"id,omitempty"`
 	// Result is pass, fail or skip.
 	Result string `json:"result"`
@@ -38,7 +39,7 @@ type event struct {
 	Action, Test, Output string
 }
 
-var batteryID = regexp.MustCompile(`^TestBattery/([A-Z][0-9]+)`)
+var batteryID = regexp.MustCompile(`^Test[A-Za-z]*/([A-Z][0-9]{2})(/|$)`)
 
 // A reader makes results of what a machine prints: the output of test binaries
 // between lines of guest/init's, "@@ begin NAME" and "@@ end NAME CODE".

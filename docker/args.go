@@ -60,6 +60,10 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 		add("--interactive")
 	}
 	// Its first process gets signals as any other does, and orphans are reaped.
+	// The engine puts that program into /sbin, which must be the image's.
+	if coversInit(p) {
+		e.Rules = append(e.Rules, "files./sbin (the engine's own first process lies there)")
+	}
 	add("--init")
 	if f.Init != "" {
 		add("--init-path", f.Init)
@@ -125,6 +129,18 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 		return nil, e
 	}
 	return a, nil
+}
+
+// coversInit reports whether the policy shows something else in the place of the
+// image's /sbin.
+func coversInit(p *policy.Policy) bool {
+	const dir = "/sbin"
+	for _, r := range p.Files {
+		if r.Path == dir && r.Access != policy.Hide {
+			return true
+		}
+	}
+	return slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == dir })
 }
 
 // ulimits are the limits that docker run --ulimit knows.

@@ -86,7 +86,7 @@ func (d Driver) Describe() driver.Description {
 		"terminal":       no("not built yet"),
 		"user":           part("the caller's ids; rootless podman maps them"),
 		"hostname":       part("not with --net host"),
-		"files.read":     part("what is mounted below is not shown"),
+		"files.read":     part("what is mounted below is not shown; /sbin stays the image's"),
 		"files.write":    yes,
 		"files.noexec":   no("a bind mount of an engine is executable"),
 		"files.hide":     part("what is there when the run starts"),

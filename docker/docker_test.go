@@ -123,7 +123,10 @@ func TestRefused(t *testing.T) {
 		"a synthetic file": func(p *policy.Policy) { p.Synthetic = []policy.SyntheticFile{{Path: "/etc/x"}} },
 		"no execution":     func(p *policy.Policy) { p.Files = append(p.Files, policy.FileRule{Path: "/x", Access: policy.Read}) },
 		"the host's root":  func(p *policy.Policy) { p.Files = append(p.Files, policy.FileRule{Path: "/", Access: policy.ReadExec}) },
-		"a terminal":       func(p *policy.Policy) { p.OCI.Process.Terminal = true },
+		"the host's /sbin": func(p *policy.Policy) {
+			p.Files = append(p.Files, policy.FileRule{Path: "/sbin", Access: policy.ReadExec})
+		},
+		"a terminal": func(p *policy.Policy) { p.OCI.Process.Terminal = true },
 		"a capability": func(p *policy.Policy) {
 			p.OCI.Process.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}}
 		},
@@ -256,6 +259,9 @@ func TestStartError(t *testing.T) {
 	}
 	if err := startError(`exec: "/x": permission denied: unknown`); driver.ExitCodeOf(err) != driver.ExitNotExecutable {
 		t.Error(err)
+	}
+	if err := startError(`exec: "/sbin/docker-init": stat /sbin/docker-init: no such file or directory: unknown`); err != nil {
+		t.Error("the engine's own program is taken for the command:", err)
 	}
 	if err := startError("no space left on device"); err != nil {
 		t.Error(err)

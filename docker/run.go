@@ -444,6 +444,9 @@ func startError(text string) error {
 		return nil
 	}
 	command, _, _ := strings.Cut(after, `"`)
+	if strings.HasSuffix(command, "-init") && strings.HasPrefix(command, "/") {
+		return nil // the engine's own first process, not the command
+	}
 	return &driver.CommandError{Command: command, Err: errno, Fix: "it is looked for in the image"}
 }
 

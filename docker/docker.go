@@ -81,7 +81,7 @@ func (d Driver) Describe() driver.Description {
 	if d.Podman {
 		summary, user = "a container of an image, by podman's command line", "run by an ordinary user"
 	}
-	return driver.Description{Summary: summary, Claims: driver.Claims{
+	c := driver.Claims{
 		"process":        part("in the image; the image's own variables come before"),
 		"terminal":       no("not built yet"),
 		"user":           part("the caller's ids; rootless podman maps them"),
@@ -118,7 +118,14 @@ func (d Driver) Describe() driver.Description {
 		"result.signal":       no("an engine records an exit code alone"),
 		"result.limits":       part("memory; not processes"),
 		"result.killed":       part("by a second process, or else by the next run"),
-	}}
+	}
+	// What is new to policies is refused until an engine was taught it.
+	for i := range driver.Features {
+		if name := driver.Features[i].Name; c[name] == (driver.Claim{}) {
+			c[name] = no("an engine has no option for it")
+		}
+	}
+	return driver.Description{Summary: summary, Claims: c}
 }
 
 // Check reports what of a policy a container cannot have.

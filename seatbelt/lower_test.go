@@ -2,7 +2,6 @@ package seatbelt
 
 import (
 	"flag"
-	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -438,43 +437,6 @@ func TestHostilePaths(t *testing.T) {
 			continue
 		}
 		try(b.String())
-	}
-}
-
-// TestRegexQuote: a quoted string matches itself alone, folded it matches any
-// case of itself.
-func TestRegexQuote(t *testing.T) {
-	var text strings.Builder
-	text.WriteString("(version 1)\n(deny default)\n")
-	var qs []question
-	var want []string
-	for i, s := range []string{`a.b`, `x[1]`, `(y|z)*`, `^$`, `{3}`, `\d`, `e+`, `.git/hooks`, `.MCP.json`, `q?`, `"`} {
-		op := fmt.Sprintf("op%d", i)
-		fold := fmt.Sprintf("fold%d", i)
-		fmt.Fprintf(&text, "(allow %s (regex %s))\n", op, quote("^/"+regexQuote(s)+"$"))
-		fmt.Fprintf(&text, "(allow %s (regex %s))\n", fold, quote("^/"+regexFold(s)+"$"))
-		ask := func(op, value, answer string) {
-			qs = append(qs, question{op, "path", value})
-			want = append(want, answer)
-		}
-		ask(op, "/"+s, "allow")
-		ask(op, "/"+s+"x", "deny")
-		ask(op, "/x"+s, "deny")
-		ask(fold, "/"+s, "allow")
-		ask(fold, "/"+strings.ToUpper(s), "allow")
-		if s == ".git/hooks" {
-			ask(op, "/xgit/hooks", "deny")
-			ask(op, "/.Git/hooks", "deny")
-			ask(fold, "/.GIT/HOOKS", "allow")
-			ask(fold, "/.gIt/hoo\u212a\u017f", "allow")
-			ask(fold, "/.git/hoook", "deny")
-		}
-	}
-	answers, _, _ := evaluate(t, &Profile{Text: text.String()}, qs)
-	for i := range qs {
-		if answers[i] != want[i] {
-			t.Errorf("%v: %s, want %s", qs[i], answers[i], want[i])
-		}
 	}
 }
 

@@ -24,6 +24,15 @@ const (
 	every = 200 * time.Millisecond
 )
 
+// stands are the layers whose purpose the profile serves: Landlock's and the
+// network and IPC namespaces'. A set-user-id program is never executed in a
+// sandbox of the system's (forbidden-exec-sugid).
+const stands = policy.LayerLandlock | policy.LayerNet | policy.LayerIPC | policy.LayerNoNewPrivs | policy.LayerRlimits
+
+// psArgs are what ps(1) is asked for. See the manual of macOS: -x includes
+// processes without a terminal, "=" leaves the heading out.
+var psArgs = []string{"-axo", "pid=,ppid=,pgid=,rss="}
+
 func available(context.Context) error {
 	if _, err := os.Stat(sandboxExec); err != nil {
 		return &driver.UnavailableError{What: "driver " + Name, Cause: sandboxExec + " is missing", Err: err, Fix: "it is part of macOS: reinstall the system"}

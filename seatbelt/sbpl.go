@@ -109,40 +109,6 @@ func quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// regexQuote matches s and nothing else in a regular expression of SBPL.
-func regexQuote(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		if strings.IndexByte(`\^$.[]|()*+?{}`, s[i]) >= 0 {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-// regexFold matches s in any case, as the file system of a Mac takes names
-// unless it was made to tell case apart. Two letters beyond ASCII fold to one
-// of ASCII: the long s (U+017F) and the Kelvin sign (U+212A).
-func regexFold(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		c := s[i]
-		lower := c | 0x20
-		switch {
-		case lower < 'a' || lower > 'z':
-			b.WriteString(regexQuote(s[i : i+1]))
-		case lower == 's':
-			b.WriteString("(s|S|\u017f)")
-		case lower == 'k':
-			b.WriteString("(k|K|\u212a)")
-		default:
-			b.WriteString("[" + string(lower) + string(lower-0x20) + "]")
-		}
-	}
-	return b.String()
-}
-
 // real is the path by which the kernel knows what is at p: on a Mac /tmp, /var
 // and /etc are links into /private, and the data volume's files are found at
 // the root as well.

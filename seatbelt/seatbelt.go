@@ -51,11 +51,6 @@ func (Driver) Name() string { return Name }
 // Sandboxed reports true.
 func (Driver) Sandboxed() bool { return true }
 
-// stands are the layers whose purpose the profile serves: Landlock's and the
-// network and IPC namespaces'. A set-user-id program is never executed in a
-// sandbox of the system's (forbidden-exec-sugid).
-const stands = policy.LayerLandlock | policy.LayerNet | policy.LayerIPC | policy.LayerNoNewPrivs | policy.LayerRlimits
-
 var _ driver.Describer = Driver{}
 
 // Describe says what the driver enforces.

@@ -43,10 +43,6 @@ type process struct {
 	resident           uint64 // bytes
 }
 
-// psArgs are what ps(1) is asked for. See the manual of macOS: -x includes
-// processes without a terminal, "=" leaves the heading out.
-var psArgs = []string{"-axo", "pid=,ppid=,pgid=,rss="}
-
 // parsePS reads what ps prints. Lines that are none are passed over.
 func parsePS(out string) []process {
 	var all []process

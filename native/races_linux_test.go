@@ -33,7 +33,6 @@ type swap struct {
 	// hidden before that has it in another place, of which nothing was said.
 	late    bool
 	request func(base string) profiles.Request
-	script  string // what the command does and prints
 	want    string // what it prints if the right thing is mounted
 }
 

@@ -60,8 +60,8 @@ func (Driver) Describe() driver.Description {
 			"process": yes, "user": yes, "hostname": yes,
 			"terminal":   {Support: driver.Partly, Note: "it is called /dev/console inside, and is the host's"},
 			"files.read": yes, "files.write": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
-			"files.noexec":   {Note: "bubblewrap has no option for mounts without execution"},
-			"synthetic":      yes,
+			"files.noexec":     {Note: "bubblewrap has no option for mounts without execution"},
+			"files.attributes": yes, "synthetic": yes,
 			"scratch":        {Support: driver.Partly, Note: "each private directory has the whole bound to itself; files are not counted"},
 			"mounts.private": yes, "mounts.bind": yes, "mounts.system": yes,
 			"mounts.sized":  yes,
@@ -257,7 +257,7 @@ func (l *lowering) op(i int) error {
 		if slices.Contains(procReadonly, o.Target) {
 			return nil
 		}
-		source, ok := HostPath(l.ops[:i], o.Target)
+		source, ok := mounts.HostPath(l.ops[:i], o.Target)
 		if !ok {
 			return unsupported("masked "+o.Target, "only what is shown of the host can be made read-only")
 		}
@@ -279,65 +279,6 @@ func mode(o *mounts.Op) string {
 	}
 	s := strconv.FormatUint(uint64(m), 8)
 	return strings.Repeat("0", max(0, 4-len(s))) + s
-}
-
-// HostPath is where the host has what the sandbox sees at target: in a bind, or
-// behind a symbolic link of the tree's own. It reports false for what the host
-// does not have.
-func HostPath(ops []mounts.Op, target string) (string, bool) {
-	for range 40 { // as many links as the kernel follows; see path_resolution(7)
-		link := ""
-		for i := range slices.Backward(ops) {
-			o := &ops[i]
-			rest, ok := strings.CutPrefix(target, o.Target)
-			if !ok || rest != "" && rest[0] != '/' {
-				continue
-			}
-			switch o.Kind {
-			case mounts.Bind:
-				return o.Source + rest, true
-			case mounts.Symlink:
-				if link = o.Source; !strings.HasPrefix(link, "/") {
-					link = o.Target[:strings.LastIndexByte(o.Target, '/')+1] + link
-				}
-				link += rest
-			case mounts.Scratch, mounts.Tmpfs, mounts.Proc, mounts.File, mounts.Mask:
-				return "", false
-			default:
-				continue
-			}
-			break
-		}
-		if link == "" {
-			return "", false
-		}
-		target = link
-	}
-	return "", false
-}
-
-// candidates are the paths that execvp(3) tries for a command.
-func candidates(p *specs.Process) []string {
-	name := p.Args[0]
-	if strings.HasPrefix(name, "/") {
-		return []string{name}
-	}
-	if strings.Contains(name, "/") {
-		return []string{strings.TrimSuffix(p.Cwd, "/") + "/" + name}
-	}
-	search := "/usr/local/bin:/usr/bin:/bin"
-	for _, e := range p.Env {
-		if v, ok := strings.CutPrefix(e, "PATH="); ok {
-			search = v
-		}
-	}
-	var out []string
-	for dir := range strings.SplitSeq(search, ":") {
-		if strings.HasPrefix(dir, "/") {
-			out = append(out, dir+"/"+name)
-		}
-	}
-	return out
 }
 
 // check refuses what bubblewrap cannot be told.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,30 +101,13 @@ func (d Driver) Check(p *policy.Policy) error {
 func lower(p *policy.Policy, filter string, o Options, first int) (*lowered, error) {
 	tree, err := native.Tree(p, native.HostFS{})
 	if err != nil {
-		return nil, named(err)
+		return nil, supervisor.Named(Name, err)
 	}
-	ops, err := tree.Ops()
+	keep, ops, err := supervisor.Present(tree)
 	if err != nil {
 		return nil, err
 	}
-	// What is optional, and not there, bubblewrap would stumble over.
-	keep := *tree
-	keep.Entries = nil
-	for _, e := range tree.Entries {
-		if e.Optional {
-			if at, ok := HostPath(ops, e.Target); ok {
-				if _, err := os.Lstat(at); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-					continue
-				}
-			} else if within(e.Target, "/proc") {
-				if _, err := os.Lstat(e.Target); err != nil {
-					continue
-				}
-			}
-		}
-		keep.Entries = append(keep.Entries, e)
-	}
-	out, err := Args(p, &keep, filter, first, o)
+	out, err := Args(p, keep, filter, first, o)
 	if err != nil {
 		return nil, err
 	}
@@ -135,21 +117,6 @@ func lower(p *policy.Policy, filter string, o Options, first int) (*lowered, err
 type lowered struct {
 	*Lowered
 	ops []mounts.Op
-}
-
-func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
-
-// named gives an error of the lowering that is shared this driver's name.
-func named(err error) error {
-	var u *driver.UnsupportedError
-	if errors.As(err, &u) {
-		u.Driver = Name
-	}
-	var s *driver.SetupError
-	if errors.As(err, &s) {
-		s.Driver = Name
-	}
-	return err
 }
 
 // Start runs the policy's command by bubblewrap.
@@ -180,7 +147,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, err
 	}
-	if err := lookup(p, low.ops); err != nil {
+	if err := supervisor.Lookup(p, low.ops); err != nil {
 		return nil, err
 	}
 
@@ -229,45 +196,6 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	}
 	go st.read()
 	return proc, nil
-}
-
-// lookup reports a command that is certain not to be there, or not to be
-// executable: bubblewrap would say so only in words.
-func lookup(p *policy.Policy, ops []mounts.Op) error {
-	found := error(syscall.ENOENT)
-	for _, c := range candidates(p.OCI.Process) {
-		at, ok := HostPath(ops, c)
-		if !ok {
-			if inside(ops, c) {
-				return nil // private, or the sandbox's own: who knows
-			}
-			continue
-		}
-		fi, err := os.Stat(at)
-		switch {
-		case err != nil && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)):
-		case err != nil:
-			return nil
-		case fi.IsDir() || fi.Mode()&0o111 == 0:
-			found = syscall.EACCES
-		default:
-			return nil
-		}
-	}
-	return &driver.CommandError{Command: p.OCI.Process.Args[0], Err: found}
-}
-
-// inside reports whether a path is in storage of the sandbox's own.
-func inside(ops []mounts.Op, target string) bool {
-	for i := range ops {
-		switch ops[i].Kind {
-		case mounts.Scratch, mounts.Tmpfs, mounts.Proc, mounts.File:
-			if within(target, ops[i].Target) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // memfile is a file in memory that is read from its start.

@@ -120,30 +120,3 @@ func TestCheck(t *testing.T) {
 		t.Errorf("claims: %v", m)
 	}
 }
-
-func TestHostPath(t *testing.T) {
-	tree := testTree()
-	tree.Entries = append(tree.Entries, mounts.Entry{Kind: mounts.Symlink, Target: "/loop", Source: "/loop"}, mounts.Entry{Kind: mounts.Symlink, Target: "/abs", Source: "/ws/d"})
-	ops, err := tree.Ops()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for target, want := range map[string]string{
-		"/usr/bin/ls": "/usr/bin/ls", "/bin/ls": "/usr/bin/ls", "/ws/x": "/home/u/odd 'name/x", "/abs/e": "/home/u/odd 'name/d/e",
-		"/tmp/x": "", "/nonesuch": "", "/loop/x": "", "/proc/self": "", "/usrx": "", "/etc/passwd": "",
-	} {
-		if got, ok := HostPath(ops, target); got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %v; want %q", target, got, ok, want)
-		}
-	}
-}
-
-func TestCandidates(t *testing.T) {
-	p := &specs.Process{Cwd: "/ws", Env: []string{"PATH=/a::rel:/b"}}
-	for name, want := range map[string]string{"ls": "/a/ls /b/ls", "./x": "/ws/./x", "d/x": "/ws/d/x", "/x": "/x"} {
-		p.Args = []string{name}
-		if got := strings.Join(candidates(p), " "); got != want {
-			t.Errorf("%s: %s; want %s", name, got, want)
-		}
-	}
-}

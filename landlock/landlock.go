@@ -10,8 +10,8 @@
 //
 // What it does not do: Landlock cannot take back below a path what it granted
 // above it, so hidden and read-only places within granted ones are the mounts'.
-// It handles no TCP rights here: where the network is denied there is no route
-// either, and a sandbox may use its own loopback.
+// It handles TCP rights only where a ruleset says so: in a network namespace
+// there is no route to deny, and a sandbox may use its own loopback.
 //
 // The go-landlock module enforces rulesets on a running Go program; the process
 // that is restricted here has no Go runtime, hence system calls of our own.
@@ -80,6 +80,9 @@ func Handled(abi int) (Access, Scope) {
 	return a, 0
 }
 
+// HandledTCP reports whether a kernel with this ABI can restrict TCP ports.
+func HandledTCP(abi int) bool { return abi >= 4 }
+
 // A Rule grants rights at a path and below it.
 type Rule struct {
 	Path   string // absolute, in the sandbox
@@ -97,6 +100,11 @@ type Ruleset struct {
 	// FDs grant rights on what descriptors of the program are open on, where
 	// that is a file, so that a command can open /dev/stdout again.
 	FDs []FDRule
+
+	// DenyTCP handles TCP rights (ABI 4, Linux 6.7): no port but those of
+	// ConnectTCP can be connected to, and none be bound.
+	DenyTCP    bool
+	ConnectTCP []uint16
 
 	// Unscoped leaves out the scopes, for processes that are in one by
 	// [AppendScope] already. A scope of each own would part them: none could

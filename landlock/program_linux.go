@@ -12,8 +12,18 @@ import (
 // rulesetAttr is struct landlock_ruleset_attr. A kernel that knows fewer fields
 // takes the size as long as what it does not know is zero.
 type rulesetAttr struct {
-	fs, _, scoped uint64 // the second is for network rights
+	fs, net, scoped uint64
 }
+
+// LANDLOCK_ACCESS_NET_ rights, and struct landlock_net_port_attr.
+const (
+	bindTCP = 1 << iota
+	connectTCP
+)
+
+const ruleNetPort = 2 // LANDLOCK_RULE_NET_PORT
+
+type portAttr struct{ access, port uint64 }
 
 // Append appends the calls that build the ruleset, of which the result is the
 // descriptor. Paths are resolved below root, a descriptor of the sandbox's root
@@ -29,8 +39,17 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 		scope = 0
 	}
 	ruleset, fd := p.NewReg(), p.NewReg()
-	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET,
-		sys.Ptr(p, &rulesetAttr{fs: uint64(access), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
+	attr := &rulesetAttr{fs: uint64(access), scoped: uint64(scope)}
+	if r.DenyTCP && HandledTCP(abi) {
+		attr.net = bindTCP | connectTCP
+	}
+	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET, sys.Ptr(p, attr), sys.Imm(24), sys.Imm(0))
+	for _, port := range r.ConnectTCP {
+		if attr.net != 0 {
+			p.Call(0, sys.Step{Name: "landlock_add_rule", Path: "tcp"}, unix.SYS_LANDLOCK_ADD_RULE,
+				ruleset.Value(), sys.Imm(ruleNetPort), sys.Ptr(p, &portAttr{connectTCP, uint64(port)}), sys.Imm(0))
+		}
+	}
 	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_IN_ROOT})
 	for i := range r.Rules {
 		rule := &r.Rules[i]

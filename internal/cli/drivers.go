@@ -9,6 +9,7 @@ import (
 	"github.com/sbxrun/sbxrun/containeruse"
 	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/landlocked"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -18,7 +19,7 @@ import (
 // drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func drivers(f *facts) []driver.Driver {
-	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, bwrap.Driver{}, docker.Driver{}, docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
+	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{}, docker.Driver{}, docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
 }
 
 // fit sets a driver up for one run: what compiles a filter that is not built in,
@@ -47,6 +48,9 @@ func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Dr
 		if isTerminal(os.Stderr) && !say.quiet {
 			d.Progress = os.Stderr
 		}
+		return d
+	case landlocked.Driver:
+		d.SeccompCompiler, d.CacheDir = compiler, cache
 		return d
 	case bwrap.Driver:
 		d.SeccompCompiler, d.CacheDir = compiler, cache

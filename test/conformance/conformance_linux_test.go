@@ -22,6 +22,7 @@ import (
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/landlocked"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -48,6 +49,7 @@ type subject struct {
 func subjects() []subject {
 	return []subject{
 		{name: "native", driver: native.Driver{}},
+		{name: "landlock", driver: landlocked.Driver{}},
 		{name: "bwrap", driver: bwrap.Driver{}},
 		{name: "host", driver: &host.Driver{Home: os.TempDir(), Sweep: true}},
 	}

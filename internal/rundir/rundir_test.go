@@ -1,0 +1,65 @@
+package rundir
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestDir(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), "p")
+	d, err := Make(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a run that is alive has is not removed, however old.
+	old := time.Now().Add(-time.Hour)
+	os.Chtimes(d.Path, old, old)
+	dead := filepath.Join(parent, prefix+"dead")
+	if err := os.MkdirAll(dead+"/a/b", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	os.Chmod(dead+"/a", 0)
+	other := filepath.Join(parent, "other")
+	os.Mkdir(other, 0o755)
+	os.Chtimes(other, old, old)
+	if n := Prune(parent, time.Minute); n != 0 {
+		t.Errorf("%d removed that are a moment old", n)
+	}
+	os.Chtimes(dead, old, old)
+	if n := Prune(parent, time.Minute); n != 1 {
+		t.Errorf("%d removed, want 1", n)
+	}
+	if _, err := os.Stat(d.Path); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
+	}
+	if err := os.MkdirAll(d.Path+"/x/y", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	os.Chmod(d.Path+"/x", 0)
+	if err := d.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(d.Path); err == nil {
+		t.Error("still there")
+	}
+}
+
+// TestNotOurs: a directory that others can write to is not trusted.
+func TestNotOurs(t *testing.T) {
+	dir := t.TempDir()
+	open := filepath.Join(dir, "open")
+	os.Mkdir(open, 0o755)
+	os.Chmod(open, 0o777)
+	os.Symlink(open, dir+"/link")
+	for _, p := range []string{open, dir + "/link"} {
+		if d, err := Make(p); err == nil {
+			d.Remove()
+			t.Errorf("%s is taken", p)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package landlocked
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/rundir"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
+	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/landlock"
+	"github.com/sbxrun/sbxrun/namespaces"
+	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/seccomp"
+)
+
+// Available finds out which Landlock the kernel has, and whether a process's
+// children can be listed.
+func (Driver) Available(context.Context) error {
+	switch abi := sys.LandlockABI(); {
+	case abi == 0:
+		return &driver.UnavailableError{What: "driver " + Name, Cause: "this kernel has no Landlock, or it is not enabled", Fix: "boot with lsm=landlock,… (Linux 6.2 or later)"}
+	case abi < MinABI:
+		return &driver.UnavailableError{What: "driver " + Name, Cause: "this kernel's Landlock (ABI " + strconv.Itoa(abi) + ") cannot keep files from being truncated", Fix: "run on Linux 6.2 or later"}
+	}
+	if _, err := os.ReadFile("/proc/thread-self/children"); err != nil {
+		return &driver.UnavailableError{What: "driver " + Name, Cause: "a process's children cannot be listed", Err: err, Fix: "mount /proc, on a kernel with CONFIG_PROC_CHILDREN"}
+	}
+	return nil
+}
+
+// Check lowers the policy against the host's files.
+func (Driver) Check(p *policy.Policy) error {
+	if err := check(p); err != nil {
+		return err
+	}
+	_, err := Rules(p, native.HostFS{}, "")
+	return err
+}
+
+// Start restricts a process and starts the policy's command in it.
+func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+	if err := check(p); err != nil {
+		return nil, err
+	}
+	if err := d.Available(ctx); err != nil {
+		return nil, err
+	}
+	filters, err := d.filters(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	parent := d.RunDir
+	if parent == "" {
+		parent = rundir.Parent(os.Geteuid())
+	}
+	dir, err := rundir.Make(parent)
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	fail := func(err error) (driver.Process, error) {
+		dir.Remove()
+		return nil, err
+	}
+	for _, name := range []string{"/home", "/tmp"} {
+		if err := os.Mkdir(dir.Path+name, 0o700); err != nil {
+			return fail(&driver.SetupError{Driver: Name, Err: err})
+		}
+	}
+	rules, err := Rules(p, native.HostFS{}, dir.Path)
+	if err != nil {
+		return fail(err)
+	}
+	abi := sys.LandlockABI()
+	handled, _ := landlock.Handled(abi)
+	var keep []int
+	for _, f := range append([]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}, stdio.Extra...) {
+		if f == nil {
+			continue
+		}
+		if a := reopened(int(f.Fd())); a != 0 {
+			rules.FDs = append(rules.FDs, landlock.FDRule{FD: int(f.Fd()), Access: a & handled})
+			keep = append(keep, int(f.Fd()))
+		}
+	}
+	env := environment(p, dir.Path)
+	var ruleset sys.Reg
+	return supervisor.Start(ctx, &supervisor.Config{
+		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
+		Paths: supervisor.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: p.OCI.Process.Cwd,
+		Stdio: stdio, Terminal: p.OCI.Process.Terminal, Rlimits: true, Hold: keep,
+		Init: func(init *sys.Program) {
+			root := init.NewReg()
+			init.Call(root, sys.Step{Name: "openat", Path: "/"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
+			ruleset = landlock.Append(init, root, abi, rules)
+		},
+		Restrict: func(cmd *sys.Program) {
+			if canDrop() {
+				namespaces.AppendDropCapabilities(cmd)
+			} else {
+				// EINVAL: before Linux 4.3.
+				cmd.Call(0, sys.Step{Name: "prctl", Path: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0)).Allow(unix.EINVAL)
+				namespaces.AppendClearCapabilities(cmd)
+			}
+			cmd.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+			landlock.AppendRestrict(cmd, ruleset)
+		},
+		Last: func(cmd *sys.Program) {
+			for _, f := range filters {
+				//	int seccomp(SECCOMP_SET_MODE_FILTER, unsigned int flags, struct sock_fprog *prog);
+				cmd.Call(0, sys.Step{Name: "seccomp", Path: "filter"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(f.Flags), cmd.Fprog(f.Filter))
+			}
+		},
+		Clean:   func() { dir.Remove() },
+		Explain: explain,
+	})
+}
+
+// filters are the system call filters of a run, in the order in which they are
+// installed: the policy's own comes last, because it denies seccomp(2).
+func (d Driver) filters(ctx context.Context, p *policy.Policy) ([]seccomp.Program, error) {
+	var out []seccomp.Program
+	if p.Egress.Mode != policy.EgressHost {
+		f, err := seccomp.NoSockets()
+		if err != nil {
+			return nil, &driver.SetupError{Driver: Name, Err: err}
+		}
+		out = append(out, f)
+	}
+	var f seccomp.Program
+	var err error
+	fix := ""
+	switch {
+	case p.Seccomp != "":
+		f, err = seccomp.Builtin(p.Seccomp)
+	case p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil:
+		if f, err = seccomp.Custom(ctx, p.OCI.Linux.Seccomp, d.CacheDir, d.SeccompCompiler); errors.Is(err, seccomp.ErrNoCompiler) {
+			fix = "a seccomp profile of your own needs sbxrun-seccomp beside sbxrun: make build"
+		}
+	default:
+		return out, nil
+	}
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err, Fix: fix}
+	}
+	return append(out, f), nil
+}
+
+// canDrop reports whether this process may empty its bounding set.
+func canDrop() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&hdr, &data[0]) != nil {
+		return false
+	}
+	return data[0].Effective&(1<<unix.CAP_SETPCAP) != 0
+}
+
+// reopened are the rights by which /dev/stdout and its like may be opened again:
+// what the descriptor is open for already. It is 0 for what is no file.
+func reopened(fd int) landlock.Access {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return 0
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG, unix.S_IFCHR, unix.S_IFBLK:
+	default:
+		return 0
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return 0
+	}
+	a := landlock.IoctlDev
+	if m := flags & unix.O_ACCMODE; m != unix.O_WRONLY {
+		a |= landlock.ReadFile
+	}
+	if m := flags & unix.O_ACCMODE; m != unix.O_RDONLY {
+		a |= landlock.WriteFile | landlock.Truncate
+	}
+	return a
+}
+
+// explain says what to do about a step that failed.
+func explain(e *reexec.StepError) error {
+	switch {
+	case e.Step == "landlock_create_ruleset" || e.Step == "landlock_restrict_self":
+		return &driver.UnavailableError{What: "layer landlock", Cause: "the kernel refused the rules", Err: e, Fix: "run outside of a container that filters Landlock's calls"}
+	case e.Step == "seccomp":
+		return &driver.UnavailableError{What: "layer seccomp", Cause: "the kernel refused the system call filter", Err: e, Fix: "run on a kernel with CONFIG_SECCOMP_FILTER"}
+	case e.Step == "openat2" && e.Errno == syscall.ELOOP:
+		return &driver.SetupError{Driver: Name, Err: e, Fix: "a part of this path became a symbolic link while the command was set up; if that was you, run again"}
+	case e.Step == "join":
+		return &driver.UnavailableError{What: "layer cgroup", Cause: "the command could not be put into its cgroup", Err: e, Fix: "go without it: --allow-degraded cgroup"}
+	}
+	return nil
+}

@@ -71,8 +71,8 @@ lint: $(STATICCHECK) ## gofmt, vet, staticcheck, and that generated files are cu
 	$(GO) vet $(PACKAGES)
 	GOOS=darwin $(GO) vet $$(GOOS=darwin $(GO) list $(PACKAGES) | grep -v -e /cmd/sbxrun-seccomp -e /seccomp/compile -e /seccomp/internal)
 	$(STATICCHECK) $(PACKAGES)
-	@before=$$(git diff -- profiles seccomp docs | cksum); $(MAKE) --no-print-directory generate >/dev/null; \
-		if [ "$$before" != "$$(git diff -- profiles seccomp docs | cksum)" ]; then echo "make generate changes:"; git status --short -- profiles seccomp docs; exit 1; fi
+	@before=$$(git diff -- profiles seccomp docs README.md | cksum); $(MAKE) --no-print-directory generate >/dev/null; \
+		if [ "$$before" != "$$(git diff -- profiles seccomp docs README.md | cksum)" ]; then echo "make generate changes:"; git status --short -- profiles seccomp docs README.md; exit 1; fi
 
 $(STATICCHECK): tools/go.mod
 	cd tools && $(GO) build -o $@ honnef.co/go/tools/cmd/staticcheck

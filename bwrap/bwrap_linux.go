@@ -304,8 +304,9 @@ func (s *status) terminate() error {
 // ended tells bubblewrap's own failures from the command's.
 func (s *status) ended(st *driver.Status, err error, command string) (*driver.Status, error) {
 	<-s.done
-	if err != nil || s.get().Exit != nil || st.Signal != 0 {
-		// A signal: bubblewrap was killed with all the rest.
+	if err != nil || s.get().Exit != nil || st.Signal != 0 || st.ExitCode > driver.ExitSignalBase {
+		// A signal: bubblewrap was killed with all the rest, or what was to
+		// become the command was, before it did.
 		return st, err
 	}
 	if s.get().Pid != 0 && st.OOMKilled {

@@ -278,7 +278,6 @@ var Features = []Feature{
 	})},
 	{Name: "files.root", What: "the whole host, shown read-only",
 		Uses: files(func(r *policy.FileRule) bool { return r.Path == "/" && r.Access != policy.Hide })},
-	{Name: "files.attributes", What: "what is not writable keeps its modes, owners and times"},
 	{Name: "synthetic", What: "files that exist only inside (/etc/passwd)", Fields: []string{"Synthetic"},
 		Uses: func(p *policy.Policy) (rules []string) {
 			for i := range p.Synthetic {

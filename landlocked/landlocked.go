@@ -74,9 +74,9 @@ func (Driver) Describe() driver.Description {
 		Auto:    true,
 		Claims: driver.Claims{
 			"process": yes, "terminal": yes,
-			"user":       partly("the command keeps the caller's id, without capabilities"),
-			"hostname":   partly("the host's name is seen"),
-			"files.read": yes, "files.attributes": no("what the caller owns can be given other modes, owners and times: Landlock has no right for that"),
+			"user":            partly("the command keeps the caller's id, without capabilities; what that owns can be given other modes, owners and times"),
+			"hostname":        partly("the host's name is seen"),
+			"files.read":      yes,
 			"files.write":     yes,
 			"files.noexec":    yes,
 			"files.hide":      no("Landlock cannot take back below a path what it grants above it"),

@@ -61,7 +61,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if parent == "" {
 		parent = rundir.Parent(os.Geteuid())
 	}
-	dir, err := rundir.Make(parent)
+	dir, err := rundir.Make(parent, nil)
 	if err != nil {
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}

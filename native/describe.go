@@ -13,7 +13,7 @@ func (Driver) Describe() driver.Description {
 		Claims: driver.Claims{
 			"process": yes, "terminal": yes, "user": yes, "hostname": yes,
 			"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
-			"files.attributes": yes, "synthetic": yes, "scratch": yes,
+			"synthetic": yes, "scratch": yes,
 			"mounts.private": yes, "mounts.sized": yes, "mounts.noexec": yes, "mounts.bind": yes, "mounts.system": yes,
 			"mounts.other": {Note: "only proc, devpts, tmpfs, mqueue and binds"},
 			"masked":       yes, "devices": yes,

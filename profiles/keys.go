@@ -107,7 +107,7 @@ var keys = [numKeys]keyInfo{
 	keyProfile:     {name: "profile", env: "PROFILE", doc: "The profile to use when no flag names one. Configuration files only."},
 	keyExtends:     {name: "extends", doc: "The profile that this one changes, by name or file; strict if not said. Profile files only."},
 	keyIsolation:   {name: "isolation", kind: kindEnum, order: orderEnum, enum: []string{"none", "full"}, doc: "none is a bare process of the host: nothing is isolated."},
-	keyDriver:      {name: "driver", env: "DRIVER", doc: "What enforces the policy: native, landlock, bwrap, gvisor, docker, container-use, seatbelt or host."},
+	keyDriver:      {name: "driver", env: "DRIVER", doc: "What enforces the policy: native, landlock, bwrap, gvisor, runc, crun, docker, container-use, seatbelt or host."},
 	keyFallback:    {name: "fallback", kind: kindList, order: orderFewer, env: "FALLBACK", doc: "Drivers to try, in order, when the first cannot run here."},
 	keyImage:       {name: "image", doc: "Container image, for drivers that use one."},
 	keyVerify:      {name: "verify", kind: kindBool, order: orderTrue, env: "VERIFY", doc: "Prove with canaries, once per host, that what is denied is denied."},

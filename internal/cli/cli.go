@@ -13,7 +13,7 @@
 // --json, --dry-run or a subcommand: stdout belongs to the command that runs.
 package cli
 
-//go:generate go run ./man ../../docs/man
+//go:generate go run ./man ../..
 
 import (
 	"os"

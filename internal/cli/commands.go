@@ -6,12 +6,14 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -197,44 +199,116 @@ func newDriver() *cobra.Command {
 	}
 	o := &options{}
 	list := plain(&cobra.Command{
-		Use:   "list [flags]",
-		Short: "List the drivers, and whether each works here",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Use:   "list [flags] [DRIVER]",
+		Short: "List the drivers, whether each works here, and what it can enforce",
+		Long: `List the drivers, whether each works on this host, and the version of the program
+that it is made of. With the name of one, list what that can and cannot enforce of
+a policy. A policy that asks for something with "no" is refused, and the message
+names it. --json has all of it.`,
+		Args: maxArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
 			f, err := gatherFacts()
 			if err != nil {
 				return err
 			}
-			type entry struct {
-				Name      string `json:"name"`
-				Sandboxed bool   `json:"sandboxed"`
-				Available bool   `json:"available"`
-				Error     string `json:"error,omitempty"`
-				Hint      string `json:"hint,omitempty"`
+			if len(args) == 1 && !o.json {
+				return printClaims(f, args[0])
 			}
-			entries := []entry{}
+			entries := []driverEntry{}
 			rows := [][]string{{"DRIVER", "ISOLATES", "AVAILABLE", ""}}
 			for _, d := range drivers(f) {
-				e := entry{Name: d.Name(), Sandboxed: d.Sandboxed(), Available: true}
-				if err := d.Available(context.Background()); err != nil {
-					e.Available, e.Error, e.Hint = false, err.Error(), driver.HintOf(err)
+				if len(args) == 1 && d.Name() != args[0] {
+					continue
 				}
+				e := entryOf(d)
 				entries = append(entries, e)
 				text := e.Error
-				if e.Hint != "" {
+				switch {
+				case e.Hint != "":
 					text += " (" + e.Hint + ")"
+				case e.Available && e.Version != "":
+					text = e.Version
 				}
 				rows = append(rows, []string{e.Name, yesNo(e.Sandboxed), yesNo(e.Available), text})
+			}
+			if len(entries) == 0 {
+				return noDriver(f, args[0])
 			}
 			if o.json {
 				return printJSON(entries)
 			}
 			return printTable(os.Stdout, rows)
 		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			for _, d := range drivers(&facts{}) {
+				names = append(names, d.Name())
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 	}, o)
 	list.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.AddCommand(list)
 	return c
+}
+
+// driverEntry is what "driver list --json" says of a driver.
+type driverEntry struct {
+	Name      string        `json:"name"`
+	Summary   string        `json:"summary,omitempty"`
+	Sandboxed bool          `json:"sandboxed"`
+	Auto      bool          `json:"auto"` // --driver auto may choose it
+	Available bool          `json:"available"`
+	Version   string        `json:"version,omitempty"` // of the program that it is made of
+	Error     string        `json:"error,omitempty"`
+	Hint      string        `json:"hint,omitempty"`
+	Layers    policy.Layers `json:"layers"` // that it can give
+	Claims    driver.Claims `json:"features"`
+}
+
+func entryOf(d driver.Driver) driverEntry {
+	e := driverEntry{Name: d.Name(), Sandboxed: d.Sandboxed(), Available: true}
+	if x, ok := d.(driver.Describer); ok {
+		about := x.Describe()
+		e.Summary, e.Auto, e.Claims, e.Layers = about.Summary, about.Auto, about.Claims, about.Claims.Layers()
+	}
+	if x, ok := d.(driver.Versioner); ok {
+		e.Version = x.Version()
+	}
+	if err := d.Available(context.Background()); err != nil {
+		e.Available, e.Error, e.Hint = false, err.Error(), driver.HintOf(err)
+	}
+	return e
+}
+
+func noDriver(f *facts, name string) error {
+	var names []string
+	for _, d := range drivers(f) {
+		names = append(names, d.Name())
+	}
+	return &usageError{"there is no driver " + strconv.Quote(name), "there are " + strings.Join(names, ", ")}
+}
+
+// printClaims prints what one driver can enforce.
+func printClaims(f *facts, name string) error {
+	for _, d := range drivers(f) {
+		x, ok := d.(driver.Describer)
+		if d.Name() != name || !ok {
+			continue
+		}
+		claims := x.Describe().Claims
+		rows := [][]string{{"FEATURE", "ENFORCED", "WHAT"}}
+		for i := range driver.Features {
+			feature := &driver.Features[i]
+			text := feature.What
+			if note := claims[feature.Name].Note; note != "" {
+				text += ": " + note
+			}
+			rows = append(rows, []string{feature.Name, claims[feature.Name].Support.String(), text})
+		}
+		return printTable(os.Stdout, rows)
+	}
+	return noDriver(f, name)
 }
 
 // version is set by the linker in releases: -X …/internal/cli.version=v1.2.3.

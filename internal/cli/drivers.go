@@ -9,6 +9,7 @@ import (
 	"github.com/sbxrun/sbxrun/containeruse"
 	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/gvisor"
 	"github.com/sbxrun/sbxrun/landlocked"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
@@ -19,8 +20,12 @@ import (
 // drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func drivers(f *facts) []driver.Driver {
-	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{}, docker.Driver{}, docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
+	return []driver.Driver{native.Driver{}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{},
+		gvisor.Driver{}, gvisor.Driver{Runtime: "runc"}, gvisor.Driver{Runtime: "crun"}, docker.Driver{}, docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
 }
+
+// Drivers returns all that this build has, for who documents them.
+func Drivers() []driver.Driver { return drivers(&facts{}) }
 
 // fit sets a driver up for one run: what compiles a filter that is not built in,
 // and for the native driver the caller's own proxy, and that it reads no counts

@@ -35,8 +35,9 @@ func Parent(uid int) string {
 }
 
 // Make makes a directory below parent, which is made too and must belong to the
-// caller alone. It first removes what killed runs left there.
-func Make(parent string) (*Dir, error) {
+// caller alone. It first removes what killed runs left there; undo, which may be
+// nil, is called with each such directory before.
+func Make(parent string, undo func(dir string)) (*Dir, error) {
 	if err := os.Mkdir(parent, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
@@ -48,7 +49,7 @@ func Make(parent string) (*Dir, error) {
 	if !ok || !fi.IsDir() || int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s is not a directory of this user's alone", parent)
 	}
-	Prune(parent, minAge)
+	Prune(parent, minAge, undo)
 	path, err := os.MkdirTemp(parent, prefix)
 	if err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (d *Dir) Remove() error {
 
 // Prune removes the directories below parent whose makers are gone, if they are
 // older than age. It returns how many it removed.
-func Prune(parent string, age time.Duration) int {
+func Prune(parent string, age time.Duration, undo func(dir string)) int {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return 0
@@ -89,8 +90,13 @@ func Prune(parent string, age time.Duration) int {
 		if err != nil {
 			continue
 		}
-		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil && removeAll(path) == nil {
-			removed++
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			if undo != nil {
+				undo(path)
+			}
+			if removeAll(path) == nil {
+				removed++
+			}
 		}
 		lock.Close()
 	}

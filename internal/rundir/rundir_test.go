@@ -9,7 +9,7 @@ import (
 
 func TestDir(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "p")
-	d, err := Make(parent)
+	d, err := Make(parent, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,11 +24,11 @@ func TestDir(t *testing.T) {
 	other := filepath.Join(parent, "other")
 	os.Mkdir(other, 0o755)
 	os.Chtimes(other, old, old)
-	if n := Prune(parent, time.Minute); n != 0 {
+	if n := Prune(parent, time.Minute, nil); n != 0 {
 		t.Errorf("%d removed that are a moment old", n)
 	}
 	os.Chtimes(dead, old, old)
-	if n := Prune(parent, time.Minute); n != 1 {
+	if n := Prune(parent, time.Minute, nil); n != 1 {
 		t.Errorf("%d removed, want 1", n)
 	}
 	if _, err := os.Stat(d.Path); err != nil {
@@ -57,7 +57,7 @@ func TestNotOurs(t *testing.T) {
 	os.Chmod(open, 0o777)
 	os.Symlink(open, dir+"/link")
 	for _, p := range []string{open, dir + "/link"} {
-		if d, err := Make(p); err == nil {
+		if d, err := Make(p, nil); err == nil {
 			d.Remove()
 			t.Errorf("%s is taken", p)
 		}

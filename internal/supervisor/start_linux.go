@@ -67,6 +67,13 @@ type Config struct {
 	Signal    func(stage int, sig syscall.Signal) error
 	Terminate func(stage int) error
 
+	// Nested is the name of a directory that the program makes within the cgroup,
+	// "" for none. Gone is called when every process is gone and before the
+	// cgroup is removed, to add to what it counted, and to remove what the
+	// program left in it; nil for nothing.
+	Nested string
+	Gone   func(*driver.Status)
+
 	// Ended makes the status of what the program's exit means. It may replace
 	// the error. Nil leaves both as they are.
 	Ended func(*driver.Status, error) (*driver.Status, error)
@@ -311,6 +318,9 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
 			cfg.Keep = append(cfg.Keep, slot.ParentFD)
+			if s.Nested != "" {
+				cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name + "/" + s.Nested})
+			}
 			cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
 			if slot.V2 {
 				cfg.Cgroup = start.NewReg()
@@ -475,9 +485,14 @@ func (p *process) Wait() (*driver.Status, error) {
 				OOMKills:    st.OOMKills, PidsDenied: st.PidsDenied,
 			}
 		}
+		if p.Gone != nil {
+			p.Gone(status)
+		}
 		removed = p.group.Remove() == nil
 		p.group.Close()
 		p.group = nil
+	} else if p.Gone != nil {
+		p.Gone(status)
 	}
 	p.child.Close(removed)
 	if p.pty != nil {

@@ -1,27 +1,36 @@
-// Command man writes the manual pages from the tree of commands that sbxrun
-// runs. It is a program of its own so that sbxrun does not link what formats
-// them.
+// Command man writes what documents sbxrun and is made of the program itself: the
+// manual pages from its tree of commands, and the tables of drivers, in
+// docs/drivers.md and README.md, from what the drivers say of themselves. It is a
+// program of its own so that sbxrun does not link what formats them.
 //
-//	man DIR
+//	man ROOT
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
 )
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: man DIR")
+		fmt.Fprintln(os.Stderr, "usage: man ROOT")
 		os.Exit(2)
 	}
-	if err := write(os.Args[1]); err != nil {
+	root := os.Args[1]
+	err := errors.Join(write(filepath.Join(root, "docs", "man")),
+		insert(filepath.Join(root, "docs", "drivers.md"), features()),
+		insert(filepath.Join(root, "README.md"), summary()))
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "man:", err)
 		os.Exit(1)
 	}
@@ -50,3 +59,90 @@ func plain(c *cobra.Command) {
 		plain(sub)
 	}
 }
+
+// What is generated stands between these lines.
+const (
+	begin = "<!-- generated from what the drivers say of themselves: make generate -->\n"
+	end   = "<!-- end -->\n"
+)
+
+// insert replaces what stands between the marks in a file.
+func insert(file, text string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	head, rest, ok := strings.Cut(string(b), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s: no lines %q and %q", file, begin, end)
+	}
+	return os.WriteFile(file, []byte(head+begin+text+end+tail), 0o644)
+}
+
+// summary is a table with a line for each driver.
+func summary() string {
+	var b strings.Builder
+	b.WriteString("| driver | what it is | layers |\n|---|---|---|\n")
+	for _, d := range cli.Drivers() {
+		x, ok := d.(driver.Describer)
+		if !ok {
+			continue
+		}
+		about := x.Describe()
+		layers := strings.Join(about.Claims.Layers().Names(), ", ")
+		if layers == "" {
+			layers = "none"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name(), cell(about.Summary), layers)
+	}
+	return b.String()
+}
+
+// features is a table of what a policy can ask for and each driver has, and then
+// what each driver adds to its yes or no.
+func features() string {
+	var b strings.Builder
+	names, claims := []string{}, []driver.Claims{}
+	for _, d := range cli.Drivers() {
+		if x, ok := d.(driver.Describer); ok {
+			names, claims = append(names, d.Name()), append(claims, x.Describe().Claims)
+		}
+	}
+	b.WriteString("| | " + strings.Join(names, " | ") + " |\n|---" + strings.Repeat("|---", len(names)) + "|\n")
+	for _, f := range driver.Features {
+		fmt.Fprintf(&b, "| %s (`%s`) |", cell(f.What), f.Name)
+		for _, c := range claims {
+			text := c[f.Name].Support.String()
+			if text == "no" {
+				text = "–"
+			}
+			b.WriteString(" " + text + " |")
+		}
+		b.WriteString("\n")
+	}
+	for i, c := range claims {
+		fmt.Fprintf(&b, "\n### %s\n\n", names[i])
+		same := map[string][]string{} // features by note, in order
+		var order []string
+		for _, f := range driver.Features {
+			if n := c[f.Name].Note; n != "" {
+				if same[n] == nil {
+					order = append(order, n)
+				}
+				same[n] = append(same[n], "`"+f.Name+"` "+c[f.Name].Support.String())
+			}
+		}
+		for _, n := range order {
+			list := strings.Join(same[n], ", ")
+			if len(same[n]) > 12 {
+				list = "all that is not said otherwise: no"
+			}
+			fmt.Fprintf(&b, "- %s: %s\n", list, n)
+		}
+	}
+	return b.String()
+}
+
+// cell is text in a table.
+func cell(s string) string { return strings.ReplaceAll(s, "|", "\\|") }

@@ -88,9 +88,9 @@ func cases() []scenario {
 		{name: "exit 255", script: "exit 255", want: expect{code: 255}},
 		{name: "exit 137", about: "result.signal", script: "exit 137", want: expect{code: 137}},
 		{name: "SIGKILL", about: "result.signal", script: "kill -KILL $$", want: expect{code: 137, reason: driver.ReasonSignal, signal: "SIGKILL"}},
-		{name: "SIGTERM", about: "result.signal", script: "kill -TERM $$", want: expect{code: 143, reason: driver.ReasonSignal, signal: "SIGTERM"}},
+		{name: "SIGTERM", about: "process result.signal", script: "kill -TERM $$", want: expect{code: 143, reason: driver.ReasonSignal, signal: "SIGTERM"}},
 		{name: "SIGSEGV", about: "result.signal", script: "kill -SEGV $$", want: expect{code: 139, reason: driver.ReasonSignal, signal: "SIGSEGV"}},
-		{name: "code of a signal", script: "kill -ABRT $$", want: expect{code: 134, reason: "*"}},
+		{name: "code of a signal", about: "process", script: "kill -ABRT $$", want: expect{code: 134, reason: "*"}},
 		{name: "not found", args: []string{"nonesuch-command"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not found by path", args: []string{"./nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not executable", args: []string{"./plain"}, setup: func(w *world) error { return os.WriteFile(w.ws+"/plain", []byte("x\n"), 0o644) }, want: expect{code: 126, reason: driver.ReasonSetup}},
@@ -134,7 +134,7 @@ func cases() []scenario {
 				}
 				return ""
 			}}},
-		{name: "descriptors", script: "ls /proc/self/fd | sort -n | tr '\\n' ' '", want: expect{stdout: "0 1 2 3 "}},
+		{name: "descriptors", script: "cd /proc/self/fd && echo *", want: expect{stdout: "0 1 2 3\n"}},
 		{name: "terminal", about: "terminal", request: func(_ *world, r *profiles.Request) { r.Terminal = true },
 			change: func(_ *world, p *policy.Policy) { p.OCI.Process.ConsoleSize = &specs.Box{Width: 91, Height: 17} },
 			script: "test -t 0 && test -t 1 && test -t 2 && stty size && : < /dev/tty", want: expect{stdout: "17 91\n"}},
@@ -144,7 +144,7 @@ func cases() []scenario {
 		{name: "read-only path, written", about: "files.read", request: func(w *world, r *profiles.Request) { r.ReadOnly = []string{w.outside} },
 			script: "echo x > ../outside/canary; echo $?; touch ../outside/new; echo $?; rm -f ../outside/canary; echo $?", want: expect{stdout: "2\n1\n1\n", check: func(w *world, _ *driver.Result) string { return absent(w.outside+"/new")(w, nil) }}},
 		{name: "a file that is not shown", about: "files.read", script: "cat ../outside/canary", want: expect{code: 1}},
-		{name: "a read-only file", about: "files.read", request: func(w *world, r *profiles.Request) { r.ReadOnly = []string{w.outside + "/canary"} }, script: "cat ../outside/canary; ls ../outside; echo x >> ../outside/canary", want: expect{code: 2, stdout: "*", check: func(_ *world, r *driver.Result) string {
+		{name: "a read-only file", about: "files.read", request: func(w *world, r *profiles.Request) { r.ReadOnly = []string{w.outside + "/canary"} }, script: "cat ../outside/canary; echo ../outside/*; echo x >> ../outside/canary", want: expect{code: 2, stdout: "*", check: func(_ *world, r *driver.Result) string {
 			if !strings.HasPrefix(r.Stdout, "canary\n") {
 				return "not read"
 			}
@@ -169,7 +169,7 @@ func cases() []scenario {
 		{name: "hidden file", about: "files.hide", setup: func(w *world) error { return w.write("ws/.env", "secret\n") }, request: func(w *world, r *profiles.Request) { r.Hide = []string{w.ws + "/.env"} },
 			script: "cat .env; cat file", want: expect{stdout: "in the workspace\n", check: on("ws/.env", "secret\n")}},
 		{name: "hidden directory", about: "files.hide", setup: func(w *world) error { return w.write("ws/s/key", "secret\n") }, request: func(w *world, r *profiles.Request) { r.Hide = []string{w.ws + "/s"} },
-			script: "cat s/key || ls s/* || cat file", want: expect{stdout: "in the workspace\n", check: on("ws/s/key", "secret\n")}},
+			script: "cat s/key || cat s/* || cat file", want: expect{stdout: "in the workspace\n", check: on("ws/s/key", "secret\n")}},
 		{name: "read-only below writable", about: "files.nested", setup: func(w *world) error { return w.write("ws/ro/f", "kept\n") }, request: func(w *world, r *profiles.Request) { r.ReadOnly = []string{w.ws + "/ro"} },
 			script: "cat ro/f; echo x > new; echo x > ro/f; echo x > ro/g", want: expect{code: 2, stdout: "kept\n", check: on("ws/ro/f", "kept\n")}},
 		{name: "no execution", about: "files.noexec", setup: func(w *world) error { return w.write("noexec/prog", "#!/bin/sh\necho ran\n") },
@@ -181,7 +181,7 @@ func cases() []scenario {
 		}, script: "cat /data/canary; echo x > /data/canary", want: expect{code: 2, stdout: "canary\n"}},
 		{name: "a link out of the workspace", about: "files.read", setup: func(w *world) error { return os.Symlink(w.outside+"/canary", w.ws+"/out") }, script: "cat out; echo x > out", want: expect{code: 2}},
 		{name: "a hard link from outside", about: "files.read", script: "ln ../outside/canary here", want: expect{code: 1}},
-		{name: "modes of what is not writable", about: "files.read files.attributes", request: func(w *world, r *profiles.Request) { r.ReadOnly = []string{w.outside} },
+		{name: "modes of what is not writable", about: "files.read user", request: func(w *world, r *profiles.Request) { r.ReadOnly = []string{w.outside} },
 			script: "chmod 777 ../outside/canary || touch -d 2001-01-01 ../outside/canary", want: expect{code: 1}},
 		{name: "the system, written", about: "files.read", script: "echo x > /usr/bin/sbxrun-test || echo x > /etc/sbxrun-test", want: expect{code: 2, check: absent("/usr/bin/sbxrun-test")}},
 		{name: "shadow", script: "cat /etc/shadow || cat /etc/shadow-", about: "files.read", want: expect{code: 1}},
@@ -191,9 +191,9 @@ func cases() []scenario {
 		}, script: "true", want: expect{code: 125, reason: driver.ReasonSetup}},
 
 		// Private storage, and what is made for the sandbox.
-		{name: "private /tmp", about: "mounts.private layer.mount", script: "ls -A /tmp | grep -v ^sbxrun-conformance-; echo x > /tmp/" + word(1) + " && cat /tmp/" + word(1), want: expect{stdout: "x\n", check: absent("/tmp/" + word(1))}},
+		{name: "private /tmp", about: "mounts.private layer.mount", script: "for f in /tmp/*; do case $f in */sbxrun-conformance-*|*\\*) ;; *) echo $f;; esac; done; echo x > /tmp/" + word(1) + " && cat /tmp/" + word(1), want: expect{stdout: "x\n", check: absent("/tmp/" + word(1))}},
 		{name: "temporary files", about: "mounts.private", script: "f=$(mktemp) && echo x > $f && cat $f && rm $f", want: expect{stdout: "x\n"}},
-		{name: "private home", about: "mounts.private layer.mount", script: "echo $HOME; echo x > ~/f && cat ~/f; ls -A ~", want: expect{stdout: "/home/sandbox\nx\nf\n"}},
+		{name: "private home", about: "mounts.private layer.mount", script: "echo $HOME; echo x > ~/f && cat ~/f; cd; echo *", want: expect{stdout: "/home/sandbox\nx\nf\n"}},
 		{name: "a home to write to", about: "mounts.private", script: "cd && echo x > f && cat f", want: expect{stdout: "x\n"}},
 		{name: "a directory with a size", about: "mounts.sized", request: func(_ *world, r *profiles.Request) { r.Tmpfs = []profiles.Tmpfs{{Path: "/small", Size: 1 << 20}} },
 			script: "head -c 500000 /dev/zero > /small/a && head -c 2000000 /dev/zero > /small/b", want: expect{code: 1}},
@@ -206,9 +206,9 @@ func cases() []scenario {
 
 		// Who it is.
 		{name: "user id", about: "user", script: "id -u; id -g", want: expect{stdout: "1000\n1000\n"}},
-		{name: "no capabilities", about: "layer.user", script: "grep ^Cap /proc/self/status | tr -d '\\t' | tr '\\n' ' '", want: expect{stdout: "CapInh:0000000000000000 CapPrm:0000000000000000 CapEff:0000000000000000 CapBnd:0000000000000000 CapAmb:0000000000000000 "}},
-		{name: "no capability in effect", about: "layer.no_new_privs", script: "grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/self/status | tr -d '\\t' | tr '\\n' ' '", want: expect{stdout: "CapInh:0000000000000000 CapPrm:0000000000000000 CapEff:0000000000000000 CapAmb:0000000000000000 "}},
-		{name: "no new privileges", about: "layer.no_new_privs", script: "grep NoNewPrivs /proc/self/status | tr -d '\\t'", want: expect{stdout: "NoNewPrivs:1\n"}},
+		{name: "no capabilities", about: "layer.user", script: "grep ^Cap /proc/self/status | cut -d: -f2 | tr -d '0 \\t\\n'; echo end", want: expect{stdout: "end\n"}},
+		{name: "no capability in effect", about: "layer.no_new_privs", script: "grep -E '^Cap(Inh|Prm|Eff|Amb)' /proc/self/status | cut -d: -f2 | tr -d '0 \\t\\n'; echo end", want: expect{stdout: "end\n"}},
+		{name: "no new privileges", about: "layer.no_new_privs", args: []string{"/usr/bin/python3", "-c", "import ctypes; print(ctypes.CDLL(None).prctl(39, 0, 0, 0, 0))"}, want: expect{stdout: "1\n"}},
 		{name: "a filter", about: "layer.seccomp", script: "grep Seccomp: /proc/self/status | tr -d '\\t'", want: expect{stdout: "Seccomp:2\n"}},
 		{name: "calls that are denied", about: "layer.seccomp", args: []string{"/usr/bin/python3", "-c", `
 import ctypes, os
@@ -240,9 +240,9 @@ else:
 		}}},
 		{name: "signalling the host", about: "layer.pid", script: "kill -0 " + strconv.Itoa(os.Getpid()), want: expect{code: 1}},
 		{name: "host name", about: "hostname layer.uts", script: "uname -n", want: expect{stdout: "sandbox\n"}},
-		{name: "devices", about: "mounts.system layer.mount", script: "echo x > /dev/null; head -c 4 /dev/zero | od -An -tx1; ls /dev | grep -E '^(sd|vd|nvme|kvm|mem|fuse)' ", want: expect{code: 1, stdout: " 00 00 00 00\n"}},
+		{name: "devices", about: "mounts.system layer.mount", script: "echo x > /dev/null; head -c 4 /dev/zero | od -An -tx1; (cd /dev; echo *) | tr ' ' '\\n' | grep -E '^(sd|vd|nvme|kvm|mem)' ", want: expect{code: 1, stdout: " 00 00 00 00\n"}},
 		{name: "usable devices", script: "echo x > /dev/null && head -c 4 /dev/zero | od -An -tx1 && head -c 8 /dev/urandom | wc -c", want: expect{stdout: " 00 00 00 00\n8\n"}},
-		{name: "kernel settings", about: "masked", script: "cat /proc/sys/kernel/ostype >/dev/null && echo 1 > /proc/sys/kernel/domainname", want: expect{code: 2}},
+		{name: "kernel settings", about: "masked", script: "echo 1 > /proc/sys/kernel/domainname", want: expect{code: 2}},
 		{name: "kernel memory", about: "masked", script: "head -c 1 /proc/kcore | wc -c", want: expect{stdout: "0\n"}},
 
 		// Network.
@@ -288,7 +288,7 @@ print(a.recv(6).decode())
 				return ""
 			}}},
 		{name: "open files", about: "layer.rlimits", request: func(_ *world, r *profiles.Request) { r.OpenFiles = ptr(uint64(77)) }, script: "ulimit -n; ulimit -Hn", want: expect{stdout: "77\n77\n"}},
-		{name: "core files", about: "layer.rlimits", script: "kill -QUIT $$", want: expect{code: 131, reason: "*", check: func(w *world, _ *driver.Result) string {
+		{name: "core files", about: "process layer.rlimits", script: "kill -QUIT $$", want: expect{code: 131, reason: "*", check: func(w *world, _ *driver.Result) string {
 			if m, _ := filepath.Glob(w.ws + "/core*"); len(m) != 0 {
 				return "there is a core file"
 			}

@@ -22,7 +22,7 @@ func Acquire(*specs.LinuxResources) (Layout, error) { return Layout{}, errors.Er
 func Prepare(Layout, *specs.LinuxResources) (*Group, error) { return nil, errors.ErrUnsupported }
 
 // Prune reports that this system has no control groups.
-func Prune(Layout, time.Duration) ([]string, error) { return nil, errors.ErrUnsupported }
+func Prune(time.Duration) ([]string, error) { return nil, errors.ErrUnsupported }
 
 // Name is empty.
 func (*Group) Name() string { return "" }

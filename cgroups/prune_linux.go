@@ -3,7 +3,9 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,41 +15,51 @@ import (
 // being started: it has no processes yet.
 const minAge = time.Minute
 
-// Prune removes groups of runs that were never cleaned up: directories with a
-// group's name, made longer ago than olderThan (a minute at least), without
-// processes and without groups below them. It returns the paths of those that
-// it removed.
-func Prune(l Layout, olderThan time.Duration) ([]string, error) {
+// Prune removes groups of runs and sessions that were never cleaned up, wherever
+// in the hierarchies they are: directories with a group's name, made longer ago
+// than olderThan (a minute at least), without processes. Those of others, which
+// cannot be removed, are passed over. It returns the paths of those that it
+// removed.
+func Prune(olderThan time.Duration) ([]string, error) {
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("cgroups: %w", err)
+	}
 	limit := time.Now().Add(-max(olderThan, minAge))
 	var removed []string
 	var errs []error
-	for i := range l.Hierarchies {
-		for j := range l.Hierarchies[i].Dirs {
-			parent := l.Hierarchies[i].Dirs[j].Path + "/" + Parent
-			entries, err := os.ReadDir(parent)
-			if errors.Is(err, os.ErrNotExist) {
-				continue
+	for _, m := range ParseMounts(string(text)) {
+		filepath.WalkDir(m.Point, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return nil // not to be read, or gone meanwhile
 			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("cgroups: %w", err))
-				continue
+			made, ok := parseName(d.Name())
+			if !ok || filepath.Base(filepath.Dir(path)) != Parent {
+				return nil
 			}
-			for _, e := range entries {
-				made, ok := parseName(e.Name())
-				if !ok || made.After(limit) {
-					continue
-				}
-				path := parent + "/" + e.Name()
-				// EBUSY: it has processes, or groups below it.
-				switch err := unix.Rmdir(path); err {
-				case nil:
+			if made.Before(limit) {
+				if err := prune(path); err == nil {
 					removed = append(removed, path)
-				case unix.EBUSY, unix.ENOENT:
-				default:
+				} else if err != unix.EBUSY && err != unix.ENOENT && err != unix.EACCES && err != unix.EPERM {
 					errs = append(errs, fmt.Errorf("cgroups: rmdir %s: %w", path, err))
 				}
 			}
-		}
+			return fs.SkipDir
+		})
 	}
 	return removed, errors.Join(errs...)
+}
+
+// prune removes a group and those of a session's commands within it. EBUSY: it
+// has processes.
+func prune(path string) error {
+	err := unix.Rmdir(path)
+	if err != unix.EBUSY {
+		return err
+	}
+	below, _ := filepath.Glob(path + "/c[0-9]*")
+	for _, dir := range below {
+		unix.Rmdir(dir)
+	}
+	return unix.Rmdir(path)
 }

@@ -691,6 +691,13 @@ func newSessionRemove() *cobra.Command {
 	return c
 }
 
+// A pruner is a driver of which something can be left behind.
+type pruner interface {
+	// Prune removes what is left of runs whose supervisor was killed, and
+	// returns its names.
+	Prune(ctx context.Context) ([]string, error)
+}
+
 func newPrune() *cobra.Command {
 	o := &options{}
 	age := 24 * time.Hour
@@ -708,11 +715,34 @@ func newPrune() *cobra.Command {
 			for _, id := range gone {
 				fmt.Println("session " + id)
 			}
-			groups, gerr := pruneGroups(age)
+			errs := []error{err}
+			groups, err := cgroups.Prune(age)
+			if !errors.Is(err, errors.ErrUnsupported) {
+				errs = append(errs, err)
+			}
 			for _, g := range groups {
 				fmt.Println("cgroup " + g)
 			}
-			return errors.Join(err, gerr)
+			f, err := gatherFacts()
+			if err != nil {
+				return errors.Join(append(errs, err)...)
+			}
+			for _, d := range drivers(f) {
+				p, ok := d.(pruner)
+				if !ok {
+					continue
+				}
+				gone, err := p.Prune(context.Background())
+				for _, name := range gone {
+					fmt.Println(d.Name() + " " + name)
+				}
+				// What is not there has left nothing.
+				var unavailable *driver.UnavailableError
+				if err != nil && !errors.As(err, &unavailable) {
+					errs = append(errs, err)
+				}
+			}
+			return errors.Join(errs...)
 		},
 	}, o)
 	c.Flags().Var(&value{"DURATION", func(s string) error {
@@ -721,14 +751,4 @@ func newPrune() *cobra.Command {
 		return err
 	}}, "older-than", "only what ended longer ago (default 24h)")
 	return c
-}
-
-// pruneGroups removes cgroups of runs whose supervisor and init were both
-// killed.
-func pruneGroups(age time.Duration) ([]string, error) {
-	l, err := cgroups.Read()
-	if err != nil {
-		return nil, nil // no cgroups, nothing left
-	}
-	return cgroups.Prune(l, age)
 }

@@ -63,7 +63,8 @@ func TestStatsAgreeWithContainerd(t *testing.T) {
 				t.Errorf("%s: got %v, want %d µs", d.name, d.got, d.want)
 			}
 		}
-		if got.Periods != w.NrPeriods || got.ThrottledPeriods != w.NrThrottled {
+		// The kernel may end the last period between one reading and the other.
+		if w.NrPeriods-got.Periods > 1 || got.ThrottledPeriods != w.NrThrottled {
 			t.Errorf("periods: got %d, %d, want %d, %d", got.Periods, got.ThrottledPeriods, w.NrPeriods, w.NrThrottled)
 		}
 		return

@@ -729,18 +729,15 @@ func newPrune() *cobra.Command {
 			}
 			for _, d := range drivers(f) {
 				p, ok := d.(pruner)
-				if !ok {
+				// What is not there has left nothing that could be removed now.
+				if !ok || d.Available(context.Background()) != nil {
 					continue
 				}
 				gone, err := p.Prune(context.Background())
 				for _, name := range gone {
 					fmt.Println(d.Name() + " " + name)
 				}
-				// What is not there has left nothing.
-				var unavailable *driver.UnavailableError
-				if err != nil && !errors.As(err, &unavailable) {
-					errs = append(errs, err)
-				}
+				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
 		},

@@ -82,6 +82,7 @@ func (Driver) Describe() driver.Description {
 			"layer.seccomp": yes, "layer.no_new_privs": yes,
 			"layer.landlock":      {Note: "a process under Landlock may not mount, and bubblewrap does not apply it itself"},
 			"layer.cgroup.memory": yes, "layer.cgroup.cpu": yes, "layer.cgroup.pids": yes, "layer.rlimits": yes,
+			"layer.protect":  {Note: "only the native driver makes calls for a command"},
 			"layer.selinux":  {Note: "bubblewrap changes no label any more"},
 			"layer.apparmor": {Note: "bubblewrap changes no profile"},
 			"result.signal":  {Support: driver.Partly, Note: "bubblewrap gives 128+N for both"},

@@ -191,6 +191,9 @@ func called(p *policy.Policy) policy.Layers {
 	if p.Seccomp != "" {
 		l |= policy.LayerSeccomp
 	}
+	if len(p.Protect) != 0 {
+		l |= policy.LayerProtect
+	}
 	lx := p.OCI.Linux
 	if lx == nil {
 		return l
@@ -359,6 +362,7 @@ var Features = []Feature{
 	layer(policy.LayerSELinux, "SELinux label", "OCI.Process.SelinuxLabel", "OCI.Linux.MountLabel"),
 	layer(policy.LayerAppArmor, "AppArmor profile", "OCI.Process.ApparmorProfile"),
 	layer(policy.LayerEgress, "connections policed by name"),
+	layer(policy.LayerProtect, "protected paths in what is writable", "Protect"),
 
 	{Name: "result.signal", What: "tells a signal from an exit code above 128"},
 	{Name: "result.limits", What: "tells that the memory or process limit was met"},

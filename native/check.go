@@ -127,6 +127,9 @@ func planned(p *policy.Policy) policy.Layers {
 	if p.Egress.Mode == policy.EgressProxy {
 		l |= policy.LayerEgress
 	}
+	if len(p.Protect) != 0 {
+		l |= policy.LayerProtect
+	}
 	// SELinux and AppArmor are added once the host is known to have them.
 	return l
 }

@@ -27,6 +27,7 @@ func (Driver) Describe() driver.Description {
 			"layer.user":     yes, "layer.pid": yes, "layer.mount": yes, "layer.net": yes, "layer.ipc": yes, "layer.uts": yes, "layer.cgroupns": yes,
 			"layer.seccomp": yes, "layer.landlock": yes, "layer.no_new_privs": yes,
 			"layer.cgroup.memory": yes, "layer.cgroup.cpu": yes, "layer.cgroup.pids": yes, "layer.rlimits": yes,
+			"layer.protect": {Support: driver.Yes, Note: "from Linux 5.19 on"},
 			"layer.selinux": {Support: driver.Yes, Note: "where the host has it"}, "layer.apparmor": {Support: driver.Yes, Note: "where the host has it"},
 			"result.signal": yes, "result.limits": yes, "result.killed": yes,
 		},

@@ -10,11 +10,13 @@
 //	PID 1    id maps, mounts, pivot_root, host name, loopback, ruleset
 //	         … wait until the supervisor has made the cgroup …
 //	command  cgroup, cgroup namespace, session, capabilities, no_new_privs,
-//	         Landlock, descriptors, rlimits, seccomp, execve
+//	         Landlock, guard of protected paths, descriptors, rlimits, seccomp,
+//	         execve
 //
 // Every layer that a policy names is enforced or the run does not happen. The
 // layers that a caller may agree to go without (policy.Degrade) are the cgroup
-// limits, for which rlimits then stand in as far as they can, and Landlock.
+// limits, for which rlimits then stand in as far as they can, Landlock, and the
+// guard of protected paths.
 //
 // In egress mode proxy the supervisor runs a gateway (package egress) on sockets of
 // the sandbox's network namespace: PID 1 opens them and passes them out, and

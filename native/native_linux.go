@@ -15,6 +15,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
@@ -76,6 +77,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if s.stdio, err = streams(stdio, s.low.dev); err != nil {
 		return nil, err
 	}
+	if s.guard, err = s.newGuard(s.stdio); err != nil {
+		return nil, err
+	}
 	cfg, err := s.config()
 	if err != nil {
 		return nil, err
@@ -83,6 +87,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	child, err := s.clone(cfg)
 	if err != nil {
 		return nil, explain(err)
+	}
+	if s.guard != nil {
+		s.guard.Start()
 	}
 	// The second stage is at work by now. Meanwhile the cgroup is made, and
 	// what the caller wants in place.
@@ -109,8 +116,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		child.Close(false) // release removes the cgroup
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
-	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal, net: s.net}
-	s.group, s.net = nil, nil
+	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal, net: s.net, guard: s.guard}
+	s.group, s.net, s.guard = nil, nil, nil
 	if p.OCI.Process.Terminal {
 		if proc.pty, err = child.Terminal(); err != nil {
 			_, werr := proc.end(nil, err)
@@ -143,6 +150,9 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 	if err := s.labels(); err != nil {
 		return nil, err
 	}
+	if err := s.protect(); err != nil {
+		return nil, err
+	}
 	if err := s.prepareCgroup(); err != nil {
 		return nil, err
 	}
@@ -160,22 +170,29 @@ type starter struct {
 	layers   policy.Layers
 	degraded policy.Layers
 
-	stdio  []stream // what becomes descriptors 0, 1, 2, … of the command
-	bpf    seccomp.Program
-	abi    int
-	label  string // what is written to attr/exec, with the file below attr
-	attr   string
-	group  *cgroups.Group
-	limits []specs.POSIXRlimit // beside the policy's own
-	net    *network            // nil if the supervisor has no part in it
+	stdio     []stream // what becomes descriptors 0, 1, 2, … of the command
+	bpf       seccomp.Program
+	abi       int
+	label     string // what is written to attr/exec, with the file below attr
+	attr      string
+	group     *cgroups.Group
+	guard     *guard.Guard        // of the one command, nil for none
+	limits    []specs.POSIXRlimit // beside the policy's own
+	protected *guard.Config       // nil without protected paths
+	net       *network            // nil if the supervisor has no part in it
 
 	// What config leaves in the stage's registers for commands; 0 is none.
 	root, ruleset, proc sys.Reg
 	cgroupNS            bool
 }
 
+// release gives up what a run that did not come about held. Nothing of the
+// sandbox is left by then.
 func (s *starter) release() {
 	s.net.close()
+	if s.guard != nil {
+		s.guard.Close()
+	}
 	if s.group != nil {
 		s.group.Remove()
 		s.group.Close()
@@ -304,6 +321,44 @@ func (s *starter) landlock() error {
 	}
 	return s.without(policy.LayerLandlock, "this kernel has no Landlock, or it is not enabled",
 		"boot with lsm=landlock,… (Linux 5.13 or later)", nil)
+}
+
+// protect finds out whether protected paths can be had, and what a guard of them
+// needs to know.
+func (s *starter) protect() error {
+	if len(s.p.Protect) == 0 {
+		return nil
+	}
+	cfg := &guard.Config{Patterns: s.p.Protect, Grants: s.low.grants()}
+	if !cfg.Needed() {
+		return nil // nothing of the host is writable
+	}
+	if !guard.Supported() {
+		return s.without(policy.LayerProtect, "this kernel cannot hand system calls to a supervisor so that each is made once (seccomp, WAIT_KILLABLE_RECV)",
+			"run on Linux 5.19 or later", nil)
+	}
+	s.protected = cfg
+	return nil
+}
+
+// newGuard prepares the guard of a command with these streams; nil if it needs
+// none.
+func (s *starter) newGuard(list []stream) (*guard.Guard, error) {
+	if s.protected == nil {
+		return nil, nil
+	}
+	cfg := *s.protected
+	for i := range list {
+		var stat unix.Stat_t
+		if st := &list[i]; st.node == "" && st.fd >= 0 && streamRights(st.fd)&landlock.WriteFile != 0 && unix.Fstat(st.fd, &stat) == nil {
+			cfg.Streams = append(cfg.Streams, guard.File{Dev: stat.Dev, Ino: stat.Ino})
+		}
+	}
+	g, err := guard.New(cfg)
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	return g, nil
 }
 
 // labels finds out whether the host has the security module that a label of the
@@ -566,6 +621,7 @@ type process struct {
 	frugal   bool
 	pty      *os.File
 	net      *network
+	guard    *guard.Guard
 
 	killed atomic.Bool // by Kill
 }
@@ -626,6 +682,9 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	p.net.close()
 	status := statusOf(p.layers, p.degraded, stats)
 	p.net.report(status)
+	if p.guard != nil {
+		status.Denials = append(status.Denials, denials(p.guard.Close())...)
+	}
 	if err != nil {
 		if gone && p.killed.Load() {
 			// Killed on purpose: the command ended with its init.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/rlimit"
 	"github.com/sbxrun/sbxrun/internal/sys"
@@ -87,6 +88,9 @@ func (s *starter) config() (*reexec.Config, error) {
 	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Init: init, Start: start, Command: cmd, Finish: &sys.Program{}}
 	// Taking the mounts down takes a while, and the supervisor need not wait.
 	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
+	if s.guard != nil {
+		cfg.Keep = append(cfg.Keep, s.guard.FD())
+	}
 	for i := range s.stdio {
 		if s.stdio[i].node == "" {
 			cfg.Keep = append(cfg.Keep, s.stdio[i].fd)
@@ -104,7 +108,10 @@ func (s *starter) config() (*reexec.Config, error) {
 		}
 	}
 	cmd.ReserveRegs(start)
-	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, proc: proc, ruleset: ruleset, cgroupNS: cgroupNS}
+	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, root: root, proc: proc, ruleset: ruleset, cgroupNS: cgroupNS, guard: s.guard}
+	if s.guard != nil {
+		c.guardFD = sys.Imm(s.guard.FD())
+	}
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
 			if !slot.V2 {
@@ -135,6 +142,10 @@ type command struct {
 	cgroupNS bool
 	proc     sys.Reg // where a label is written
 	ruleset  sys.Reg // of Landlock
+	root     sys.Reg // the sandbox's directory
+
+	guard   *guard.Guard // nil for none
+	guardFD sys.Value    // what it sends on
 }
 
 // append writes the steps up to execve: what a process gives up, and what it
@@ -160,6 +171,9 @@ func (s *starter) append(c *command) {
 	p.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	if c.ruleset != 0 {
 		landlock.AppendRestrict(p, c.ruleset)
+	}
+	if c.guard != nil {
+		c.guard.Append(p, c.root, c.guardFD)
 	}
 	descriptors(p, c.stdio, c.sources, c.slave)
 	rlimit.Append(p, c.process.Rlimits)
@@ -286,6 +300,8 @@ func layerOf(stage, step, path string) policy.Layers {
 		return policy.LayerUser
 	case step == "landlock_create_ruleset" || step == "landlock_restrict_self":
 		return policy.LayerLandlock
+	case path == "guard":
+		return policy.LayerProtect
 	case step == "seccomp":
 		return policy.LayerSeccomp
 	case step == "prctl" && path == "no_new_privs":

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
@@ -40,6 +41,9 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 	defer s.release()
 	// One scope for all commands, by way of their parent.
 	s.low.ruleset.Unscoped = true
+	if s.protected != nil {
+		s.protected.Shared = &sync.Mutex{}
+	}
 	cfg, err := s.config()
 	if err != nil {
 		return nil, err
@@ -278,7 +282,12 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 		}
 	}
 
-	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS}
+	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root, proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS}
+	if in.guard, err = b.s.newGuard(list); err != nil {
+		j.Drop()
+		in.giveGroup()
+		return nil, err
+	}
 	rights := false
 	for i := range list {
 		if list[i].node == "" {
@@ -291,6 +300,9 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	if fd >= 0 {
 		j.Cgroup = j.Pass(fd)
 		defer unix.Close(fd)
+	}
+	if in.guard != nil {
+		c.guard, c.guardFD = in.guard, j.Pass(in.guard.FD()).Value()
 	}
 	for i := range list {
 		if list[i].node != "" {
@@ -316,7 +328,16 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	j.Paths, j.Argv, j.Env = candidates(pr.Args[0], pr.Env), pr.Args, b.net.environ(pr.Env)
 
 	in.before, _ = b.stats()
-	if err := j.Exec(); err != nil {
+	err = j.Exec()
+	if in.guard != nil {
+		if err == nil {
+			// It goes on for what the command leaves behind, and ends by itself.
+			in.guard.Start()
+		} else {
+			in.guard.Close()
+		}
+	}
+	if err != nil {
 		in.giveGroup()
 		var exec *reexec.ExecError
 		if errors.As(err, &exec) {
@@ -345,6 +366,7 @@ type inside struct {
 	command string
 	before  cgroups.Stats
 
+	guard *guard.Guard   // nil without protected paths
 	group *cgroups.Group // of what it starts; nil without cgroups
 	place int
 	join  []cgroups.Slot // version 1 groups that it enters
@@ -485,6 +507,9 @@ func (in *inside) Wait() (*driver.Status, error) {
 	in.giveGroup()
 	st := statusOf(b.s.layers, b.s.degraded, stats)
 	exited(st, exit, in.begin)
+	if in.guard != nil {
+		st.Denials = denials(in.guard.Denials())
+	}
 	// What wait4(2) tells of a vforked child includes its parent's memory.
 	st.Usage.MemoryPeakBytes = 0
 	return st, nil

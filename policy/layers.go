@@ -28,6 +28,7 @@ const (
 	LayerSELinux                         // SELinux process and mount label
 	LayerAppArmor                        // AppArmor profile
 	LayerEgress                          // connections policed by name
+	LayerProtect                         // protected paths in what is writable
 	layersEnd
 )
 
@@ -42,7 +43,7 @@ var layerNames = [...]string{
 	"user", "pid", "mount", "net", "ipc", "uts", "cgroupns",
 	"seccomp", "landlock", "no_new_privs",
 	"cgroup.memory", "cgroup.cpu", "cgroup.pids",
-	"rlimits", "selinux", "apparmor", "egress",
+	"rlimits", "selinux", "apparmor", "egress", "protect",
 }
 
 // ParseLayer returns the layer that name names; "cgroup" names all three cgroup

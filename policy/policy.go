@@ -37,6 +37,16 @@ type Policy struct {
 	// overlap combine.
 	Files []FileRule `json:"files,omitempty"`
 
+	// Protect are patterns for paths that cannot be changed, removed or made
+	// below what Files and mounts show writable of the host: ".git/hooks",
+	// ".vscode". A name, or several with slashes between them, match at any
+	// depth, whatever their letter case, and * matches within a name. What
+	// matches is protected with all below it; with a slash at the end, the
+	// entry itself and not what it holds. ".git" in front of other names also
+	// stands for any directory that Git would take for a repository. What leads
+	// to a writable directory, and its own name, do not count.
+	Protect []string `json:"protect,omitempty"`
+
 	// Synthetic are files that exist only in the sandbox, each with the
 	// content given here: /etc/passwd, /etc/resolv.conf and their like. The
 	// command can read them and not change them. One replaces what Files shows

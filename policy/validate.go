@@ -51,6 +51,14 @@ func (p *Policy) Validate() error {
 			return &InvalidError{Field: "files", Value: "/", Want: "a directory below / (the whole file system is never writable)"}
 		}
 	}
+	if len(p.Protect) > MaxProtect {
+		return &InvalidError{Field: "protect", Value: fmt.Sprint(len(p.Protect)), Want: fmt.Sprintf("no more than %d patterns", MaxProtect)}
+	}
+	for _, pattern := range p.Protect {
+		if err := CheckProtect(pattern); err != nil {
+			return err
+		}
+	}
 	for _, f := range p.Synthetic {
 		if err := cleanPath("synthetic", f.Path); err != nil {
 			return err

@@ -192,6 +192,8 @@ func checkItem(k key, item string) error {
 	case keyRequire, keyDegrade:
 		_, err := parseLayers([]part{{items: []string{item}}})
 		return err
+	case keyProtect:
+		return checkPattern(item)
 	case keyTmpfs:
 		_, _, err := splitTmpfs(item)
 		return err

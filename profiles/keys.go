@@ -40,6 +40,8 @@ const (
 	keySecrets
 	keyDenyWrite
 	keyDenyExec
+	keyProtect
+	keyUnprotect
 	keyTmpfs
 	keyDevices
 	keyEnvPass
@@ -132,6 +134,8 @@ var keys = [numKeys]keyInfo{
 	keySecrets:   {name: "files.secrets", kind: kindList, order: orderMore, doc: "As hide, but a grant that names the path itself, without a pattern, shows it."},
 	keyDenyWrite: {name: "files.deny_write", kind: kindList, order: orderMore, doc: "Host paths that cannot be written, whatever write says."},
 	keyDenyExec:  {name: "files.deny_exec", kind: kindList, order: orderMore, doc: "Host paths that cannot be executed."},
+	keyProtect:   {name: "files.protect", kind: kindList, order: orderMore, doc: "Names below what is writable of the host that cannot be changed, removed or made, at any depth; * matches within a name, and a slash at the end protects the entry but not what it holds."},
+	keyUnprotect: {name: "files.unprotect", kind: kindList, order: orderFewer, doc: "Names of protect, or the first part of them, to take off the list; all for every one."},
 	keyTmpfs:     {name: "tmpfs", kind: kindList, order: orderMore, doc: "Places of private, empty storage, PATH or PATH:SIZE; without a size they share limits.disk."},
 	keyDevices:   {name: "devices", kind: kindList, order: orderFewer, doc: "Device nodes of the host, such as /dev/kvm."},
 

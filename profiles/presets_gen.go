@@ -38,6 +38,7 @@ var presetStrict = profile{name: "strict", values: [numKeys]value{
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyProtect:     {parts: []part{{"preset strict", listStrictProtect}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset strict", n: 2147483648},
@@ -67,6 +68,7 @@ var presetAicode = profile{name: "aicode", values: [numKeys]value{
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}, {"preset aicode", listAicodeReadTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset aicode", listAicodeSecrets}}},
+	keyProtect:     {parts: []part{{"preset strict", listStrictProtect}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}, {"preset aicode", listAicodeEnvPass}}},
 	keyEnvSet:      {parts: []part{{"preset aicode", listAicodeEnvSet}}},
@@ -96,6 +98,8 @@ var presetDevelopment = profile{name: "development", values: [numKeys]value{
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}, {"preset development", listDevelopmentRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset development", listDevelopmentSecrets}}},
+	keyProtect:     {parts: []part{{"preset strict", listStrictProtect}}},
+	keyUnprotect:   {parts: []part{{"preset development", listDevelopmentUnprotect}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyEnvSet:      {parts: []part{{"preset development", listDevelopmentEnvSet}}},
@@ -124,6 +128,8 @@ var presetTesting = profile{name: "testing", values: [numKeys]value{
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}, {"preset testing", listTestingReadTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyProtect:     {parts: []part{{"preset strict", listStrictProtect}}},
+	keyUnprotect:   {parts: []part{{"preset testing", listTestingUnprotect}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset testing", n: 4294967296},
@@ -151,6 +157,7 @@ var presetProduction = profile{name: "production", values: [numKeys]value{
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyProtect:     {parts: []part{{"preset strict", listStrictProtect}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset production", n: 1073741824},
@@ -181,6 +188,7 @@ var presetWebscraping = profile{name: "webscraping", values: [numKeys]value{
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}}},
+	keyProtect:     {parts: []part{{"preset strict", listStrictProtect}}},
 	keyTmpfs:       {parts: []part{{"preset strict", listStrictTmpfs}}},
 	keyEnvPass:     {parts: []part{{"preset strict", listStrictEnvPass}}},
 	keyMemory:      {origin: "preset strict", n: 2147483648},
@@ -416,6 +424,75 @@ var listStrictSecrets = []string{
 	"/run/credentials",
 }
 
+var listStrictProtect = []string{
+	".git/",
+	".git/config",
+	".git/config.worktree",
+	".git/commondir",
+	".git/hooks",
+	".gitconfig",
+	".config/git",
+	".githooks",
+	".husky",
+	".pre-commit-config.yaml",
+	"lefthook.yml",
+	".lefthook.yml",
+	".bashrc",
+	".bash_profile",
+	".bash_login",
+	".bash_logout",
+	".bash_aliases",
+	".profile",
+	".zshrc",
+	".zshenv",
+	".zprofile",
+	".zlogin",
+	".zlogout",
+	".kshrc",
+	".cshrc",
+	".tcshrc",
+	".login",
+	".logout",
+	".inputrc",
+	".envrc",
+	".config/fish",
+	".config/autostart",
+	".config/systemd",
+	".config/environment.d",
+	".vscode",
+	".vscode-server",
+	"*.code-workspace",
+	".idea",
+	".zed",
+	".fleet",
+	".devcontainer",
+	".devcontainer.json",
+	".exrc",
+	".vimrc",
+	".nvimrc",
+	".nvim.lua",
+	".vim",
+	".config/nvim",
+	".dir-locals.el",
+	".dir-locals-2.el",
+	".emacs",
+	".emacs.d",
+	".mcp.json",
+	".claude",
+	".claude.json",
+	".codex",
+	".gemini",
+	".cursor",
+	".windsurf",
+	".continue",
+	".opencode",
+	"opencode.json",
+	".goose",
+	".aider.conf.yml",
+	".config/github-copilot",
+	".sbxrun.yaml",
+}
+
 var listStrictTmpfs = []string{
 	"/tmp",
 	"/var/tmp",
@@ -454,6 +531,7 @@ var listStrictRequire = []string{
 	"no_new_privs",
 	"cgroup",
 	"rlimits",
+	"protect",
 }
 
 var listAicodeReadTry = []string{
@@ -509,6 +587,10 @@ var listDevelopmentSecrets = []string{
 	"./.env.production",
 }
 
+var listDevelopmentUnprotect = []string{
+	"all",
+}
+
 var listDevelopmentEnvSet = []string{
 	"XDG_CACHE_HOME=/tmp/.cache",
 	"GOCACHE=/tmp/.cache/go-build",
@@ -524,6 +606,10 @@ var listDevelopmentEnvSet = []string{
 
 var listTestingReadTry = []string{
 	"/opt",
+}
+
+var listTestingUnprotect = []string{
+	"all",
 }
 
 var listWebscrapingNetAllow = []string{

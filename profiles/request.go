@@ -19,6 +19,7 @@ type Request struct {
 	ReadOnly  []string // --ro
 	ReadWrite []string // --rw
 	Hide      []string // --hide
+	Unprotect []string // --unprotect PATTERN
 	Binds     []Bind   // --bind SRC:DST[:ro]
 	Tmpfs     []Tmpfs  // --tmpfs PATH[:size]
 	Devices   []string // --device PATH

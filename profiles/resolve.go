@@ -195,6 +195,7 @@ func (c *collected) flags(req *Request) error {
 	if err := c.network(req, &f); err != nil {
 		return err
 	}
+	f.add(keyUnprotect, "flag --unprotect", req.Unprotect...)
 	f.add(keyFallback, "flag --fallback", req.Fallback...)
 	f.add(keyDevices, "flag --device", req.Devices...)
 	f.over(&c.profile)
@@ -520,6 +521,7 @@ func (r *resolver) layers(p *policy.Policy, isolated bool) error {
 		{!isolated, ^policy.Layers(0)},
 		{p.Egress.Mode == policy.EgressHost, policy.LayerNet},
 		{p.Seccomp == "" && p.OCI.Linux.Seccomp == nil, policy.LayerSeccomp},
+		{len(p.Protect) == 0, policy.LayerProtect},
 		{res == nil || res.Memory == nil, policy.LayerCgroupMemory},
 		{res == nil || res.CPU == nil, policy.LayerCgroupCPU},
 		{res == nil || res.Pids == nil, policy.LayerCgroupPids},
@@ -559,6 +561,9 @@ func (r *resolver) isolate(p *policy.Policy, mode, where string) error {
 		return err
 	}
 	if err := r.files(p, mode, where); err != nil {
+		return err
+	}
+	if err := r.protect(p); err != nil {
 		return err
 	}
 	bytes := uint64(r.num(keyDisk))

@@ -142,7 +142,7 @@ func TestTable(t *testing.T) {
 	}
 	strict := mustResolve(t, Request{}, testFacts(hostFS())).Policy
 	all := policy.LayerUser | policy.LayerPID | policy.LayerMount | policy.LayerNet | policy.LayerIPC | policy.LayerUTS | policy.LayerCgroupNS | policy.LayerSeccomp |
-		policy.LayerLandlock | policy.LayerNoNewPrivs | policy.LayerCgroup | policy.LayerRlimits
+		policy.LayerLandlock | policy.LayerNoNewPrivs | policy.LayerCgroup | policy.LayerRlimits | policy.LayerProtect
 	if strict.Require != all || strict.Degrade != 0 {
 		t.Errorf("strict requires %v", strict.Require)
 	}

@@ -85,6 +85,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 	arg("ro", "", "PATH", "show a host path, read-only", paths(&r.ReadOnly))
 	arg("rw", "", "PATH", "show a host path, writable", paths(&r.ReadWrite))
 	arg("hide", "", "PATH", "hide a host path; beats --ro and --rw", paths(&r.Hide))
+	arg("unprotect", "", "PATTERN", "let a protected path be changed: .git/config, .vscode, …; all for every one", list(&r.Unprotect))
 	arg("bind", "", "SRC:DST[:ro]", "show a host path at another place", func(s string) error {
 		b, err := parseBind(s)
 		r.Binds = append(r.Binds, b)

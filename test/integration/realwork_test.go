@@ -346,7 +346,8 @@ func TestGit(t *testing.T) {
 				f.Fatalf("%v", o)
 			}
 		}
-		out := f.work(nil, `
+		// A clone in the workspace would be a new repository; see TestGitProtected.
+		out := f.work([]string{"--unprotect", ".git"}, `
 			git clone -q origin clone
 			cd clone
 			git config user.name Bob

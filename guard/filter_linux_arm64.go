@@ -1,0 +1,17 @@
+package guard
+
+import "golang.org/x/sys/unix"
+
+const auditArch = unix.AUDIT_ARCH_AARCH64
+
+// native are the calls of this architecture that later ones do without.
+var native = []rule{{unix.SYS_RENAMEAT, hold}}
+
+// Calls that this architecture never had: negative, as no call is.
+const (
+	sysOpen, sysCreat, sysMkdir, sysMknod     = -1, -2, -3, -4
+	sysRename, sysRenameat, sysLink           = -5, unix.SYS_RENAMEAT, -6
+	sysSymlink, sysUnlink, sysRmdir, sysChmod = -7, -8, -9, -10
+)
+
+const sysFstatat = unix.SYS_FSTATAT

@@ -1,0 +1,113 @@
+// Package guard keeps protected paths of a writable workspace as they are while
+// a command runs: files that other tools obey (.git/hooks, .git/config, .vscode,
+// shell start-up files) cannot be changed, renamed away or, where they do not
+// exist, created.
+//
+// Mounts cannot do that: a path that does not exist has nothing to mount over
+// but a placeholder, which would be left behind, and the directory above can be
+// renamed. So the calls that write by path are held back by a small system call
+// filter of their own ([Guard.Append]) and made by the supervisor on the
+// command's behalf (seccomp_unotify(2)). It copies the path once, opens the
+// directory that the path leads to below the sandbox's root, asks the kernel
+// what that directory is called, decides by that name ([Rules]), and makes the
+// call on the open directory with the copied name. The kernel is never told to
+// go on with the command's own call, whose path can change after the check.
+//
+// One thread makes one call after the other, so that nothing in the sandbox is
+// renamed between the check and the act. It has given up every capability and
+// has a umask of its own. It is not under Landlock, which would keep it from
+// looking at the callers (hook_ptrace_access_check in security/landlock/task.c);
+// the sandbox's Landlock rules are looked up by the directory's name instead
+// ([Grant]), beside the read-only mounts, which hold for it as for everybody.
+//
+// # Which calls
+//
+// Held back are: open, openat and creat that write, create or truncate; mkdir,
+// mknod, rename, link, symlink, unlink, rmdir, truncate and chmod in all their
+// forms, fchmod and setxattr (an ACL changes the mode). Owners, times and the removal of attributes change neither what a
+// file holds nor whether it is run, and are left alone. Answered by the filter:
+// openat2, setxattrat and clone3 do not exist, because what they do is behind a
+// pointer; what would make names that this package does not know (mounts,
+// namespaces, io_uring, handles) is refused, whatever the other filter says; and
+// Landlock looks disabled, for a ruleset of the command's own could not hold for
+// calls that are made on its behalf.
+//
+// # What it does not do
+//
+// A socket that bind(2) makes can take a protected name that is free: nothing
+// reads or runs one, and bound on the command's behalf it would have another
+// address than the command gave it. Where sockets could stand in for parts of a
+// repository, the rules do not rely on those ([Rules.Completes]).
+//
+// What is reached by another name that existed before the run, a hard link or a
+// target of a symbolic link with a protected name, is not protected under that
+// other name. Programs of the host are not held back.
+package guard
+
+import "sync"
+
+// A Denial is a call that was refused.
+type Denial struct {
+	Operation string // the system call: "openat"
+	Path      string // in the sandbox
+	Rule      string // the pattern that protects it
+}
+
+// A Grant is a right to write below a path in the sandbox, the nearest above a
+// path counts. It repeats what Landlock enforces on the command itself.
+type Grant struct {
+	Path    string
+	Files   bool // files may be written
+	Entries bool // entries may be made and removed
+	Guarded bool // the path is the host's: patterns apply below it
+}
+
+// Config is what a guard holds.
+type Config struct {
+	Patterns []string
+	Grants   []Grant
+	Streams  []File
+
+	// Shared is held while a call is made, by all guards whose commands are in
+	// one sandbox: what one checked, no other changes. Nil is for a guard that
+	// is alone.
+	Shared *sync.Mutex
+}
+
+// A File is one that the command was given open for writing: it may be opened
+// again by its descriptor, as Landlock grants it.
+type File struct {
+	Dev, Ino uint64
+}
+
+// grantOf returns the nearest grant at or above a path, nil for none.
+//
+// Preconditions: grants are sorted so that a longer path comes first.
+func grantOf(grants []Grant, path []byte) *Grant {
+	for i := range grants {
+		if within(path, grants[i].Path) {
+			return &grants[i]
+		}
+	}
+	return nil
+}
+
+func within(p []byte, dir string) bool {
+	if dir == "/" {
+		return true
+	}
+	return len(p) >= len(dir) && string(p[:len(dir)]) == dir && (len(p) == len(dir) || p[len(dir)] == '/')
+}
+
+// Needed reports whether a configuration protects anything at all.
+func (c *Config) Needed() bool {
+	if len(c.Patterns) == 0 {
+		return false
+	}
+	for _, g := range c.Grants {
+		if g.Guarded && (g.Files || g.Entries) {
+			return true
+		}
+	}
+	return false
+}

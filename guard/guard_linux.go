@@ -1,0 +1,604 @@
+package guard
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// Supported reports whether the kernel can hold calls back so that they are made
+// exactly once (Linux 5.19).
+func Supported() bool { return sys.CanNotify() }
+
+// A Guard makes the calls of one command that a filter holds back.
+type Guard struct {
+	rules   *Rules
+	grants  []Grant
+	streams []File
+	shared  *sync.Mutex
+	sock    [2]int // the command sends the listener over the second
+
+	mu      sync.Mutex // guards what follows
+	denials []Denial
+	seen    map[Denial]bool
+
+	started bool
+	done    chan struct{}
+	tid     int
+	stop    bool
+}
+
+// MaxDenials bounds what is remembered of a command that tries again and again.
+const MaxDenials = 64
+
+// New prepares a guard. Close gives up what it holds.
+func New(cfg Config) (*Guard, error) {
+	r, err := NewRules(cfg.Patterns)
+	if err != nil {
+		return nil, err
+	}
+	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, seen: map[Denial]bool{}, done: make(chan struct{})}
+	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
+	if g.sock, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("guard: socketpair: %w", err)
+	}
+	return g, nil
+}
+
+// FD is the descriptor that the command's program sends on; it must be open where
+// that runs.
+func (g *Guard) FD() int { return g.sock[1] }
+
+// Append appends the steps that put the calling process, and all that it starts,
+// under the guard: they install the filter and send its listener out, with the
+// root directory that paths are resolved below. fd is what FD is in that process.
+// All stay open: closing all descriptors is a later step.
+//
+// Preconditions of the program: no_new_privs is set.
+func (g *Guard) Append(p *sys.Program, root sys.Reg, fd sys.Value) {
+	listener := p.NewReg()
+	p.Call(listener, sys.Step{Name: "seccomp", Path: "guard"}, unix.SYS_SECCOMP,
+		sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(sys.NotifyFlags), p.Fprog(filter()))
+	body := []byte{'g'}
+	oob := unix.UnixRights(0, 0)
+	p.Store32(oob, unix.CmsgLen(0), listener.Value())
+	p.Store32(oob, unix.CmsgLen(0)+4, root.Value())
+	iov := &unix.Iovec{Base: &body[0]}
+	iov.SetLen(len(body))
+	hdr := &unix.Msghdr{Iov: iov, Control: &oob[0]}
+	hdr.Iovlen = 1
+	hdr.SetControllen(len(oob))
+	p.Call(0, sys.Step{Name: "sendmsg", Path: "guard"}, unix.SYS_SENDMSG, fd, sys.Ptr(p, hdr), sys.Imm(unix.MSG_NOSIGNAL))
+}
+
+// Start begins to answer. It is called once the process that runs the program of
+// Append has its own copy of FD. The guard ends by itself when nobody is left to
+// answer; Close waits for that.
+func (g *Guard) Start() {
+	unix.Close(g.sock[1])
+	g.sock[1] = -1
+	g.started = true
+	go g.run()
+}
+
+// Close ends the guard once nothing is left that it could answer, and returns
+// what was refused: each call and path once, and no more than [MaxDenials].
+func (g *Guard) Close() []Denial {
+	if g.sock[1] >= 0 {
+		unix.Close(g.sock[1])
+	}
+	if !g.started {
+		unix.Close(g.sock[0])
+		return nil
+	}
+	// Where the kernel does not tell that the last caller is gone, a signal
+	// that the runtime has for such purposes does.
+	wait := time.NewTimer(2 * time.Millisecond)
+	defer wait.Stop()
+	for {
+		select {
+		case <-g.done:
+			return g.Denials()
+		case <-wait.C:
+			g.mu.Lock()
+			g.stop = true
+			if g.tid != 0 {
+				unix.Shutdown(g.sock[0], unix.SHUT_RDWR)
+				unix.Tgkill(unix.Getpid(), g.tid, unix.SIGURG)
+			}
+			g.mu.Unlock()
+			wait.Reset(2 * time.Millisecond)
+		}
+	}
+}
+
+// Denials are what was refused so far.
+func (g *Guard) Denials() []Denial {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.denials)
+}
+
+func (g *Guard) stopped() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stop
+}
+
+// deny notes a refusal.
+func (g *Guard) deny(d Denial) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.seen[d] && len(g.denials) < MaxDenials {
+		g.seen[d] = true
+		g.denials = append(g.denials, d)
+	}
+}
+
+// run is the thread that makes the calls. It ends with the goroutine, because it
+// is not fit for another.
+func (g *Guard) run() {
+	defer close(g.done)
+	runtime.LockOSThread()
+	w := &worker{g: g}
+	err := w.confine()
+	g.mu.Lock()
+	g.tid = unix.Gettid()
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		g.tid = 0
+		unix.Close(g.sock[0])
+		g.mu.Unlock()
+	}()
+	if err == nil {
+		err = w.accept(g.sock[0])
+	}
+	defer w.close()
+	if err != nil {
+		// Without a listener that anybody holds, calls fail with ENOSYS.
+		return
+	}
+	w.serve()
+}
+
+// confine takes from the thread what the command does not have.
+func (w *worker) confine() error {
+	w.root, w.l.FD, w.proc, w.self = -1, -1, -1, -1
+	// A umask and a working directory of its own.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return err
+	}
+	w.mask = uint32(unix.Umask(0))
+	unix.Umask(int(w.mask))
+	w.first = w.mask
+	if unix.Geteuid() == 0 {
+		// The command has none, or those that could not be left; see native.
+		if err := sys.SetThreadGroups(nil); err != nil && err != unix.EPERM {
+			return err
+		}
+	}
+	none := &[2]unix.CapUserData{}
+	hdr := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capset(hdr, &none[0]); err != nil {
+		return err
+	}
+	var err error
+	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
+	if w.proc, err = unix.Open("/proc", flags, 0); err != nil {
+		return err
+	}
+	w.self, err = unix.Open("/proc/self/fd", flags, 0)
+	return err
+}
+
+// accept receives the listener and the root directory.
+func (w *worker) accept(sock int) error {
+	oob := make([]byte, unix.CmsgSpace(8))
+	var body [2]byte
+	for {
+		n, oobn, flags, _, err := unix.Recvmsg(sock, body[:], oob, unix.MSG_CMSG_CLOEXEC)
+		switch {
+		case err == unix.EINTR:
+			if w.g.stopped() {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		case n != 1 || flags&unix.MSG_CTRUNC != 0:
+			return unix.EPIPE // the command did not come to be
+		}
+		msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+		if err != nil || len(msgs) != 1 {
+			return unix.EPROTO
+		}
+		fds, err := unix.ParseUnixRights(&msgs[0])
+		if err != nil || len(fds) != 2 {
+			return unix.EPROTO
+		}
+		w.l.FD, w.root = fds[0], fds[1]
+		w.l.Synchronous()
+		return nil
+	}
+}
+
+func (w *worker) close() {
+	for i := range w.waiting {
+		w.waiting[i].drop()
+	}
+	for _, fd := range []int{w.l.FD, w.root, w.proc, w.self} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// A worker is the state of the thread. Its buffers are where calls' paths are
+// copied to, once; all of it is on the heap and does not move.
+type worker struct {
+	g *Guard
+	l sys.Listener
+	n sys.Notification
+
+	root int // the sandbox's
+	proc int // the host's /proc
+	self int // /proc/self/fd
+
+	mask  uint32 // the thread's umask now
+	first uint32 // with which the sandbox began
+	masks bool   // some process has another
+
+	path   [2][pathMax + 1]byte // the call's paths, NUL-terminated
+	name   [2][pathMax + 1]byte // last names, NUL-terminated
+	scrap  [pathMax + 1]byte    // for paths to the kernel
+	canon  [2][2 * pathMax]byte // names of directories and objects
+	link   [pathMax + 1]byte
+	num    [64]byte
+	local  [2]unix.Iovec
+	remote [2]unix.RemoteIovec
+	stat   unix.Stat_t
+	statx  unix.Statx_t
+	mounts map[int]string // where the sandbox's mounts are, by id; read when first asked for
+	how    unix.OpenHow
+	value  []byte
+
+	waiting []waiter // opens that wait for the other end
+}
+
+const pathMax = 4096 // PATH_MAX, with the NUL; see limits.h
+
+// serve answers until nobody is left to ask.
+func (w *worker) serve() {
+	poll := []unix.PollFd{{Fd: int32(w.l.FD), Events: unix.POLLIN}}
+	for {
+		if timeout := w.retry(); timeout >= 0 || w.g.shared != nil {
+			n, err := unix.Poll(poll, timeout)
+			if n == 0 || err != nil {
+				if w.g.stopped() {
+					return
+				}
+				continue
+			}
+			if poll[0].Revents&unix.POLLIN == 0 {
+				return
+			}
+		}
+		switch err := w.l.Receive(&w.n); err {
+		case nil:
+			if w.g.shared != nil {
+				w.g.shared.Lock()
+			}
+			w.answer()
+			if w.g.shared != nil {
+				w.g.shared.Unlock()
+			}
+		case unix.EINTR:
+			if w.g.stopped() {
+				return
+			}
+		case unix.ENOENT:
+			// The caller is gone, or all of them.
+			n, _ := unix.Poll(poll, 0)
+			if n > 0 && poll[0].Revents&unix.POLLIN == 0 {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+// answer makes one call and replies.
+func (w *worker) answer() {
+	id := w.n.ID
+	res, errno := w.handle()
+	switch {
+	case errno == waits:
+	case errno == goOn:
+		w.l.Continue(id)
+	default:
+		w.l.Reply(id, res, errno)
+	}
+}
+
+// Errors that no system call has, between a handler and answer.
+const (
+	waits syscall.Errno = 4096 + iota // answered later
+	goOn                              // the kernel may make the call
+)
+
+// handle makes the call in n.
+func (w *worker) handle() (int64, syscall.Errno) {
+	a := &w.n.Args
+	at := func(i int) int { return int(int32(a[i])) }
+	const cwd = unix.AT_FDCWD
+	switch int(w.n.NR) {
+	case unix.SYS_OPENAT:
+		return w.open("openat", at(0), a[1], uint32(a[2]), uint32(a[3]))
+	case sysOpen:
+		return w.open("open", cwd, a[0], uint32(a[1]), uint32(a[2]))
+	case sysCreat:
+		return w.open("creat", cwd, a[0], unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC, uint32(a[1]))
+	case unix.SYS_MKDIRAT:
+		return w.make("mkdirat", at(0), a[1], unix.S_IFDIR|uint32(a[2])&^unix.S_IFMT, 0, 0)
+	case sysMkdir:
+		return w.make("mkdir", cwd, a[0], unix.S_IFDIR|uint32(a[1])&^unix.S_IFMT, 0, 0)
+	case unix.SYS_MKNODAT:
+		return w.mknod("mknodat", at(0), a[1], uint32(a[2]))
+	case sysMknod:
+		return w.mknod("mknod", cwd, a[0], uint32(a[1]))
+	case unix.SYS_SYMLINKAT:
+		return w.make("symlinkat", at(1), a[2], unix.S_IFLNK, a[0], 1)
+	case sysSymlink:
+		return w.make("symlink", cwd, a[1], unix.S_IFLNK, a[0], 1)
+	case unix.SYS_UNLINKAT:
+		return w.remove("unlinkat", at(0), a[1], uint32(a[2]))
+	case sysUnlink:
+		return w.remove("unlink", cwd, a[0], 0)
+	case sysRmdir:
+		return w.remove("rmdir", cwd, a[0], unix.AT_REMOVEDIR)
+	case unix.SYS_RENAMEAT2:
+		return w.rename("renameat2", at(0), a[1], at(2), a[3], uint32(a[4]))
+	case sysRenameat:
+		return w.rename("renameat", at(0), a[1], at(2), a[3], 0)
+	case sysRename:
+		return w.rename("rename", cwd, a[0], cwd, a[1], 0)
+	case unix.SYS_LINKAT:
+		return w.linkat("linkat", at(0), a[1], at(2), a[3], uint32(a[4]))
+	case sysLink:
+		return w.linkat("link", cwd, a[0], cwd, a[1], 0)
+	case unix.SYS_TRUNCATE:
+		return w.truncate(a[0], int64(a[1]))
+	case unix.SYS_FCHMODAT:
+		return w.chmod("fchmodat", at(0), a[1], uint32(a[2]), 0)
+	case sysChmod:
+		return w.chmod("chmod", cwd, a[0], uint32(a[1]), 0)
+	case unix.SYS_FCHMODAT2:
+		return w.chmod("fchmodat2", at(0), a[1], uint32(a[2]), uint32(a[3]))
+	case unix.SYS_FCHMOD:
+		return w.fchmod(at(0), uint32(a[1]))
+	case unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR:
+		return w.setxattr(int(w.n.NR))
+	case unix.SYS_UMASK:
+		if uint32(a[0])&0o777 != w.first {
+			w.masks = true
+		}
+		return 0, goOn
+	}
+	return 0, unix.ENOSYS
+}
+
+// copyString copies a string of the caller's into buf, with its NUL.
+func (w *worker) copyString(addr uint64, buf *[pathMax + 1]byte) (int, syscall.Errno) {
+	const page, first = 4096, 256
+	got := 0
+	for got < pathMax {
+		// Never past a page that may be the last: most paths are short and end
+		// in the first piece.
+		want := int(page - (addr+uint64(got))%page)
+		if got == 0 {
+			want = min(want, first)
+		}
+		want = min(want, pathMax-got)
+		n, errno := w.read(addr+uint64(got), buf[got:got+want])
+		if errno != 0 {
+			return 0, errno
+		}
+		for i := got; i < got+n; i++ {
+			if buf[i] == 0 {
+				return i, 0
+			}
+		}
+		got += n
+		if n < want {
+			return 0, unix.EFAULT
+		}
+	}
+	return 0, unix.ENAMETOOLONG
+}
+
+// read copies the caller's memory.
+//
+//	ssize_t process_vm_readv(pid_t pid, const struct iovec *local_iov, unsigned long liovcnt,
+//	                         const struct iovec *remote_iov, unsigned long riovcnt, unsigned long flags);
+func (w *worker) read(addr uint64, b []byte) (int, syscall.Errno) {
+	if len(b) == 0 {
+		return 0, 0
+	}
+	w.local[0].Base = &b[0]
+	w.local[0].SetLen(len(b))
+	w.remote[0] = unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
+	n, e := sys.Raw(unix.SYS_PROCESS_VM_READV, uintptr(w.n.PID), sys.Addr(&w.local[0]), 1, sys.Addr(&w.remote[0]), 1, 0)
+	switch syscall.Errno(e) {
+	case 0:
+		return int(n), 0
+	case unix.EFAULT:
+		return 0, unix.EFAULT
+	case unix.EPERM:
+		return 0, unix.EACCES // a program that may be executed but not read
+	}
+	return 0, unix.ESRCH
+}
+
+// ofCaller opens an entry of the caller's directory in /proc, "cwd" or "fd/7",
+// as a place.
+func (w *worker) ofCaller(entry string, n int) (int, syscall.Errno) {
+	b := appendInt(w.num[:0], int(w.n.PID))
+	b = append(append(b, '/'), entry...)
+	if n >= 0 {
+		b = appendInt(b, n)
+	}
+	b = append(b, 0)
+	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_PATH|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return -1, syscall.Errno(e)
+	}
+	return int(fd), 0
+}
+
+// base opens the directory that relative paths of the caller begin at. It must
+// be in the sandbox, so that its name is one there: nobody passes others in on
+// purpose.
+func (w *worker) base(dirfd int) (int, syscall.Errno) {
+	var fd int
+	var errno syscall.Errno
+	if dirfd == unix.AT_FDCWD {
+		fd, errno = w.ofCaller("cwd", -1)
+	} else {
+		fd, errno = w.file(dirfd)
+	}
+	if errno == 0 && w.foreign(fd) {
+		closeFD(fd)
+		return -1, unix.EACCES
+	}
+	return fd, errno
+}
+
+// foreign reports whether an open place is on no mount of the sandbox: a file
+// that was passed in, a pipe, memory. Its name says nothing in the sandbox.
+func (w *worker) foreign(fd int) bool {
+	if w.mounts == nil && !w.readMounts() {
+		return true
+	}
+	// struct statx has the mount's id since Linux 5.8.
+	_, e := sys.Raw(unix.SYS_STATX, uintptr(fd), w.empty(), unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, sys.Addr(&w.statx), 0)
+	return e != 0 || w.mounts[int(w.statx.Mnt_id)] == ""
+}
+
+// deep stands in for the name of a directory that is too far down for the kernel
+// to tell. Where no pattern applies, it is enough to know the mount.
+func (w *worker) deep(fd int, buf *[2 * pathMax]byte) ([]byte, syscall.Errno) {
+	if w.foreign(fd) {
+		return nil, unix.EACCES
+	}
+	mount := w.mounts[int(w.statx.Mnt_id)]
+	if g := grantOf(w.g.grants, []byte(mount)); g != nil && g.Guarded {
+		return nil, unix.ENAMETOOLONG
+	}
+	n := copy(buf[:pathMax], mount)
+	n += copy(buf[n:], "/…")
+	return buf[:n], 0
+}
+
+// empty is the address of "".
+func (w *worker) empty() uintptr {
+	w.num[0] = 0
+	return sys.Addr(&w.num[0])
+}
+
+// readMounts lists the sandbox's mounts, of which there will be no others.
+func (w *worker) readMounts() bool {
+	b := append(appendInt(w.num[:0], int(w.n.PID)), "/mountinfo\x00"...)
+	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return false
+	}
+	f := os.NewFile(fd, "mountinfo")
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err != nil || !w.l.Valid(w.n.ID) {
+		return false
+	}
+	w.mounts = mountPoints(text)
+	return len(w.mounts) > 0
+}
+
+// file opens what a descriptor of the caller is open on, as a place.
+func (w *worker) file(fd int) (int, syscall.Errno) {
+	if fd < 0 {
+		return -1, unix.EBADF
+	}
+	place, errno := w.ofCaller("fd/", fd)
+	if errno == unix.ENOENT {
+		errno = unix.EBADF
+	}
+	return place, errno
+}
+
+// nameOf asks the kernel what an open file is called in the sandbox.
+func (w *worker) nameOf(fd int, buf *[2 * pathMax]byte) ([]byte, syscall.Errno) {
+	b := append(appendInt(w.num[:0], fd), 0)
+	n, e := sys.Raw(unix.SYS_READLINKAT, uintptr(w.self), sys.Addr(&b[0]), sys.Addr(&buf[0]), pathMax, 0, 0)
+	if e != 0 {
+		return nil, syscall.Errno(e)
+	}
+	if n >= pathMax {
+		return nil, unix.ENAMETOOLONG
+	}
+	return buf[:n], 0
+}
+
+// selfPath is "/proc/self/fd/N" for the kernel, by which an open place is named.
+func (w *worker) selfPath(fd int) uintptr {
+	b := append(append(appendInt(append(w.num[:0], "/proc/self/fd/"...), fd), 0), 0)
+	return sys.Addr(&b[0])
+}
+
+// umask makes the thread's the caller's own.
+func (w *worker) umask() syscall.Errno {
+	want := w.first
+	if w.masks {
+		m, errno := w.status("Umask:", 8)
+		if errno != 0 {
+			return errno
+		}
+		want = uint32(m[0])
+	}
+	if want != w.mask {
+		sys.Raw(unix.SYS_UMASK, uintptr(want), 0, 0, 0, 0, 0)
+		w.mask = want
+	}
+	return 0
+}
+
+// status reads the numbers of a line of the caller's /proc/PID/status.
+func (w *worker) status(key string, radix int) ([]int, syscall.Errno) {
+	b := appendInt(w.num[:0], int(w.n.PID))
+	b = append(b, "/status\x00"...)
+	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return nil, syscall.Errno(e)
+	}
+	n, err := unix.Read(int(fd), w.canon[1][:])
+	unix.Close(int(fd))
+	if err != nil || n <= 0 {
+		return nil, unix.ESRCH
+	}
+	return numbers(w.canon[1][:n], key, radix)
+}
+
+func closeFD(fd int) {
+	if fd >= 0 {
+		sys.Raw(unix.SYS_CLOSE, uintptr(fd), 0, 0, 0, 0, 0)
+	}
+}

@@ -1,0 +1,448 @@
+package guard
+
+import (
+	"bytes"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+const tmpfile = unix.O_TMPFILE &^ unix.O_DIRECTORY
+
+// open makes open(2) that can write, in any of its forms.
+func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (int64, syscall.Errno) {
+	n, errno := w.copyString(addr, &w.path[0])
+	if errno != 0 {
+		return failed(errno)
+	}
+	if n == 0 {
+		return failed(unix.ENOENT)
+	}
+	path := w.path[0][:n]
+	base := -1
+	if path[0] != '/' {
+		if base, errno = w.base(dirfd); errno != 0 {
+			return failed(errno)
+		}
+	}
+	if flags&(unix.O_CREAT|tmpfile) != 0 {
+		errno = w.umask()
+	}
+	if errno == 0 && !w.l.Valid(w.n.ID) {
+		errno = unix.ESRCH
+	}
+	if errno != 0 {
+		closeFD(base)
+		return failed(errno)
+	}
+	var res int64
+	switch {
+	case flags&unix.O_PATH != 0:
+		// A place, whatever else was said.
+		var fd int
+		if fd, errno = w.object(base, path, uint64(flags&(unix.O_DIRECTORY|unix.O_NOFOLLOW))); errno == 0 {
+			res, errno = w.install(fd, flags)
+		}
+	case flags&tmpfile != 0:
+		res, errno = w.openTemporary(op, base, path, flags, mode)
+	default:
+		res, errno = w.openEntry(op, base, path, flags, mode)
+	}
+	closeFD(base)
+	return res, errno
+}
+
+// install gives an open file to the caller and closes it here, before the caller
+// goes on: a file that is open for writing somewhere cannot be executed.
+func (w *worker) install(fd int, flags uint32) (int64, syscall.Errno) {
+	n, err := w.l.AddFD(w.n.ID, fd, flags&unix.O_CLOEXEC)
+	closeFD(fd)
+	if err != nil {
+		return failed(err.(syscall.Errno))
+	}
+	return int64(n), 0
+}
+
+// openTemporary makes a file without a name.
+func (w *worker) openTemporary(op string, base int, path []byte, flags, mode uint32) (int64, syscall.Errno) {
+	if flags&unix.O_DIRECTORY == 0 || flags&unix.O_ACCMODE == unix.O_RDONLY {
+		return failed(unix.EINVAL)
+	}
+	dir, errno := w.object(base, path, unix.O_DIRECTORY|uint64(flags&unix.O_NOFOLLOW))
+	if errno != 0 {
+		return failed(errno)
+	}
+	defer closeFD(dir)
+	name, errno := w.nameOf(dir, &w.canon[0])
+	if errno != 0 {
+		return failed(errno)
+	}
+	if g := grantOf(w.g.grants, name); g == nil || !g.Entries || !g.Files {
+		return failed(w.readOnly(dir))
+	}
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	b := append(w.num[:0], ".\x00"...)
+	fd, e := sys.Call(unix.SYS_OPENAT, uintptr(dir), sys.Addr(&b[0]), uintptr(flags|unix.O_CLOEXEC), uintptr(mode), 0, 0)
+	if e != 0 {
+		return failed(syscall.Errno(e))
+	}
+	return w.install(int(fd), flags)
+}
+
+// openEntry opens or makes a file, following symbolic links at the end of the
+// path as the call would.
+func (w *worker) openEntry(op string, base int, path []byte, flags, mode uint32) (int64, syscall.Errno) {
+	links := 0
+	own := false // base is ours to close
+	defer func() {
+		if own {
+			closeFD(base)
+		}
+	}()
+	for {
+		e, errno := w.entryOf(0, base, path)
+		if errno != 0 {
+			return failed(errno)
+		}
+		if e.special || path[len(path)-1] == '/' {
+			e.close()
+			return w.openDirectory(base, path, flags)
+		}
+		res, errno := w.openIn(op, &e, flags, mode)
+		if errno != isLink {
+			e.close()
+			return res, errno
+		}
+		if links++; links > 40 {
+			e.close()
+			return failed(unix.ELOOP)
+		}
+		if proc, root := isProc(e.dir); proc && !root {
+			fd, errno := w.magicLink(e.dir, string(e.name))
+			e.close()
+			if errno != 0 {
+				return failed(errno)
+			}
+			return w.reopen(op, fd, flags)
+		}
+		n, errno2 := sys.Call(unix.SYS_READLINKAT, uintptr(e.dir), e.addr, sys.Addr(&w.link[0]), pathMax, 0, 0)
+		if errno2 != 0 || n == 0 {
+			e.close()
+			return failed(unix.ENOENT)
+		}
+		path = bytes.Clone(w.link[:n])
+		if own {
+			closeFD(base)
+		}
+		base, own = e.dir, e.own
+		if !own {
+			// The caller's directory: it is closed there.
+			if base, errno = dup(e.dir); errno != 0 {
+				return failed(errno)
+			}
+			own = true
+		}
+	}
+}
+
+// isLink is between openIn and openEntry.
+const isLink syscall.Errno = 4300
+
+// openDirectory is for paths that can only be directories, which cannot be
+// opened for writing.
+func (w *worker) openDirectory(base int, path []byte, flags uint32) (int64, syscall.Errno) {
+	fd, errno := w.object(base, path, 0)
+	closeFD(fd)
+	switch {
+	case errno == unix.ENOENT && flags&unix.O_CREAT != 0 && path[len(path)-1] == '/':
+		errno = unix.EISDIR
+	case errno == 0:
+		errno = unix.EISDIR
+	}
+	return failed(errno)
+}
+
+// openIn opens or makes an entry of a directory; isLink if that is a symbolic
+// link to follow.
+func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall.Errno) {
+	changes := flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0
+	g := grantOf(w.g.grants, e.full)
+	if within(e.parent, "/dev") && (g == nil || !g.Entries) {
+		// Opening a device does something: it is looked at first.
+		return w.openNode(op, e, flags)
+	}
+	errno := syscall.Errno(0)
+	rule := ""
+	switch {
+	case g == nil || !g.Files:
+		errno = notGranted
+	case g.Guarded:
+		var v Verdict
+		if v, rule = w.g.rules.Match(e.full, len(g.Path), w); v == Protected {
+			errno = refused
+		} else if flags&unix.O_CREAT != 0 {
+			if rule = w.g.rules.Completes(e.parent, e.name, w); rule != "" {
+				errno = refused
+			}
+		}
+	}
+	if errno != 0 {
+		return w.openAnyway(op, e, flags, errno, rule, changes)
+	}
+	if flags&unix.O_CREAT != 0 && !g.Entries {
+		flags &^= unix.O_CREAT // a single file that was granted
+	}
+	return w.openFile(e, flags, mode)
+}
+
+// openAnyway is for a file that may not be changed: if it exists and is not to
+// be changed, it is opened, as without O_CREAT. It finds what the kernel would
+// find before it asked for rights.
+func (w *worker) openAnyway(op string, e *entry, flags uint32, errno syscall.Errno, rule string, changes bool) (int64, syscall.Errno) {
+	found := w.look(e)
+	if found != 0 && found != unix.ENOENT {
+		return failed(found)
+	}
+	there := found == 0
+	link := there && w.stat.Mode&unix.S_IFMT == unix.S_IFLNK
+	switch {
+	case there && flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL:
+		return failed(unix.EEXIST)
+	case link && flags&unix.O_NOFOLLOW != 0:
+		return failed(unix.ELOOP)
+	case link:
+		// What it leads to decides; a protected link can still be followed.
+		return failed(isLink)
+	case there && w.stat.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return failed(unix.EISDIR)
+	case there && !changes:
+		return w.openFile(e, flags&^(unix.O_CREAT|unix.O_EXCL), 0)
+	case !there && flags&unix.O_CREAT == 0:
+		return failed(unix.ENOENT)
+	}
+	if errno == notGranted {
+		return failed(w.readOnly(e.dir))
+	}
+	w.note(op, e.full, rule)
+	return failed(unix.EACCES)
+}
+
+// openFile opens an entry, without following it, and without waiting for
+// anybody.
+func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	const also = unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK
+	fd, errno := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, uintptr(flags|also), uintptr(mode), 0, 0)
+	switch syscall.Errno(errno) {
+	case 0:
+		return w.deliver(int(fd), flags)
+	case unix.ELOOP:
+		if flags&unix.O_NOFOLLOW == 0 {
+			return failed(isLink)
+		}
+	case unix.ENXIO, unix.EAGAIN:
+		if flags&unix.O_NONBLOCK == 0 {
+			place, errno := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
+			if errno != 0 {
+				return failed(syscall.Errno(errno))
+			}
+			return w.wait(int(place), flags, syscall.Errno(errno))
+		}
+	}
+	return failed(syscall.Errno(errno))
+}
+
+// deliver gives an open file to the caller as it asked for it.
+func (w *worker) deliver(fd int, flags uint32) (int64, syscall.Errno) {
+	if flags&unix.O_NONBLOCK == 0 {
+		// fcntl(2) takes those of the flags that can be set.
+		sys.Raw(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, uintptr(flags&(unix.O_APPEND|unix.O_DIRECT|unix.O_NOATIME)), 0, 0, 0)
+	}
+	return w.install(fd, flags)
+}
+
+// openNode opens an entry of /dev.
+func (w *worker) openNode(op string, e *entry, flags uint32) (int64, syscall.Errno) {
+	r, errno := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
+	switch syscall.Errno(errno) {
+	case 0:
+	case unix.ENOENT:
+		if flags&unix.O_CREAT != 0 {
+			return failed(w.readOnly(e.dir))
+		}
+		fallthrough
+	default:
+		return failed(syscall.Errno(errno))
+	}
+	fd := int(r)
+	if err := unix.Fstat(fd, &w.stat); err != nil {
+		closeFD(fd)
+		return failed(err.(syscall.Errno))
+	}
+	switch {
+	case flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL:
+		closeFD(fd)
+		return failed(unix.EEXIST)
+	case w.stat.Mode&unix.S_IFMT == unix.S_IFLNK:
+		closeFD(fd)
+		if flags&unix.O_NOFOLLOW != 0 {
+			return failed(unix.ELOOP)
+		}
+		return failed(isLink)
+	}
+	return w.reopen(op, fd, flags)
+}
+
+// reopen opens a place again, for what the caller wants, and closes it.
+func (w *worker) reopen(op string, fd int, flags uint32) (int64, syscall.Errno) {
+	if err := unix.Fstat(fd, &w.stat); err != nil {
+		closeFD(fd)
+		return failed(err.(syscall.Errno))
+	}
+	changes := flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0
+	errno := syscall.Errno(0)
+	switch {
+	case flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL:
+		errno = unix.EEXIST
+	case w.stat.Mode&unix.S_IFMT == unix.S_IFDIR:
+		errno = unix.EISDIR
+	case w.stat.Mode&unix.S_IFMT == unix.S_IFCHR && w.stat.Rdev == unix.Mkdev(5, 0):
+		// /dev/tty would be the terminal of this process.
+		closeFD(fd)
+		if fd, errno = w.terminal(); errno != 0 {
+			return failed(errno)
+		}
+	case changes:
+		errno = w.mayChange(op, fd)
+	}
+	if errno != 0 {
+		closeFD(fd)
+		return failed(errno)
+	}
+	flags &^= unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	file, errno := w.again(fd, flags)
+	switch errno {
+	case 0:
+		closeFD(fd)
+		return w.deliver(file, flags)
+	case unix.ENXIO, unix.EAGAIN:
+		if flags&unix.O_NONBLOCK == 0 {
+			return w.wait(fd, flags, errno)
+		}
+	}
+	closeFD(fd)
+	return failed(errno)
+}
+
+// again opens a place by its descriptor, without waiting.
+func (w *worker) again(fd int, flags uint32) (int, syscall.Errno) {
+	cwd := unix.AT_FDCWD
+	file, e := sys.Call(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd), uintptr(flags|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK), 0, 0, 0)
+	if e != 0 {
+		return -1, syscall.Errno(e)
+	}
+	return int(file), 0
+}
+
+// terminal opens the caller's controlling terminal, which is one of the
+// sandbox's own, as a place.
+func (w *worker) terminal() (int, syscall.Errno) {
+	b := append(appendInt(w.num[:0], int(w.n.PID)), "/stat\x00"...)
+	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return -1, unix.ENXIO
+	}
+	n, err := unix.Read(int(fd), w.canon[1][:])
+	closeFD(int(fd))
+	if err != nil || !w.l.Valid(w.n.ID) {
+		return -1, unix.ENXIO
+	}
+	dev, ok := terminalOf(w.canon[1][:max(n, 0)])
+	if !ok {
+		return -1, unix.ENXIO
+	}
+	major, minor := unix.Major(dev), unix.Minor(dev)
+	if major < 136 || major > 143 { // UNIX98_PTY_SLAVE_MAJOR; see linux/major.h
+		return -1, unix.ENXIO
+	}
+	path := appendInt([]byte("/dev/pts/"), int(major-136)<<8|int(minor))
+	place, errno := w.openat2(w.root, path, unix.O_NOFOLLOW, magic|unix.RESOLVE_NO_SYMLINKS)
+	if errno != 0 {
+		return -1, unix.ENXIO
+	}
+	if err := unix.Fstat(place, &w.stat); err != nil || w.stat.Rdev != dev {
+		closeFD(place)
+		return -1, unix.ENXIO
+	}
+	return place, 0
+}
+
+// A waiter is an open that waits for the other end of a FIFO, or for the holder
+// of a lease.
+type waiter struct {
+	id    uint64
+	fd    int
+	flags uint32
+}
+
+func (wt *waiter) drop() { closeFD(wt.fd) }
+
+// wait has an open tried again later. fd is a place, which it takes.
+func (w *worker) wait(fd int, flags uint32, errno syscall.Errno) (int64, syscall.Errno) {
+	if err := unix.Fstat(fd, &w.stat); err != nil {
+		closeFD(fd)
+		return failed(err.(syscall.Errno))
+	}
+	switch kind := w.stat.Mode & unix.S_IFMT; {
+	case kind == unix.S_IFIFO, kind == unix.S_IFREG && errno == unix.EAGAIN:
+	default:
+		closeFD(fd)
+		return failed(errno)
+	}
+	w.waiting = append(w.waiting, waiter{w.n.ID, fd, flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW)})
+	return 0, waits
+}
+
+// retryEvery is how often a waiting open is tried, ms.
+const retryEvery = 2
+
+// retry tries the waiting opens and returns for how long there is nothing to do
+// but to wait for a call, ms.
+func (w *worker) retry() int {
+	if len(w.waiting) == 0 {
+		return -1
+	}
+	kept := w.waiting[:0]
+	for _, wt := range w.waiting {
+		if !w.l.Valid(wt.id) {
+			wt.drop()
+			continue
+		}
+		syscall.ForkLock.RLock()
+		file, errno := w.again(wt.fd, wt.flags)
+		if errno == unix.ENXIO || errno == unix.EAGAIN {
+			syscall.ForkLock.RUnlock()
+			kept = append(kept, wt)
+			continue
+		}
+		var res int64
+		w.n.ID = wt.id
+		if errno == 0 {
+			res, errno = w.deliver(file, wt.flags)
+		}
+		syscall.ForkLock.RUnlock()
+		wt.drop()
+		w.l.Reply(wt.id, res, errno)
+	}
+	w.waiting = kept
+	if len(kept) == 0 {
+		return -1
+	}
+	return retryEvery
+}

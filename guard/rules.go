@@ -1,0 +1,265 @@
+package guard
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Rules are patterns, ready to be matched. The zero value protects nothing.
+//
+// A pattern is a name or several with slashes between them, which match
+// consecutive parts of a path at any depth; * in a name matches any characters.
+// What matches is protected with all below it. A pattern that ends in a slash
+// protects the entry itself and not what is in it. Letter case does not count,
+// for there are file systems to which it does not.
+//
+// A directory that Git would take for a repository counts as ".git" in front of
+// other names, whatever it is called: .git/config also protects the config of a
+// bare repository, of a submodule and of a linked worktree. With the pattern
+// ".git/" no directory can become a repository.
+type Rules struct {
+	patterns []pattern
+	last     map[string][]ending // literal names that end a pattern
+	leads    map[string][]ending // literal names with which a pattern goes on
+	globs    []ending            // the same for names with *
+	leadGlob []ending
+	repos    bool // ".git/" is one of the patterns
+}
+
+// pattern is one pattern: its text as written, and its names folded.
+type pattern struct {
+	text  string
+	names []string
+	self  bool // the entry itself only
+}
+
+// ending says that names[:n] of a pattern end in a certain name.
+type ending struct {
+	p int
+	n int
+}
+
+// Verdict is how a path relates to the patterns.
+type Verdict uint8
+
+// Verdicts. The zero Verdict is a path of no interest.
+const (
+	Free      Verdict = iota
+	Leads             // a directory of this name could hold what is protected
+	Protected         // the path itself is protected, or it is below what is
+)
+
+// parse reads a pattern.
+func parse(text string) (pattern, error) {
+	if err := policy.CheckProtect(text); err != nil {
+		return pattern{}, err
+	}
+	s, self := strings.CutSuffix(text, "/")
+	p := pattern{text: text, self: self}
+	for name := range strings.SplitSeq(s, "/") {
+		p.names = append(p.names, string(fold(nil, []byte(name))))
+	}
+	return p, nil
+}
+
+// NewRules reads patterns.
+func NewRules(patterns []string) (*Rules, error) {
+	r := &Rules{last: make(map[string][]ending, len(patterns)), leads: map[string][]ending{}}
+	for i, text := range patterns {
+		p, err := parse(text)
+		if err != nil {
+			return nil, err
+		}
+		r.patterns = append(r.patterns, p)
+		if p.names[0] == ".git" {
+			r.repos = r.repos || p.self && len(p.names) == 1
+		}
+		for n := 1; n <= len(p.names); n++ {
+			name, e := p.names[n-1], ending{i, n}
+			lit, glob := r.leads, &r.leadGlob
+			if n == len(p.names) {
+				lit, glob = r.last, &r.globs
+			}
+			if strings.Contains(name, "*") {
+				*glob = append(*glob, e)
+			} else {
+				lit[name] = append(lit[name], e)
+			}
+		}
+	}
+	return r, nil
+}
+
+// Dirs answers what only a look at the file system tells. Paths are absolute, in
+// the sandbox.
+type Dirs interface {
+	// Repository reports whether Git would take a directory for a repository.
+	Repository(dir []byte) bool
+
+	// Completes reports whether a directory that is none would become a
+	// repository by one more entry, or all that matters of one: HEAD beside
+	// something that names commands. The rest could be sockets, which nobody
+	// is kept from making.
+	Completes(dir []byte, name string) bool
+}
+
+// Match relates a path to the patterns. Only names below root count as the end
+// of a match: what leads to a directory that the caller made writable is no
+// reason to protect all of it, and neither is its own name.
+//
+// Preconditions: path is absolute, clean, and at or below root.
+func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
+	if root == 1 {
+		root = 0 // "/"
+	}
+	if len(path) <= root {
+		return Free, ""
+	}
+	var buf [256]byte
+	end := root
+	for end < len(path) {
+		start := end + 1
+		end = start
+		for end < len(path) && path[end] != '/' {
+			end++
+		}
+		name := fold(buf[:0], path[start:end])
+		at := path[:end]
+		final := end == len(path)
+		for _, e := range r.last[string(name)] {
+			if p := &r.patterns[e.p]; (final || !p.self) && r.before(at, p, e.n, dirs) {
+				return Protected, p.text
+			}
+		}
+		for _, e := range r.globs {
+			if p := &r.patterns[e.p]; (final || !p.self) && matchName(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
+				return Protected, p.text
+			}
+		}
+		if !final {
+			continue
+		}
+		for _, e := range r.leads[string(name)] {
+			if p := &r.patterns[e.p]; r.before(at, p, e.n, dirs) {
+				return Leads, p.text
+			}
+		}
+		for _, e := range r.leadGlob {
+			if p := &r.patterns[e.p]; matchName(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
+				return Leads, p.text
+			}
+		}
+	}
+	return Free, ""
+}
+
+// before reports whether the names before the n-th of a pattern match the path's
+// names before its last.
+func (r *Rules) before(path []byte, p *pattern, n int, dirs Dirs) bool {
+	var buf [256]byte
+	for n--; n > 0; n-- {
+		path = path[:lastSlash(path)]
+		if len(path) == 0 {
+			return false
+		}
+		name := path[lastSlash(path)+1:]
+		if matchName(p.names[n-1], fold(buf[:0], name)) {
+			continue
+		}
+		if n != 1 || p.names[0] != ".git" || dirs == nil || !dirs.Repository(path) {
+			return false
+		}
+	}
+	return true
+}
+
+// Completes returns the pattern that keeps a new entry from making a repository
+// of its directory, "" if none does.
+func (r *Rules) Completes(dir, name []byte, dirs Dirs) string {
+	if !r.repos || dirs == nil {
+		return ""
+	}
+	var buf [256]byte
+	switch s := string(fold(buf[:0], name)); s {
+	case "head", "objects", "refs", "commondir", "config", "config.worktree", "hooks":
+		if dirs.Completes(dir, s) {
+			return ".git/"
+		}
+	}
+	return ""
+}
+
+func lastSlash(p []byte) int {
+	for i := len(p) - 1; i >= 0; i-- {
+		if p[i] == '/' {
+			return i
+		}
+	}
+	return 0
+}
+
+// matchName matches a folded name against a name of a pattern; * is any number
+// of characters.
+func matchName(pattern string, name []byte) bool {
+	star, mark := -1, 0
+	i, j := 0, 0
+	for j < len(name) {
+		switch {
+		case i < len(pattern) && pattern[i] == '*':
+			star, mark = i, j
+			i++
+		case i < len(pattern) && pattern[i] == name[j]:
+			i++
+			j++
+		case star >= 0:
+			mark++
+			i, j = star+1, mark
+		default:
+			return false
+		}
+	}
+	for i < len(pattern) && pattern[i] == '*' {
+		i++
+	}
+	return i == len(pattern)
+}
+
+// fold appends a name as file systems that ignore letter case compare it: the
+// two characters beside A to Z whose lower case is in ASCII are their letters,
+// and characters that show nothing are left out (ext4 and HFS+ pass over them).
+// What it makes equal too much is protected too much.
+func fold(dst, name []byte) []byte {
+	for i := 0; i < len(name); i++ {
+		c := name[i]
+		switch {
+		case c >= 'A' && c <= 'Z':
+			c += 'a' - 'A'
+		case c >= utf8.RuneSelf:
+			return foldRunes(dst, name[i:])
+		}
+		dst = append(dst, c)
+	}
+	return dst
+}
+
+func foldRunes(dst, name []byte) []byte {
+	for len(name) > 0 {
+		c, n := utf8.DecodeRune(name)
+		switch {
+		case c == utf8.RuneError && n == 1:
+			dst = append(dst, name[0])
+		case c == '\u212a': // the sign for kelvin
+			dst = append(dst, 'k')
+		case c == '\u017f': // long s
+			dst = append(dst, 's')
+		case unicode.In(c, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector):
+		default:
+			dst = utf8.AppendRune(dst, unicode.ToLower(c))
+		}
+		name = name[n:]
+	}
+	return dst
+}

@@ -1,0 +1,90 @@
+package guard
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+func appendInt(b []byte, n int) []byte { return strconv.AppendInt(b, int64(n), 10) }
+
+// numbers reads the numbers after a key at the beginning of a line, as
+// /proc/PID/status has them; see proc_pid_status(5).
+func numbers(text []byte, key string, radix int) ([]int, syscall.Errno) {
+	for line := range bytes.Lines(text) {
+		rest, ok := bytes.CutPrefix(line, []byte(key))
+		if !ok {
+			continue
+		}
+		var out []int
+		for _, f := range strings.Fields(string(rest)) {
+			n, err := strconv.ParseInt(f, radix, 32)
+			if err != nil {
+				return nil, syscall.EIO
+			}
+			out = append(out, int(n))
+		}
+		if len(out) > 0 {
+			return out, 0
+		}
+	}
+	return nil, syscall.EIO
+}
+
+// mountPoints reads from /proc/PID/mountinfo where each mount is, by its id; see
+// proc_pid_mountinfo(5).
+func mountPoints(text []byte) map[int]string {
+	points := map[int]string{}
+	for line := range bytes.Lines(text) {
+		f := bytes.SplitN(line, []byte(" "), 6)
+		if len(f) < 6 {
+			continue
+		}
+		if id, err := strconv.Atoi(string(f[0])); err == nil && len(f[4]) > 0 {
+			points[id] = unescape(string(f[4]))
+		}
+	}
+	return points
+}
+
+// unescape undoes the octal escapes for space, tab, newline and backslash.
+func unescape(s string) string {
+	if !strings.Contains(s, "\\") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b = append(b, byte(n))
+				i += 3
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+// terminalOf reads the device number of the controlling terminal from
+// /proc/PID/stat; see proc_pid_stat(5). The name before it, in parentheses, may
+// hold anything.
+func terminalOf(stat []byte) (uint64, bool) {
+	i := bytes.LastIndexByte(stat, ')')
+	if i < 0 {
+		return 0, false
+	}
+	f := strings.Fields(string(stat[i+1:]))
+	if len(f) < 5 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(f[4], 10, 64)
+	if err != nil || n == 0 {
+		return 0, false
+	}
+	// Bits 31 to 20 and 7 to 0 are the minor number, 15 to 8 the major one.
+	u := uint32(n)
+	major, minor := uint64(u>>8&0xfff), uint64(u&0xff|u>>12&0xfff00)
+	return major<<8 | minor&0xff | minor&^0xff<<12, true
+}

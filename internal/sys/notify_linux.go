@@ -1,0 +1,125 @@
+package sys
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Call makes a system call that may take long: the Go scheduler is told, so that
+// other goroutines run meanwhile.
+func Call(nr, a, b, c, d, e, f uintptr) (r, errno uintptr) {
+	r1, _, e1 := syscall.Syscall6(nr, a, b, c, d, e, f)
+	return r1, uintptr(e1)
+}
+
+// A Notification is a system call that a filter held back, struct seccomp_notif
+// of seccomp_unotify(2).
+type Notification struct {
+	ID    uint64
+	PID   uint32 // the thread, in the pid namespace of who receives
+	Flags uint32
+	NR    int32
+	Arch  uint32
+	IP    uint64
+	Args  [6]uint64
+}
+
+// notifyResponse is struct seccomp_notif_resp.
+type notifyResponse struct {
+	id    uint64
+	val   int64
+	err   int32
+	flags uint32
+}
+
+// notifyAddFD is struct seccomp_notif_addfd.
+type notifyAddFD struct {
+	id         uint64
+	_          uint32 // flags
+	srcfd      uint32
+	_          uint32 // newfd
+	newfdFlags uint32
+}
+
+// Requests of ioctl(2) on a listener that golang.org/x/sys/unix has no names or
+// sizes for; see linux/seccomp.h.
+const (
+	notifyRecv     = 0xc0502100
+	notifySend     = 0xc0182101
+	notifyIDValid  = 0x40082102
+	notifyAdd      = 0x40182103
+	notifySetFlags = 0x40082104
+)
+
+// A Listener answers the system calls that a filter holds back. It has memory of
+// its own for each request, so that answering does not allocate; one goroutine
+// uses it at a time.
+type Listener struct {
+	FD   int
+	resp notifyResponse
+	add  notifyAddFD
+	id   uint64
+}
+
+// Receive waits for the next call. The error is ENOENT when nobody is left to
+// make one (Linux 6.11; before, only poll(2) tells), or when the caller was
+// killed meanwhile.
+func (l *Listener) Receive(n *Notification) error {
+	*n = Notification{}
+	return errnoError(Call(unix.SYS_IOCTL, uintptr(l.FD), notifyRecv, Addr(n), 0, 0, 0))
+}
+
+// Reply ends a call with a result or, if errno is not 0, with that.
+func (l *Listener) Reply(id uint64, val int64, errno syscall.Errno) error {
+	l.resp = notifyResponse{id: id, val: val, err: -int32(errno)}
+	return errnoError(Raw(unix.SYS_IOCTL, uintptr(l.FD), notifySend, Addr(&l.resp), 0, 0, 0))
+}
+
+// Continue lets the kernel make the call. Only for calls that no check depends
+// on: what their arguments point to can change at any time.
+func (l *Listener) Continue(id uint64) error {
+	l.resp = notifyResponse{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+	return errnoError(Raw(unix.SYS_IOCTL, uintptr(l.FD), notifySend, Addr(&l.resp), 0, 0, 0))
+}
+
+// AddFD installs a copy of fd in the caller and returns its number there.
+func (l *Listener) AddFD(id uint64, fd int, flags uint32) (int, error) {
+	l.add = notifyAddFD{id: id, srcfd: uint32(fd), newfdFlags: flags}
+	r, e := Call(unix.SYS_IOCTL, uintptr(l.FD), notifyAdd, Addr(&l.add), 0, 0, 0)
+	return int(r), errnoError(r, e)
+}
+
+// Valid reports whether the caller still waits, so that what was read of it by
+// its number was its own.
+func (l *Listener) Valid(id uint64) bool {
+	l.id = id
+	_, e := Raw(unix.SYS_IOCTL, uintptr(l.FD), notifyIDValid, Addr(&l.id), 0, 0, 0)
+	return e == 0
+}
+
+// Synchronous tells the kernel that caller and listener take turns, so that it
+// need not wake another processor (Linux 6.6). An older kernel refuses, and
+// nothing is lost.
+func (l *Listener) Synchronous() {
+	Raw(unix.SYS_IOCTL, uintptr(l.FD), notifySetFlags, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP, 0, 0, 0)
+}
+
+// NotifyFlags are those with which a filter's listener is made.
+const NotifyFlags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+
+// CanNotify reports whether the kernel has listeners whose callers only a deadly
+// signal interrupts once their call was received (Linux 5.19). Without that, a
+// call could be made twice.
+func CanNotify() bool {
+	// EFAULT: the flags are known, and the program would be looked at next.
+	_, e := Raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, NotifyFlags, 0, 0, 0, 0)
+	return syscall.Errno(e) == unix.EFAULT
+}
+
+func errnoError(_, e uintptr) error {
+	if e == 0 {
+		return nil
+	}
+	return syscall.Errno(e)
+}

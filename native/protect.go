@@ -1,0 +1,33 @@
+package native
+
+import (
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/guard"
+	"github.com/sbxrun/sbxrun/landlock"
+	"github.com/sbxrun/sbxrun/mounts"
+)
+
+// grants are the rights to write that the guard of protected paths goes by: what
+// the Landlock rules grant, and which of it is the host's.
+func (l *lowered) grants() []guard.Grant {
+	out := make([]guard.Grant, 0, len(l.ruleset.Rules))
+	for i := range l.ruleset.Rules {
+		r := &l.ruleset.Rules[i]
+		g := guard.Grant{Path: r.Path, Files: r.Access&landlock.WriteFile != 0, Entries: r.Access&landlock.MakeReg != 0 && !r.IsFile}
+		for j := range l.tree.Entries {
+			e := &l.tree.Entries[j]
+			g.Guarded = g.Guarded || e.Kind == mounts.Bind && e.Target == r.Path && e.Attr&mounts.ReadOnly == 0
+		}
+		out = append(out, g)
+	}
+	return out
+}
+
+// denials are what a guard refused, as results tell it.
+func denials(list []guard.Denial) []driver.Denial {
+	var out []driver.Denial
+	for _, d := range list {
+		out = append(out, driver.Denial{Operation: d.Operation, Target: d.Path, Rule: "protected path " + d.Rule, Grant: "--unprotect " + d.Rule})
+	}
+	return out
+}

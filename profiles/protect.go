@@ -1,0 +1,63 @@
+package profiles
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// unprotectAll takes every pattern off the list of protected paths.
+const unprotectAll = "all"
+
+// protect sets the protected paths, where anything of the host is writable.
+func (r *resolver) protect(p *policy.Policy) error {
+	list := []string{}
+	for _, item := range r.items(keyProtect) {
+		if !slices.Contains(list, item) {
+			list = append(list, item)
+		}
+	}
+	all := list
+	for _, part := range r.values[keyUnprotect].parts {
+		for _, item := range part.items {
+			known := false
+			list = slices.DeleteFunc(slices.Clone(list), func(pattern string) bool {
+				return item == unprotectAll || lifts(item, pattern)
+			})
+			known = item == unprotectAll || slices.ContainsFunc(all, func(pattern string) bool { return lifts(item, pattern) })
+			if !known {
+				return &Error{Where: part.origin, What: quote(item) + " is not protected, and nothing below it is", Fix: didYouMean(item, all)}
+			}
+		}
+	}
+	if writesHost(p) {
+		p.Protect = list
+	}
+	return nil
+}
+
+// lifts reports whether an item of files.unprotect names a pattern or what it
+// begins with: ".git" is ".git/" and ".git/hooks", too.
+func lifts(item, pattern string) bool {
+	return item == pattern || item != "" && strings.HasPrefix(pattern, strings.TrimSuffix(item, "/")+"/")
+}
+
+// writesHost reports whether anything of the host is writable.
+func writesHost(p *policy.Policy) bool {
+	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access&policy.Write != 0 }) ||
+		slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && !slices.Contains(m.Options, "ro") })
+}
+
+// checkPattern reports what is wrong with a pattern as this package does.
+func checkPattern(pattern string) error {
+	err := policy.CheckProtect(pattern)
+	var invalid *policy.InvalidError
+	if errors.As(err, &invalid) {
+		return &Error{What: quote(pattern) + " is not a pattern for protected paths: want " + invalid.Want}
+	}
+	return err
+}

@@ -1,0 +1,318 @@
+//go:build linux
+
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// repository makes a repository with a hook in the workspace, below dir.
+func (f *fixture) repository(dir string) {
+	f.Helper()
+	at := filepath.Join(f.ws, dir)
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		f.Fatal(err)
+	}
+	f.own()
+	f.git("init", "-q", "-b", "main", at)
+	config, err := os.ReadFile(filepath.Join(at, ".git/config"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	// The attack restores both from the first.
+	if err := os.WriteFile(filepath.Join(at, ".git/hooks/pre-commit"), config, 0o644); err != nil {
+		f.Fatal(err)
+	}
+	f.own()
+}
+
+// git runs Git on the host, as the user of the fixture.
+func (f *fixture) git(args ...string) *outcome {
+	f.Helper()
+	o := f.do(call{args: f.who.command(append([]string{f.need("git")}, args...)...), env: []string{"GIT_CONFIG_NOSYSTEM=1"}})
+	if o.code != 0 {
+		f.Fatalf("%v", o)
+	}
+	return o
+}
+
+// names lists what is in the workspace.
+func (f *fixture) names() string {
+	f.Helper()
+	var b strings.Builder
+	filepath.WalkDir(f.ws, func(path string, _ os.DirEntry, _ error) error {
+		b.WriteString(strings.TrimPrefix(path, f.ws) + "\n")
+		return nil
+	})
+	return b.String()
+}
+
+// unprotected is the control: the same acts, in the same sandbox without its
+// protected paths.
+func unprotected(except map[string]string) control {
+	return control{"without protected paths", func(f *fixture, e *entry) {
+		f.Helper()
+		o := f.do(call{args: f.strict([]string{"--unprotect", "all"}, append([]string{f.attack, e.id}, e.arguments(f)...)...)})
+		e.judge(f, f.report(o), func(act string) string {
+			if _, ok := except[act]; ok {
+				return "*"
+			}
+			return "ok"
+		})
+	}}
+}
+
+func protectTests() []entry {
+	deepest := "1/2/3/4/5/6/7/8/9/10/r"
+	before := map[string]string{}
+	unchanged := func(f *fixture, _ *outcome) {
+		f.Helper()
+		if now := f.names(); now != before[f.dir] {
+			f.Errorf("the workspace held\n%sand holds\n%s", before[f.dir], now)
+		}
+		for _, dir := range []string{"r", deepest} {
+			p := filepath.Join(f.ws, dir, ".git/hooks/pre-commit")
+			fi, err := os.Stat(p)
+			if err != nil {
+				continue
+			}
+			if fi.Mode().Perm() != 0o644 || f.sha(p) != f.sha(filepath.Join(f.ws, dir, ".git/config")) {
+				f.Errorf("%s was changed: %v", p, fi.Mode())
+			}
+		}
+	}
+	setup := func(dir string) func(*fixture) {
+		return func(f *fixture) {
+			f.repository(dir)
+			before[f.dir] = f.names()
+		}
+	}
+	// The guard has no openat2(2): its flags are behind a pointer.
+	want := map[string]string{"create, by openat2": "ENOSYS"}
+	except := map[string]string{"set the mode of config by its ACL": "not every file system has them", "set the mode of hook by its ACL": "not every file system has them"}
+	return []entry{
+		{
+			id: "F06", title: "change, remove and create protected paths", alone: true,
+			setup:    setup("r"),
+			args:     func(f *fixture) []string { return []string{"in=" + filepath.Join(f.ws, "r"), "move=1"} },
+			deny:     denied,
+			want:     want,
+			check:    unchanged,
+			controls: []control{unprotected(except), jailed(jail{except: except})},
+		},
+		{
+			id: "F08", title: "protected paths ten levels deep", alone: true,
+			setup:    setup(deepest),
+			args:     func(f *fixture) []string { return []string{"in=" + filepath.Join(f.ws, deepest)} },
+			deny:     denied,
+			want:     want,
+			check:    unchanged,
+			controls: []control{unprotected(except)},
+		},
+		{
+			id: "F10", title: "shell start-up files, autostart, systemd user units",
+			args: func(f *fixture) []string { return []string{"in=" + f.ws} },
+			deny: denied + "|ENOENT", // ENOENT: the directory above could not be made
+			check: func(f *fixture, _ *outcome) {
+				for _, n := range []string{".bashrc", ".profile", ".config/autostart/x.desktop"} {
+					if exists(filepath.Join(f.ws, n)) {
+						f.Errorf("%s is on the host", n)
+					}
+				}
+			},
+			controls: []control{unprotected(nil)},
+		},
+		{id: "F09", title: "hostile git config, worktree, bare repository; then git on the host", test: hostileGit},
+		{id: "F23", title: "sbxrun SIGKILLed leaves no placeholder", test: killedGuard},
+	}
+}
+
+// TestProtectedMadeDuringRun: directories that the command makes are no way
+// around.
+func TestProtectedMadeDuringRun(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		o := f.do(call{args: f.strict(nil, f.attack, "F08", "in="+f.ws, "make=12")})
+		e := &entry{id: "F08", deny: denied, want: map[string]string{"create, by openat2": "ENOSYS"}}
+		e.judge(f, f.report(o), e.inside)
+	})
+}
+
+// TestProtectedRaces: threads that change the path, the directories on the way
+// and the working directory while a call is made do not get past.
+func TestProtectedRaces(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		run := func(want string, flags ...string) {
+			f.Helper()
+			o := f.do(call{args: f.strict(flags, f.attack, "races", "in="+f.ws, "rounds=1500")})
+			e := &entry{id: "races", deny: want}
+			e.judge(f, f.report(o), e.inside)
+		}
+		run("never")
+		// The control: these do make what is protected.
+		run("ok", "--unprotect", "all")
+	})
+}
+
+// hostileGit lets a command do its worst to repositories, and runs Git on the
+// host afterwards. Whatever Git would run touches a canary.
+func hostileGit(f *fixture) {
+	script := `
+		evil='[core]
+	fsmonitor = "touch CANARY; false"
+	hooksPath = HOOKS
+	pager = "touch CANARY; cat"
+	sshCommand = "touch CANARY"
+[alias]
+	st = "!touch CANARY"
+[filter "x"]
+	clean = "touch CANARY; cat"
+	smudge = "touch CANARY; cat"
+[diff]
+	external = "touch CANARY; true"
+[gpg]
+	program = "touch CANARY"
+'
+		evil=${evil//CANARY/$PWD/canary}; evil=${evil//HOOKS/$PWD/evil-hooks}
+		mkdir evil-hooks; printf '#!/bin/sh\ntouch %s\n' "$PWD/canary" >evil-hooks/post-index-change; chmod +x evil-hooks/*
+		cp evil-hooks/post-index-change evil-hooks/pre-commit
+		cp evil-hooks/post-index-change evil-hooks/post-checkout
+		echo "$evil" >plain-config
+		cd r
+		# in the repository that is there
+		echo "$evil" >>.git/config
+		git config core.fsmonitor "touch $PWD/../canary"
+		cp ../evil-hooks/* .git/hooks/
+		echo ../../evil >.git/commondir
+		echo "$evil" >.git/config.worktree
+		mv .git old; cp -r old .git; mv .git/config .git/c2; cp ../plain-config .git/config
+		echo '* filter=x' >.gitattributes
+		mkdir -p .git/worktrees/w; echo ../.. >.git/worktrees/w/commondir; cp .git/HEAD .git/worktrees/w/
+		# one of its own, in each disguise
+		for d in sub bare file link tree; do mkdir ../$d; done
+		(cd ../sub; git init -q .; mkdir -p .git/objects .git/refs; echo 'ref: refs/heads/main' >.git/HEAD; echo "$evil" >.git/config)
+		(cd ../bare; git init -q --bare .; mkdir -p objects refs; echo 'ref: refs/heads/main' >HEAD; (echo "$evil"; printf '[core]\n worktree = .\n') >config)
+		(cd ../file; mkdir -p x/objects x/refs; ln -s refs/heads/main x/HEAD; echo "$evil" >x/config; echo 'gitdir: x' >.git)
+		(cd ../link; mkdir -p x/refs x/objects; cp ../r/.git/HEAD x/; echo "$evil" >x/config; ln -s x .git)
+		(cd ../tree; mkdir x y; echo ../y >x/commondir; echo 'ref: refs/heads/main' >x/HEAD; mkdir y/objects y/refs; echo "$evil" >y/config; ln x/HEAD y/HEAD; echo 'gitdir: x' >.git; mv x .git)
+		(cd ../bare2 2>/dev/null || mkdir ../bare2 && cd ../bare2; cp -r ../r/.git/. .; echo "$evil" >config)
+		true`
+	canary := filepath.Join(f.ws, "canary")
+	host := func() {
+		for _, dir := range []string{"r", "sub", "bare", "bare2", "file", "link", "tree", "tree/x", "file/x", "link/x", "."} {
+			if !exists(filepath.Join(f.ws, dir)) {
+				continue
+			}
+			for _, args := range [][]string{{"status"}, {"log", "-1"}, {"diff"}, {"st"}, {"add", "-A"}, {"checkout", "-q", "HEAD"}, {"-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x"}} {
+				// What it says does not matter: many of these fail.
+				f.do(call{args: f.who.command(append([]string{f.need("git"), "-C", filepath.Join(f.ws, dir)}, args...)...)})
+			}
+		}
+	}
+	prepare := func(f *fixture) {
+		f.repository("r")
+		// The hook that the fixture has is not the attacker's.
+		os.Remove(filepath.Join(f.ws, "r/.git/hooks/pre-commit"))
+		f.git("-C", filepath.Join(f.ws, "r"), "-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-m", "first")
+	}
+	prepare(f)
+	config := f.sha(filepath.Join(f.ws, "r/.git/config"))
+	o := f.do(call{args: f.strict(nil, "bash", "-c", script)})
+	if f.sha(filepath.Join(f.ws, "r/.git/config")) != config {
+		f.Errorf("the repository's configuration was changed: %v", o)
+	}
+	os.Remove(canary)
+	host()
+	if exists(canary) {
+		f.Errorf("Git on the host ran what the command planted: %v", o)
+	}
+	// The neighbour: Git still works there.
+	if log := f.git("-C", filepath.Join(f.ws, "r"), "log", "--format=%s"); !strings.Contains(log.stdout, "first") {
+		f.Errorf("the repository is broken: %v", log)
+	}
+
+	// The control: without protected paths the same script gets its canary run.
+	f.Run("control without protected paths", func(t *testing.T) {
+		c := newFixture(t, f.who)
+		prepare(c)
+		outer := f
+		f = c
+		defer func() { f = outer }()
+		canary = filepath.Join(c.ws, "canary")
+		c.do(call{args: c.strict([]string{"--unprotect", "all"}, "bash", "-c", script)})
+		os.Remove(canary)
+		host()
+		if !exists(canary) {
+			t.Error("Git on the host ran nothing: the attack is none")
+		}
+	})
+}
+
+// killedGuard kills sbxrun at random moments of a command that tries to make
+// protected paths all the time.
+func killedGuard(f *fixture) {
+	f.repository("r")
+	before := f.names()
+	const script = `while :; do mkdir .vscode; echo x >.mcp.json; echo x >>r/.git/config; mv r/.git g; ln -s x .claude; mkdir -p a/b; rm -r a; done 2>/dev/null`
+	config := f.sha(filepath.Join(f.ws, "r/.git/config"))
+	for i := range 12 {
+		f.do(call{args: f.strict(nil, "bash", "-c", script), started: func(cmd *exec.Cmd) {
+			time.Sleep(time.Duration(5+i*9) * time.Millisecond)
+			cmd.Process.Signal(unix.SIGKILL)
+		}})
+		if !within(time.Second, func() bool { return len(processes(f.ws)) == 0 }) {
+			f.Fatalf("left: %v", processes(f.ws))
+		}
+	}
+	os.RemoveAll(filepath.Join(f.ws, "a"))
+	if now := f.names(); now != before {
+		f.Errorf("the workspace held\n%sand holds\n%s", before, now)
+	}
+	if f.sha(filepath.Join(f.ws, "r/.git/config")) != config {
+		f.Error("a protected file was changed")
+	}
+}
+
+// TestGitProtected: Git works in the repository that is there; what would change
+// its configuration or make a new one fails, is recorded, and works in /tmp.
+func TestGitProtected(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.repository("r")
+		os.Remove(filepath.Join(f.ws, "r/.git/hooks/pre-commit"))
+		r := filepath.Join(f.ws, "r")
+		for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}} {
+			f.git(append([]string{"-C", r}, args...)...)
+		}
+		config := f.sha(filepath.Join(r, ".git/config"))
+		out := f.work(nil, `
+			cd r
+			echo one >file; git add file; git commit -q -m one
+			git switch -q -c topic; echo two >>file; git commit -qam two
+			git switch -q main; echo three >other; git add .; git commit -q -m three
+			git rebase -q main topic; git checkout -q main; git merge -q --no-edit topic
+			echo four >>file; git stash -q; git stash pop -q; git checkout -q -- file
+			git tag v1; git branch -q -d topic; git gc -q; git fsck --no-progress
+			git reset -q --hard; git clean -qfd; git status --porcelain --branch
+			git log --format=%s
+			for c in "config a.b c" "remote add o /x" "worktree add ../wt" "init -q ../new" "clone -q . ../copy"; do
+				if git $c 2>/dev/null; then echo "worked: $c"; else echo "failed: $c"; fi
+			done
+			git init -q /tmp/new; git -C /tmp/new config a.b c; git clone -q . "$HOME/copy" && echo elsewhere`)
+		f.wantLines(out, "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: worktree add ../wt", "failed: init -q ../new", "failed: clone -q . ../copy", "elsewhere")
+		if f.sha(filepath.Join(r, ".git/config")) != config {
+			t.Error("the configuration was changed")
+		}
+		res := f.result(f.do(call{args: f.strict([]string{"--json"}, "sh", "-c", "cd r; git config a.b c; git config a.b c; mkdir .vscode")}))
+		if len(res.Denials) != 2 || res.Denials[0].Target != filepath.Join(r, ".git/config") || res.Denials[0].Grant != "--unprotect .git/config" || res.Denials[1].Operation != "mkdir" {
+			t.Errorf("denials: %+v", res.Denials)
+		}
+		f.work([]string{"--unprotect", ".git/config"}, `git -C r config a.b c; ! mkdir r/.vscode`)
+		f.work([]string{"--unprotect", ".git"}, `git init -q new; ! mkdir r/.vscode`)
+	})
+}

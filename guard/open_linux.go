@@ -134,17 +134,13 @@ func (w *worker) openEntry(op string, base int, path []byte, flags, mode uint32)
 			return failed(unix.ENOENT)
 		}
 		path = bytes.Clone(w.link[:n])
+		if !e.own {
+			continue // from the same directory on
+		}
 		if own {
 			closeFD(base)
 		}
-		base, own = e.dir, e.own
-		if !own {
-			// The caller's directory: it is closed there.
-			if base, errno = dup(e.dir); errno != 0 {
-				return failed(errno)
-			}
-			own = true
-		}
+		base, own = e.dir, true
 	}
 }
 

@@ -82,6 +82,7 @@ func (d Driver) Describe() driver.Description {
 		"egress.none":    yes, "egress.host": yes,
 		"egress.loopback": no("the loopback is the host's; unix sockets in private storage work"),
 		"egress.proxy":    proxy, "layer.egress": proxy,
+		"layer.protect":  {Note: "not built for macOS yet"},
 		"egress.publish": no("a port of the host is a port of the command's only with --net host"),
 		"limits.time":    part("a process that leaves the command's process group between two looks survives, confined"),
 		"limits.output":  yes,

@@ -87,7 +87,7 @@ func (g *Guard) Start() {
 	unix.Close(g.sock[1])
 	g.sock[1] = -1
 	g.started = true
-	go g.run()
+	employ(g)
 }
 
 // Close ends the guard once nothing is left that it could answer, and returns
@@ -144,43 +144,74 @@ func (g *Guard) deny(d Denial) {
 	}
 }
 
-// run is the thread that makes the calls. It ends with the goroutine, because it
-// is not fit for another.
-func (g *Guard) run() {
-	defer close(g.done)
-	runtime.LockOSThread()
-	w := &worker{g: g}
-	err := w.confine()
+// threads are those that wait for another guard. A thread that makes calls is
+// confined for good, and fit for nothing else; but it must not end either. It may
+// have cloned a second stage before it came here, which goes on with the thread's
+// local storage (internal/sys), and that is freed with the thread.
+var threads struct {
+	mu   sync.Mutex
+	idle []chan *Guard
+}
+
+// employ gives a guard to a confined thread.
+func employ(g *Guard) {
+	threads.mu.Lock()
+	defer threads.mu.Unlock()
+	if n := len(threads.idle); n > 0 {
+		threads.idle[n-1] <- g
+		threads.idle = threads.idle[:n-1]
+		return
+	}
+	work := make(chan *Guard, 1)
+	work <- g
+	go func() {
+		runtime.LockOSThread()
+		w := &worker{}
+		confined := w.confine()
+		for g := range work {
+			g.run(w, confined)
+			threads.mu.Lock()
+			threads.idle = append(threads.idle, work)
+			threads.mu.Unlock()
+			close(g.done)
+		}
+	}()
+}
+
+// run answers for one guard, on a confined thread. Without a listener that
+// anybody holds, calls fail with ENOSYS.
+func (g *Guard) run(w *worker, err error) {
+	w.begin(g)
 	g.mu.Lock()
 	g.tid = unix.Gettid()
 	g.mu.Unlock()
-	defer func() {
-		g.mu.Lock()
-		g.tid = 0
-		unix.Close(g.sock[0])
-		g.mu.Unlock()
-	}()
 	if err == nil {
 		err = w.accept(g.sock[0])
 	}
-	defer w.close()
-	if err != nil {
-		// Without a listener that anybody holds, calls fail with ENOSYS.
-		return
+	if err == nil {
+		w.serve()
 	}
-	w.serve()
+	w.end()
+	g.mu.Lock()
+	g.tid = 0
+	unix.Close(g.sock[0])
+	g.mu.Unlock()
+}
+
+// begin forgets what was learned of another sandbox.
+func (w *worker) begin(g *Guard) {
+	w.g, w.root, w.l.FD = g, -1, -1
+	w.first, w.masks, w.mounts = unknown, false, nil
 }
 
 // confine takes from the thread what the command does not have.
 func (w *worker) confine() error {
-	w.root, w.l.FD, w.proc, w.self = -1, -1, -1, -1
 	// A umask and a working directory of its own.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}
-	w.mask = uint32(unix.Umask(0))
-	unix.Umask(int(w.mask))
-	w.first = w.mask
+	unix.Umask(0)
+	w.mask = 0
 	if unix.Geteuid() == 0 {
 		// The command has none, or those that could not be left; see native.
 		if err := sys.SetThreadGroups(nil); err != nil && err != unix.EPERM {
@@ -232,11 +263,13 @@ func (w *worker) accept(sock int) error {
 	}
 }
 
-func (w *worker) close() {
+// end closes what was the sandbox's.
+func (w *worker) end() {
 	for i := range w.waiting {
 		w.waiting[i].drop()
 	}
-	for _, fd := range []int{w.l.FD, w.root, w.proc, w.self} {
+	w.waiting = w.waiting[:0]
+	for _, fd := range []int{w.l.FD, w.root} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
@@ -390,9 +423,8 @@ func (w *worker) handle() (int64, syscall.Errno) {
 	case unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR:
 		return w.setxattr(int(w.n.NR))
 	case unix.SYS_UMASK:
-		if uint32(a[0])&0o777 != w.first {
-			w.masks = true
-		}
+		w.learnUmask()
+		w.masks = w.masks || uint32(a[0])&0o777 != w.first
 		return 0, goOn
 	}
 	return 0, unix.ENOSYS
@@ -564,8 +596,26 @@ func (w *worker) selfPath(fd int) uintptr {
 	return sys.Addr(&b[0])
 }
 
+// unknown is no umask.
+const unknown = ^uint32(0)
+
+// learnUmask finds out with which umask the sandbox began: what the first caller
+// has that anything depends on, as nobody has changed it by then.
+func (w *worker) learnUmask() {
+	if w.first != unknown {
+		return
+	}
+	m, errno := w.status("Umask:", 8)
+	if errno != 0 {
+		w.masks = true // asked for each time
+		return
+	}
+	w.first = uint32(m[0])
+}
+
 // umask makes the thread's the caller's own.
 func (w *worker) umask() syscall.Errno {
+	w.learnUmask()
 	want := w.first
 	if w.masks {
 		m, errno := w.status("Umask:", 8)

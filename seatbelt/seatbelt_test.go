@@ -17,7 +17,7 @@ import (
 // agreed is strict without the layers that macOS has no equal of.
 func agreed(t testing.TB) *policy.Policy {
 	return resolve(t, "strict", func(r *profiles.Request) {
-		r.Degrade = policy.LayerUser | policy.LayerPID | policy.LayerMount | policy.LayerUTS | policy.LayerCgroupNS | policy.LayerSeccomp | policy.LayerCgroup
+		r.Degrade = policy.LayerUser | policy.LayerPID | policy.LayerMount | policy.LayerUTS | policy.LayerCgroupNS | policy.LayerSeccomp | policy.LayerCgroup | policy.LayerProtect
 	})
 }
 

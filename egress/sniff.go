@@ -23,23 +23,15 @@ func sniff(b []byte, web bool) (protocol, error) {
 		return protoUnknown, errShort
 	}
 	// A TLS record (RFC 8446, 5.1) of type handshake that holds a ClientHello.
+	// Its version is not looked at, because servers do not.
 	if b[0] == 22 {
-		for i, want := range [...]func(byte) bool{
-			func(c byte) bool { return c == 22 },
-			func(c byte) bool { return c == 3 },
-			func(byte) bool { return true }, // servers must not look at it; RFC 8446, 5.1
-			func(byte) bool { return true },
-			func(byte) bool { return true },
-			func(c byte) bool { return c == 1 },
-		} {
-			if len(b) == i {
-				return protoUnknown, errShort
-			}
-			if !want(b[i]) {
-				return protoOther, nil
-			}
+		switch {
+		case len(b) < 6:
+			return protoUnknown, errShort
+		case b[5] == 1:
+			return protoTLS, nil
 		}
-		return protoTLS, nil
+		return protoOther, nil
 	}
 	// A request line (RFC 9112, 3). Servers pass over empty lines before it.
 	b = bytes.TrimLeft(b, "\r\n")

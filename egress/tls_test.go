@@ -169,7 +169,8 @@ func TestSniff(t *testing.T) {
 		{"\x16\x03\x01\x00\x10", false, 0, errShort},
 		{"\x16\x03\x01\x00\x10\x01", false, protoTLS, nil},
 		{"\x16\x03\x01\x00\x10\x02", false, protoOther, nil},
-		{"\x16\x02", false, protoOther, nil},
+		{"\x16\x02", false, 0, errShort},
+		{"\x16\x03\x30\x00\x10\x01", false, protoTLS, nil},
 	} {
 		if got, err := sniff([]byte(c.in), c.web); got != c.want || err != c.err {
 			t.Errorf("%.20q, %v: %v, %v", c.in, c.web, got, err)

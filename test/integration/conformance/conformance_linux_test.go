@@ -153,10 +153,22 @@ func golden(t *testing.T, file string, got []string) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	if text != string(want) {
-		t.Errorf("%s: got\n%swant\n%s", file, text, want)
+	// What a driver declared to be different may be right on a lucky day: process 1
+	// can be slow enough to handle a signal. Nothing else may change.
+	known := strings.Split(strings.TrimSpace(string(want)), "\n")
+	for _, g := range got {
+		if !slices.Contains(known, g) {
+			t.Errorf("%s: a driver is excused that was not: %s", file, g)
+		}
+	}
+	for _, k := range known {
+		if !strings.HasSuffix(k, differs) && !slices.Contains(got, k) {
+			t.Errorf("%s: no more: %s (run with -update)", file, k)
+		}
 	}
 }
+
+const differs = "differs as declared"
 
 // run runs one case. It returns "" if the driver did what was expected, else how
 // it is excused.
@@ -199,14 +211,14 @@ func (c *scenario) run(t *testing.T, s subject, claims driver.Claims) string {
 				t.Errorf("the driver claims not to have %s, and did not refuse it; %s", f, describe(res, err))
 			}
 		}
-		return "differs as declared"
+		return differs
 	case refused && worst == driver.Partly:
 		return "refused"
 	case refused:
 		t.Errorf("refused: %v", err)
 	case difference != "" && worst == driver.Partly:
 		t.Log(difference, describe(res, err))
-		return "differs as declared"
+		return differs
 	case difference != "":
 		t.Errorf("%s; %s", difference, describe(res, err))
 	}

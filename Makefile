@@ -27,9 +27,10 @@ run: ## build, and show the main job: a real command, confined, with its result
 # compiler for seccomp profiles of one's own needs libseccomp and is a program
 # beside it; without libseccomp everything else works.
 .PHONY: build
-build: ## bin/sbxrun, and bin/sbxrun-seccomp where libseccomp is installed
+build: ## bin/sbxrun, bin/sbxrun-mcp, and bin/sbxrun-seccomp where libseccomp is installed
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sbxrun ./cmd/sbxrun
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sbxrun-mcp ./cmd/sbxrun-mcp
 	@if pkg-config --exists libseccomp 2>/dev/null; then \
 		echo CGO_ENABLED=1 $(GO) build -o bin/sbxrun-seccomp ./cmd/sbxrun-seccomp; \
 		CGO_ENABLED=1 $(GO) build -trimpath -ldflags '-s -w -linkmode external -extldflags -static' -o bin/sbxrun-seccomp ./cmd/sbxrun-seccomp; \
@@ -86,6 +87,7 @@ cross: ## build and compile the tests for linux and darwin, amd64 and arm64
 	@for os in linux darwin; do for arch in amd64 arm64; do \
 		echo "$$os/$$arch"; \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./cmd/sbxrun || exit 1; \
+		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./cmd/sbxrun-mcp || exit 1; \
 		list=$$(CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) list $(PACKAGES) | grep -v -e /seccomp/compile -e /seccomp/internal -e /cmd/sbxrun-seccomp -e /test/); \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) vet $$list || exit 1; \
 	done; done

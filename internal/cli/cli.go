@@ -30,17 +30,11 @@ import (
 // Main runs sbxrun with the arguments after the program's name and returns its
 // exit code.
 func Main(args []string) int {
-	files.Agent(args) // in a sandbox: files for sbxrun session cp
-	if len(args) > 0 {
-		// Programs of our own that probes start; not for people.
-		switch args[0] {
-		case probe.Command:
-			return probe.Child(args[1:])
-		case probe.CanaryCommand:
-			return probe.Canary(args[1:])
-		case holdCommand:
-			return hold()
-		}
+	if code, ok := inner(args); ok {
+		return code
+	}
+	if len(args) > 0 && args[0] == holdCommand {
+		return hold()
 	}
 	if len(args) > 0 && isSubcommand(args[0]) {
 		return execute(Root(), args)
@@ -64,6 +58,21 @@ func Main(args []string) int {
 	return report(fs, err)
 }
 
+// inner does what this program is started for by itself, and by probes, inside of
+// sandboxes; not for people. It reports whether that is what the arguments are.
+func inner(args []string) (code int, ok bool) {
+	files.Agent(args) // files for sbxrun session cp
+	if len(args) > 0 {
+		switch args[0] {
+		case probe.Command:
+			return probe.Child(args[1:]), true
+		case probe.CanaryCommand:
+			return probe.Canary(args[1:]), true
+		}
+	}
+	return 0, false
+}
+
 // newRunFlags returns the flags of a run, which end at the first word that is
 // no flag: everything after it is the command's.
 func newRunFlags(o *options, name string) *pflag.FlagSet {
@@ -79,7 +88,7 @@ func newRunFlags(o *options, name string) *pflag.FlagSet {
 // first can: after a flag or "--", a word is the command to run.
 func isSubcommand(arg string) bool {
 	switch arg {
-	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "version", "completion", "help",
+	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "version", "completion", "help", "mcp", "command",
 		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return true
 	}

@@ -18,9 +18,9 @@ import (
 )
 
 func subcommands() []*cobra.Command {
-	return []*cobra.Command{
+	return append([]*cobra.Command{
 		newRun("run"), newSession(), newPrune(), newSpec(), newProfile(), newDoctor(), newDriver(), newVersion(), newCompletion(),
-	}
+	}, (&Beside{}).commands()...)
 }
 
 // plain is a subcommand that takes its flags anywhere and speaks as the others.

@@ -1,0 +1,83 @@
+// Command sbxrun-mcp does the work of "sbxrun mcp" and "sbxrun command", which
+// execute it: what it links (the SDK of the Model Context Protocol, a parser of
+// shell scripts) has init functions that would be paid by every run.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/sbxrun/sbxrun/command"
+	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/mcpserver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+func main() { os.Exit((&cli.Beside{MCP: serve, Check: check}).Main(os.Args[1:])) }
+
+// serve serves on stdin and stdout, which are the protocol's alone.
+func serve(s *cli.Service) error {
+	rules, err := readRules(s.Commands)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	server := mcpserver.New(mcpserver.Config{Open: s.Open, Policy: s.Policy, Driver: s.Driver, Rules: rules, MaxSessions: s.MaxSessions, Version: s.Version})
+	return server.Serve(ctx, os.Stdin, os.Stdout)
+}
+
+// readRules reads a command policy; no name is the built-in one.
+func readRules(name string) (*command.Rules, error) {
+	var c command.Config
+	if name != "" {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		d := json.NewDecoder(bytes.NewReader(data))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&c); err != nil {
+			return nil, &policy.InvalidError{Field: "command-policy", Value: name, Want: "a JSON object of use_default, additional, exclude, custom_list and denied: " + err.Error()}
+		}
+		if _, err := d.Token(); !errors.Is(err, io.EOF) {
+			return nil, &policy.InvalidError{Field: "command-policy", Value: name, Want: "one JSON object"}
+		}
+	}
+	return command.New(c)
+}
+
+// check prints what a command policy says of a script.
+func check(script, name string, asJSON bool) (bool, error) {
+	rules, err := readRules(name)
+	if err != nil {
+		return false, err
+	}
+	d := rules.Check(script)
+	if asJSON {
+		if d.Refusals == nil {
+			d.Refusals = []command.Refusal{}
+		}
+		e := json.NewEncoder(os.Stdout)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		return d.Allowed, e.Encode(d)
+	}
+	var b strings.Builder
+	if d.Allowed {
+		b.WriteString("allowed\n")
+	}
+	for _, r := range d.Refusals {
+		fmt.Fprintf(&b, "refused: %s\n", r)
+	}
+	_, err = os.Stdout.WriteString(b.String())
+	return d.Allowed, err
+}

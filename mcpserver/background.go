@@ -1,0 +1,354 @@
+//go:build unix
+
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+const (
+	// maxJobs is how many background commands a session has at a time, those that
+	// have ended and can be asked for included: the oldest of these go first.
+	maxJobs = 32
+
+	defaultPage = 30_000  // bytes of each stream
+	maxPage     = 1 << 20 // bytes of each stream
+	maxWait     = 60_000  // milliseconds
+
+	// streamGrace is how long a result waits for the end of the streams, which
+	// what the command left running may hold open.
+	streamGrace = 100 * time.Millisecond
+)
+
+// A job is a command in the background.
+type job struct {
+	id      string
+	proc    driver.Process // nil until it runs
+	timeout int64          // milliseconds
+	stream  [2]stream
+	done    chan struct{}
+	result  *driver.Result // once done is closed
+}
+
+func (j *job) running() bool {
+	select {
+	case <-j.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// A stream keeps what a command prints, up to a limit.
+type stream struct {
+	mu        sync.Mutex
+	data      []byte
+	limit     int64
+	truncated bool
+	more      chan struct{} // closed, and made anew, when there is more
+}
+
+func (s *stream) collect(r io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		s.mu.Lock()
+		keep := n
+		if room := s.limit - int64(len(s.data)); int64(n) > room {
+			keep, s.truncated = int(room), true
+		}
+		s.data = append(s.data, buf[:keep]...)
+		if keep > 0 && s.more != nil {
+			close(s.more)
+			s.more = nil
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// page is a part of what there is. It ends between two characters, if it can.
+func (s *stream) page(offset, length int64) (part string, next int64, rest, truncated bool, more chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size := int64(len(s.data))
+	offset = min(offset, size)
+	end := min(offset+length, size)
+	if end < size {
+		for cut := end; cut > offset && cut > end-utf8.UTFMax; cut-- {
+			if utf8.RuneStart(s.data[cut]) {
+				end = cut
+				break
+			}
+		}
+	}
+	if s.more == nil {
+		s.more = make(chan struct{})
+	}
+	return strings.ToValidUTF8(string(s.data[offset:end]), "\uFFFD"), end, end < size, s.truncated, s.more
+}
+
+// background starts a script that outlives the call.
+func (s *Server) background(b *box, script, cwd string, timeout int64) (*Result, error) {
+	j, err := b.newJob()
+	if err != nil {
+		return nil, err
+	}
+	l := s.limits(timeout)
+	j.timeout = l.WallTime.Milliseconds()
+	var pipes [2][2]*os.File
+	for i := range pipes {
+		j.stream[i].limit = l.Output
+		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
+			for _, f := range []*os.File{pipes[0][0], pipes[0][1]} {
+				if f != nil {
+					f.Close()
+				}
+			}
+			b.drop(j)
+			return nil, err
+		}
+	}
+	started := make(chan error, 1)
+	go func() {
+		var readers sync.WaitGroup
+		p := &policy.Policy{Profile: s.config.Policy.Profile, Limits: l}
+		ran := false
+		run := func(shell string) (*driver.Result, error) {
+			d := session.In(b.sandbox, s.config.Driver, &specs.Process{Args: []string{shell, "-c", script}, Cwd: b.at(cwd)})
+			return driver.Run(s.ctx, d, p, driver.RunOptions{
+				Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
+				Started: func(proc driver.Process) func() {
+					ran = true
+					b.mu.Lock()
+					j.proc = proc
+					b.mu.Unlock()
+					for i := range pipes {
+						pipes[i][1].Close()
+						readers.Go(func() {
+							j.stream[i].collect(pipes[i][0])
+							pipes[i][0].Close()
+						})
+					}
+					started <- nil
+					return nil
+				},
+			})
+		}
+		res, err := run("bash")
+		if !ran && res.ExitCode == driver.ExitNotFound {
+			res, err = run("sh")
+		}
+		if !ran {
+			for i := range pipes {
+				pipes[i][0].Close()
+				pipes[i][1].Close()
+			}
+			close(j.done)
+			b.drop(j)
+			started <- err
+			return
+		}
+		drained := make(chan struct{})
+		go func() { readers.Wait(); close(drained) }()
+		select {
+		case <-drained:
+		case <-time.After(streamGrace):
+		}
+		j.result = res
+		close(j.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return &Result{SessionID: b.id, ID: j.id, Reason: "running", TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: true, Denials: []driver.Denial{},
+		Notes: []string{"running in the background as " + j.id + ": bash_output has its output, bash_kill ends it"}}, nil
+}
+
+func (b *box) newJob() (*job, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.jobs) >= maxJobs {
+		at := -1
+		for i, j := range b.jobs {
+			if !j.running() {
+				at = i
+				break
+			}
+		}
+		if at < 0 {
+			return nil, fmt.Errorf("%d commands run in the background of session %s, and no more are possible: bash_kill ends one", maxJobs, b.id)
+		}
+		b.jobs = append(b.jobs[:at:at], b.jobs[at+1:]...)
+	}
+	b.last++
+	j := &job{id: fmt.Sprintf("b%d", b.last), done: make(chan struct{})}
+	b.jobs = append(b.jobs, j)
+	return j, nil
+}
+
+func (b *box) drop(gone *job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, j := range b.jobs {
+		if j == gone {
+			b.jobs = append(b.jobs[:i:i], b.jobs[i+1:]...)
+			return
+		}
+	}
+}
+
+// job looks up a command in the background; that of another session is not found.
+func (s *Server) job(sessionID, id string) (*box, *job, error) {
+	if sessionID == "" {
+		s.first.Lock()
+		own := s.own
+		s.first.Unlock()
+		if own == nil {
+			return nil, nil, errors.New("the connection has no session yet")
+		}
+		sessionID = own.id
+	}
+	b, _, err := s.session(sessionID)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, j := range b.jobs {
+		if j.id == id {
+			return b, j, nil
+		}
+	}
+	return nil, nil, fmt.Errorf("there is no background command %q in session %s: session_list lists those that run", id, sessionID)
+}
+
+type outputArguments struct {
+	ID           string `json:"id" jsonschema:"the command, as bash with run_in_background returned it"`
+	SessionID    string `json:"session_id,omitempty" jsonschema:"its session; without it the connection's own"`
+	StdoutOffset int64  `json:"stdout_offset,omitempty" jsonschema:"where in stdout to start, in bytes: the last call's next_stdout_offset"`
+	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema:"where in stderr to start, in bytes: the last call's next_stderr_offset"`
+	Limit        int64  `json:"limit,omitempty" jsonschema:"how much of each stream to return, in bytes (default 30000)"`
+	Wait         int64  `json:"wait,omitempty" jsonschema:"if there is nothing new, wait for it so many milliseconds (default 0, at most 60000)"`
+}
+
+type outputResult struct {
+	ID               string        `json:"id"`
+	SessionID        string        `json:"session_id"`
+	Running          bool          `json:"running"`
+	ExitCode         *int          `json:"exit_code,omitempty" jsonschema:"once it has ended"`
+	Signal           string        `json:"signal,omitempty"`
+	Reason           driver.Reason `json:"reason,omitempty" jsonschema:"how it ended"`
+	Stdout           string        `json:"stdout"`
+	Stderr           string        `json:"stderr"`
+	NextStdoutOffset int64         `json:"next_stdout_offset"`
+	NextStderrOffset int64         `json:"next_stderr_offset"`
+	More             bool          `json:"more" jsonschema:"there is more already: call again with the next offsets"`
+	StdoutTruncated  bool          `json:"stdout_truncated" jsonschema:"it has printed more than is kept"`
+	StderrTruncated  bool          `json:"stderr_truncated" jsonschema:"it has printed more than is kept"`
+}
+
+type killArguments struct {
+	ID        string `json:"id" jsonschema:"the command, as bash with run_in_background returned it"`
+	SessionID string `json:"session_id,omitempty" jsonschema:"its session; without it the connection's own"`
+}
+
+func (s *Server) addBackgroundTools() {
+	add(s, &mcp.Tool{
+		Name:        "bash_output",
+		Description: "Return what a background command printed, from the offsets on, and how it ended once it has.",
+		Annotations: &mcp.ToolAnnotations{Title: "Output of a background command", ReadOnlyHint: true, OpenWorldHint: new(bool)},
+	}, func(p map[string]*jsonschema.Schema) {
+		for _, n := range []string{"stdout_offset", "stderr_offset", "wait"} {
+			p[n].Minimum = new(0.0)
+		}
+		p["wait"].Maximum = new(float64(maxWait))
+		p["limit"].Minimum, p["limit"].Maximum = new(float64(utf8.UTFMax)), new(float64(maxPage))
+	}, s.callOutput)
+	add(s, &mcp.Tool{
+		Name:        "bash_kill",
+		Description: "End a background command and all that it started, at once.",
+		Annotations: &mcp.ToolAnnotations{Title: "End a background command", IdempotentHint: true, OpenWorldHint: new(bool)},
+	}, nil, func(ctx context.Context, _ *mcp.CallToolRequest, in killArguments) (*mcp.CallToolResult, outputResult, error) {
+		b, j, err := s.job(in.SessionID, in.ID)
+		if err != nil {
+			return nil, outputResult{}, err
+		}
+		b.mu.Lock()
+		proc := j.proc
+		b.mu.Unlock()
+		if proc != nil {
+			proc.Kill() // of one that has ended it does nothing
+		}
+		select {
+		case <-j.done:
+		case <-ctx.Done():
+			return nil, outputResult{}, ctx.Err()
+		}
+		return s.callOutput(ctx, nil, outputArguments{ID: in.ID, SessionID: b.id})
+	})
+}
+
+func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outputArguments) (*mcp.CallToolResult, outputResult, error) {
+	b, j, err := s.job(in.SessionID, in.ID)
+	if err != nil {
+		return nil, outputResult{}, err
+	}
+	length := in.Limit
+	if length == 0 {
+		length = defaultPage
+	}
+	patience := time.NewTimer(time.Duration(in.Wait) * time.Millisecond)
+	defer patience.Stop()
+	for waiting := in.Wait > 0; ; {
+		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running()}
+		var rest [2]bool
+		var more [2]chan struct{}
+		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length)
+		out.Stderr, out.NextStderrOffset, rest[1], out.StderrTruncated, more[1] = j.stream[1].page(in.StderrOffset, length)
+		out.More = rest[0] || rest[1]
+		if waiting && out.Running && out.Stdout == "" && out.Stderr == "" {
+			select {
+			case <-more[0]:
+			case <-more[1]:
+			case <-j.done:
+			case <-patience.C:
+				waiting = false
+			case <-ctx.Done():
+				return nil, outputResult{}, ctx.Err()
+			}
+			continue
+		}
+		r := Result{Reason: "running", Stdout: out.Stdout, Stderr: out.Stderr, StdoutTruncated: out.StdoutTruncated && !rest[0], StderrTruncated: out.StderrTruncated && !rest[1]}
+		if !out.Running {
+			out.ExitCode, out.Signal, out.Reason = &j.result.ExitCode, j.result.Signal, j.result.Reason
+			r.ExitCode, r.Signal, r.Reason = j.result.ExitCode, out.Signal, out.Reason
+			r.TimeoutMS = j.timeout
+			r.Notes = append(r.Notes, fmt.Sprintf("%s has ended with exit code %d", j.id, r.ExitCode))
+		} else {
+			r.Notes = append(r.Notes, j.id+" is running")
+		}
+		if out.More {
+			r.Notes = append(r.Notes, fmt.Sprintf("there is more: stdout_offset %d, stderr_offset %d", out.NextStdoutOffset, out.NextStderrOffset))
+		}
+		return text(r.text()), out, nil
+	}
+}

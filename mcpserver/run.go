@@ -1,0 +1,380 @@
+//go:build unix
+
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+const (
+	// maxTimeout is the longest time limit that a call can ask for.
+	maxTimeout = 600_000 // milliseconds
+
+	// maxScript is how long a script, or the code for Python, can be: the kernel
+	// takes no argument of more than 128 KiB (MAX_ARG_STRLEN; see execve(2)).
+	maxScript = 120 << 10 // bytes
+
+	// maxText is how much of each stream is in a result's text, which is what a
+	// model reads. The structured result has it up to the policy's limit.
+	maxText = 30_000 // bytes
+
+	// maxSaid bounds what a wrapped script tells beside its output.
+	maxSaid = 64 << 10 // bytes
+)
+
+// A Result is what came of a command.
+type Result struct {
+	SessionID       string          `json:"session_id"`
+	ExitCode        int             `json:"exit_code" jsonschema:"the command's own; 128+N if signal N ended it; 124 if the time limit did; 126 or 127 if it cannot be executed or was not found"`
+	Signal          string          `json:"signal,omitempty"`
+	Reason          driver.Reason   `json:"reason" jsonschema:"how it ended: exit, signal, timeout, oom, pids, setup or canceled; running for a command in the background"`
+	Stdout          string          `json:"stdout"`
+	Stderr          string          `json:"stderr"`
+	StdoutTruncated bool            `json:"stdout_truncated" jsonschema:"the end of stdout was cut off at the limit"`
+	StderrTruncated bool            `json:"stderr_truncated" jsonschema:"the end of stderr was cut off at the limit"`
+	DurationMS      float64         `json:"duration_ms"`
+	TimeoutMS       int64           `json:"timeout_ms,omitempty" jsonschema:"the time limit that was in force"`
+	Cwd             string          `json:"cwd" jsonschema:"where the next command of bash starts"`
+	Sandboxed       bool            `json:"sandboxed"`
+	Denials         []driver.Denial `json:"denials" jsonschema:"what the network rules refused in the session while the command ran"`
+	Notes           []string        `json:"notes,omitempty"`
+	ID              string          `json:"id,omitempty" jsonschema:"the command in the background, for bash_output and bash_kill"`
+	Value           string          `json:"value,omitempty" jsonschema:"repr() of the last expression, for python_execute"`
+}
+
+// A task is a command to run in a session.
+type task struct {
+	args    []string
+	cwd     string // "" is the session's
+	timeout int64  // milliseconds, 0 is the policy's limit
+	says    bool   // descriptor 3 is a pipe to us
+}
+
+// limits are those of one command: the policy's, and never more.
+func (s *Server) limits(timeout int64) policy.Limits {
+	l := s.config.Policy.Limits
+	if t := time.Duration(timeout) * time.Millisecond; t > 0 && (l.WallTime == 0 || t < l.WallTime) {
+		l.WallTime = t
+	}
+	if l.Output == 0 {
+		l.Output = 1 << 20
+	}
+	return l
+}
+
+// run runs a command to its end. What it said on descriptor 3 is returned beside.
+func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t task) (*Result, string, error) {
+	l := s.limits(t.timeout)
+	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Sandboxed: true}
+	ro := driver.RunOptions{Capture: true}
+	var says *os.File
+	if t.says {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, "", err
+		}
+		defer r.Close()
+		defer w.Close()
+		says, ro.Stdio.Extra = r, []*os.File{w}
+	}
+	before := refusals(b.sandbox)
+	stop := s.progress(ctx, req)
+	pr := &specs.Process{Args: t.args, Cwd: b.at(t.cwd)}
+	p := &policy.Policy{Profile: s.config.Policy.Profile, Limits: l}
+	res, err := driver.Run(ctx, session.In(b.sandbox, s.config.Driver, pr), p, ro)
+	stop()
+	if err != nil {
+		if b.ended() {
+			err = fmt.Errorf("session %s has ended: %w", b.id, err)
+		}
+		var c *driver.CommandError
+		if !errors.As(err, &c) {
+			return nil, "", err
+		}
+		res.Stderr = res.Error + "\n"
+	}
+	out.fill(res)
+	out.Denials = since(before, refusals(b.sandbox))
+	said := ""
+	if says != nil {
+		// What the command left running has the descriptor too: what there is
+		// now is all that counts.
+		ro.Stdio.Extra[0].Close()
+		says.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		data, _ := io.ReadAll(io.LimitReader(says, maxSaid))
+		said = string(data)
+	}
+	if b.ended() {
+		out.Notes = append(out.Notes, "the session has ended with this command; its private files and processes are gone")
+	}
+	out.Cwd = b.at("")
+	return out, said, err
+}
+
+func (r *Result) fill(res *driver.Result) {
+	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = res.ExitCode, res.Signal, res.Reason, res.DurationMS, res.Sandboxed
+	r.Stdout, r.StdoutTruncated = strings.ToValidUTF8(res.Stdout, "\uFFFD"), res.StdoutTruncated
+	r.Stderr, r.StderrTruncated = strings.ToValidUTF8(res.Stderr, "\uFFFD"), res.StderrTruncated
+}
+
+// progress tells a client that asked for it, now and then, that a command runs.
+func (s *Server) progress(ctx context.Context, req *mcp.CallToolRequest) (stop func()) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return func() {}
+	}
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		begin := time.Now()
+		tick := time.NewTicker(s.every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				t := time.Since(begin).Seconds()
+				req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: t, Message: fmt.Sprintf("running for %.0f s", t)})
+			}
+		}
+	}()
+	return func() { close(done); <-over }
+}
+
+// refusals is what a sandbox's network rules refused so far, nil if there are none.
+func refusals(b driver.Sandbox) *driver.Status {
+	st, err := b.Status()
+	if err != nil || st.Network == nil {
+		return nil
+	}
+	return st
+}
+
+// since are the refusals between two states. One that was there before is told
+// again if something was refused and nothing new: a sandbox lists each once.
+func since(before, after *driver.Status) []driver.Denial {
+	none := []driver.Denial{}
+	if before == nil || after == nil ||
+		before.Network.Denied+before.Network.LookupsDenied == after.Network.Denied+after.Network.LookupsDenied {
+		return none
+	}
+	if n := len(before.Denials); n < len(after.Denials) {
+		return slices.Clone(after.Denials[n:])
+	}
+	return append(none, after.Denials...)
+}
+
+// text is the result in words, for the model.
+func (r *Result) text() string {
+	var b strings.Builder
+	b.WriteString(middleCut(r.Stdout, maxText))
+	line := func(f string, a ...any) {
+		if s := b.String(); s != "" && !strings.HasSuffix(s, "\n") {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, f+"\n", a...)
+	}
+	if r.StdoutTruncated {
+		line("[stdout was longer than the limit on output; its end is lost]")
+	}
+	if r.Stderr != "" {
+		line("[stderr]\n%s", middleCut(r.Stderr, maxText))
+	}
+	if r.StderrTruncated {
+		line("[stderr was longer than the limit on output; its end is lost]")
+	}
+	if r.Value != "" {
+		line("[value] %s", middleCut(r.Value, maxText))
+	}
+	switch r.Reason {
+	case driver.ReasonExit:
+		if r.ExitCode != 0 {
+			line("[exit code %d]", r.ExitCode)
+		}
+	case driver.ReasonTimeout:
+		line("[the time limit of %d ms ended the command; run_in_background of bash does not make a call wait]", r.TimeoutMS)
+	case driver.ReasonOOM:
+		line("[the memory limit ended the command, exit code %d]", r.ExitCode)
+	case driver.ReasonPids:
+		line("[the command failed after the limit on processes refused it some, exit code %d]", r.ExitCode)
+	case driver.ReasonSignal:
+		line("[%s ended the command]", r.Signal)
+	case driver.ReasonCanceled:
+		line("[the command was ended by who called it]")
+	}
+	for _, d := range r.Denials {
+		why := d.Reason
+		if why == "" {
+			why = "not allowed"
+		}
+		line("[refused by the sandbox: %s %s: %s; only the operator can allow it%s]", d.Operation, d.Target, why, grant(d))
+	}
+	for _, n := range r.Notes {
+		line("[%s]", n)
+	}
+	return b.String()
+}
+
+func grant(d driver.Denial) string {
+	if d.Grant == "" {
+		return ""
+	}
+	return ": " + d.Grant
+}
+
+// middleCut shortens a text to a number of bytes, and says so where it cut.
+func middleCut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	head, tail := most/2, len(s)-most/2
+	for head > 0 && !utf8.RuneStart(s[head]) {
+		head--
+	}
+	for tail < len(s) && !utf8.RuneStart(s[tail]) {
+		tail++
+	}
+	return fmt.Sprintf("%s\n[… %d bytes left out here …]\n%s", s[:head], tail-head, s[tail:])
+}
+
+// wrapper runs a script, its one argument, and tells where the shell was at its
+// end, on descriptor 3. That descriptor is moved out of the way of scripts, which
+// use small numbers. A script that ends by exit, or under set -e, is told of by the
+// trap; one that has a trap of its own for EXIT, by what follows it. After exec
+// nobody tells, and the directory stays what it was.
+func wrapper(fd string) string {
+	return strings.ReplaceAll(`exec FD>&3 3>&-
+trap '{ pwd -P >&FD; } 2>/dev/null' EXIT
+__sbxrun=$1
+shift
+eval "$__sbxrun"
+__sbxrun=$?
+{ pwd -P >&FD; } 2>/dev/null
+exit $__sbxrun`, "FD", fd)
+}
+
+// bash runs a script where the last one ended, and keeps where this one did.
+func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, script, cwd string, timeout int64) (*Result, error) {
+	t := task{cwd: cwd, timeout: timeout, says: true}
+	start := b.at("")
+	var out *Result
+	var said string
+	var notes []string
+	for range 3 {
+		shell, fd := "bash", "187"
+		if slices.Contains(notes, noBash) {
+			shell, fd = "sh", "9" // POSIX knows no descriptor of two digits
+		}
+		t.args = []string{shell, "-c", wrapper(fd), shell, script}
+		var err error
+		out, said, err = s.run(ctx, req, b, t)
+		if err == nil {
+			break
+		}
+		// Nothing has run.
+		var c *driver.CommandError
+		switch missing := errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT); {
+		case cwd == "" && start != s.dir() && s.isGone(ctx, b, start):
+			b.mu.Lock()
+			b.cwd = s.dir()
+			b.mu.Unlock()
+			start = s.dir()
+			notes = append(notes, "the directory that the last command ended in is gone; this one ran in "+s.dir())
+			continue
+		case missing && shell == "bash":
+			notes = append(notes, noBash)
+			continue
+		case out == nil:
+			return nil, err
+		}
+		break
+	}
+	out.Notes = append(notes, out.Notes...)
+	if cwd == "" {
+		if dir := lastLine(said); dir != "" {
+			b.mu.Lock()
+			b.cwd = dir
+			b.mu.Unlock()
+		}
+	}
+	out.Cwd = b.at("")
+	return out, nil
+}
+
+const noBash = "there is no bash in the sandbox; sh ran this"
+
+func (s *Server) isGone(ctx context.Context, b *box, dir string) bool {
+	i, err := b.files.Stat(ctx, dir)
+	return err != nil || i.Type != "dir"
+}
+
+// lastLine is the directory that a wrapped script told last. It comes from the
+// sandbox, and is used nowhere but in there.
+func lastLine(said string) string {
+	said, whole := strings.CutSuffix(said, "\n")
+	if !whole {
+		return ""
+	}
+	// A directory's name can hold a newline: then it is the last part of what
+	// is absolute.
+	at := strings.LastIndex("\n"+said, "\n/")
+	if at < 0 {
+		return ""
+	}
+	dir := said[at:]
+	if !path.IsAbs(dir) || strings.ContainsRune(dir, 0) || len(dir) > 4096 {
+		return ""
+	}
+	return path.Clean(dir)
+}
+
+// pythonWrapper runs its argument as a program and tells the value of the last
+// expression on descriptor 3, which no child of it gets.
+const pythonWrapper = `import ast, os, sys, types, traceback
+def main():
+    os.set_inheritable(3, False)
+    src = sys.argv[1]
+    sys.argv = ["-c"]
+    mod = types.ModuleType("__main__")
+    sys.modules["__main__"] = mod
+    g = mod.__dict__
+    try:
+        tree = ast.parse(src, "<code>")
+    except SyntaxError as e:
+        traceback.print_exception(type(e), e, None)
+        sys.exit(1)
+    import linecache
+    linecache.cache["<code>"] = (len(src), None, src.splitlines(True), "<code>")
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = ast.Expression(tree.body.pop().value)
+    try:
+        exec(compile(tree, "<code>", "exec"), g)
+        if last is not None:
+            v = eval(compile(last, "<code>", "eval"), g)
+            if v is not None:
+                os.write(3, repr(v).encode("utf-8", "replace")[:60000])
+    except Exception as e:
+        sys.stdout.flush()
+        traceback.print_exception(type(e), e, e.__traceback__.tb_next)
+        sys.exit(1)
+main()
+`

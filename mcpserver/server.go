@@ -1,0 +1,234 @@
+//go:build unix
+
+// Package mcpserver serves sandboxes to an agent by the Model Context Protocol:
+// a tool call becomes a command in a session, and what came of it a result.
+//
+// It knows neither how a sandbox is made nor where its policy comes from: it is
+// handed a function that opens one more sandbox of a policy that is fixed. So
+// no call can ask for less confinement; there is no word for it in any tool's
+// arguments but dangerouslyDisableSandbox, which agents send and is refused.
+//
+// Sessions are explicit: a call names one by id, or means the connection's own,
+// which is made at the first call. Everything ends with the connection.
+// Arguments that are unknown, given twice, or of another type are refused.
+package mcpserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sbxrun/sbxrun/command"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Config is what a server serves.
+type Config struct {
+	// Open builds one more sandbox of the policy. Its context bounds set-up.
+	Open func(context.Context) (driver.Sandbox, error)
+
+	Policy      *policy.Policy
+	Driver      string         // the name of what isolates, for results
+	Rules       *command.Rules // of execute_command
+	MaxSessions int            // sandboxes at a time, the connection's own included
+	Version     string
+}
+
+// A Server serves one connection.
+type Server struct {
+	config Config
+	mcp    *mcp.Server
+	ctx    context.Context // ends with the connection
+	end    context.CancelFunc
+	every  time.Duration // between two notifications of progress
+
+	mu       sync.Mutex
+	sessions map[string]*box
+	opening  int // sandboxes that are being built
+	closed   bool
+
+	first sync.Mutex // held while the connection's own session is looked for or made
+	own   *box
+}
+
+// New returns a server that has not begun to serve.
+func New(c Config) *Server {
+	s := &Server{config: c, sessions: map[string]*box{}, every: 2 * time.Second}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "sbxrun", Title: "sbxrun", Version: c.Version}, &mcp.ServerOptions{
+		Instructions: s.instructions(),
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+		// What is worth saying is in results.
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	s.mcp.AddReceivingMiddleware(strict)
+	s.addCommandTools()
+	s.addFileTools()
+	s.addSessionTools()
+	return s
+}
+
+func (s *Server) instructions() string {
+	return fmt.Sprintf(`Commands run in a sandbox (profile %s). They start in %s. /tmp and HOME are private to the session and empty at first. What the policy refuses looks like a missing file, "permission denied" or "connection refused"; results name what of the network was refused. No call can change the policy: say what you would need instead.`,
+		s.config.Policy.Profile, s.dir())
+}
+
+// dir is where commands start.
+func (s *Server) dir() string {
+	if o := s.config.Policy.OCI; o != nil && o.Process != nil && o.Process.Cwd != "" {
+		return o.Process.Cwd
+	}
+	return "/"
+}
+
+// Serve serves a client that speaks newline-delimited JSON until it is gone or
+// the context ends. When it returns nothing of the sessions is left.
+func (s *Server) Serve(ctx context.Context, r io.ReadCloser, w io.WriteCloser) error {
+	stop := context.AfterFunc(ctx, s.close)
+	defer stop()
+	defer s.close()
+	// A client that has closed its end is gone: what runs for it ends now, not
+	// when it would have.
+	err := s.mcp.Run(s.ctx, &mcp.IOTransport{Reader: &watched{r, s.end}, Writer: w})
+	if errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return err
+}
+
+// watched is a stream of which the end is told.
+type watched struct {
+	io.ReadCloser
+	ended func()
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	if err != nil {
+		w.ended()
+	}
+	return n, err
+}
+
+// close ends every session.
+func (s *Server) close() {
+	s.end()
+	s.mu.Lock()
+	s.closed = true
+	list := s.sessions
+	s.sessions = map[string]*box{}
+	s.mu.Unlock()
+	var all sync.WaitGroup
+	for _, b := range list {
+		all.Go(b.close)
+	}
+	all.Wait()
+}
+
+// bounded ends a call's context with the connection too.
+func (s *Server) bounded(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// add adds a tool. The schema of its arguments is that of their type, with edits.
+func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.Schema), do func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error)) {
+	schema, err := jsonschema.For[In](nil)
+	if err != nil {
+		panic("mcpserver: " + t.Name + ": " + err.Error()) // of a type here: found by any test
+	}
+	if edit != nil {
+		edit(schema.Properties)
+	}
+	t.InputSchema = schema
+	mcp.AddTool(s.mcp, t, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+		ctx, done := s.bounded(ctx)
+		defer done()
+		res, out, err := do(ctx, req, in)
+		if err != nil {
+			if h := driver.HintOf(err); h != "" {
+				err = fmt.Errorf("%w (hint: %s)", err, h)
+			}
+		}
+		return res, out, err
+	})
+}
+
+// text is a result's words for the model.
+func text(s string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
+}
+
+// strict refuses calls in which a name of an argument is given twice: which of the
+// two counts is up to who reads it. Unknown names, other cases of known ones among
+// them, are refused by the schemas.
+func strict(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if call, ok := req.(*mcp.CallToolRequest); ok && call.Params != nil {
+			if name, err := duplicate(call.Params.Arguments); err != nil || name != "" {
+				if err == nil {
+					err = fmt.Errorf("argument %q is given twice", name)
+				}
+				res := &mcp.CallToolResult{}
+				res.SetError(err)
+				return res, nil
+			}
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// duplicate returns a name that an object in some JSON has twice, "" if none has.
+func duplicate(raw json.RawMessage) (string, error) {
+	if len(raw) == 0 {
+		return "", nil
+	}
+	type level struct {
+		names map[string]bool // nil in an array
+		value bool            // the next token is a name's value
+	}
+	var stack []level
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	for {
+		t, err := d.Token()
+		if err == io.EOF {
+			return "", nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("the arguments are not JSON: %w", err)
+		}
+		if c, ok := t.(json.Delim); ok && (c == '}' || c == ']') {
+			stack = stack[:len(stack)-1]
+			continue
+		}
+		if n := len(stack); n > 0 && stack[n-1].names != nil {
+			top := &stack[n-1]
+			if name, ok := t.(string); ok && !top.value {
+				if top.names[name] {
+					return name, nil
+				}
+				top.names[name], top.value = true, true
+				continue
+			}
+			top.value = false
+		}
+		switch t {
+		case json.Delim('{'):
+			stack = append(stack, level{names: map[string]bool{}})
+		case json.Delim('['):
+			stack = append(stack, level{})
+		}
+	}
+}

@@ -1,0 +1,236 @@
+//go:build unix
+
+package mcpserver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/files"
+)
+
+// A box is one session.
+type box struct {
+	id      string
+	created time.Time
+	sandbox driver.Sandbox
+	files   files.Box
+	own     bool
+
+	mu   sync.Mutex
+	cwd  string // where the next command of tool bash starts
+	jobs []*job
+	last int // number of the newest job
+}
+
+func (b *box) ended() bool {
+	select {
+	case <-b.sandbox.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func (b *box) close() {
+	b.sandbox.Close() // ends everything, whatever it reports
+	b.files.Close()
+}
+
+// at is a path of the session's, from what a call gave.
+func (b *box) at(p string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p == "" {
+		return b.cwd
+	}
+	if path.IsAbs(p) {
+		return path.Clean(p)
+	}
+	return path.Join(b.cwd, p)
+}
+
+func checkPath(name, p string) error {
+	if strings.ContainsRune(p, 0) {
+		return fmt.Errorf("%s holds a NUL byte", name)
+	}
+	return nil
+}
+
+// open builds a sandbox and makes it a session.
+func (s *Server) open(own bool) (*box, error) {
+	s.mu.Lock()
+	for id, b := range s.sessions {
+		if b.ended() {
+			delete(s.sessions, id)
+			go b.close()
+		}
+	}
+	if s.closed {
+		s.mu.Unlock()
+		return nil, errors.New("the connection is closed")
+	}
+	if len(s.sessions)+s.opening >= s.config.MaxSessions {
+		s.mu.Unlock()
+		return nil, fmt.Errorf("there are %d sessions, and no more are allowed: session_destroy ends one", s.config.MaxSessions)
+	}
+	s.opening++
+	s.mu.Unlock()
+	// The connection's context, not the call's: a session outlives the call
+	// that made it.
+	sb, err := s.config.Open(s.ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opening--
+	if err != nil {
+		return nil, err
+	}
+	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), sandbox: sb, own: own, cwd: s.dir()}
+	b.files.Sandbox = sb
+	if s.closed {
+		go b.close()
+		return nil, errors.New("the connection is closed")
+	}
+	s.sessions[b.id] = b
+	return b, nil
+}
+
+// session returns the session that a call names; "" is the connection's own.
+// Fresh is true if that had ended and is another now.
+func (s *Server) session(id string) (b *box, fresh bool, err error) {
+	if id == "" {
+		s.first.Lock()
+		defer s.first.Unlock()
+		if s.own != nil && !s.own.ended() {
+			return s.own, false, nil
+		}
+		fresh = s.own != nil
+		if b, err = s.open(true); err != nil {
+			return nil, false, err
+		}
+		s.own = b
+		return b, fresh, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b, ok := s.sessions[id]
+	switch {
+	case !ok:
+		return nil, false, fmt.Errorf("there is no session %q: session_list lists them", id)
+	case b.ended():
+		return nil, false, fmt.Errorf("session %s has ended: session_create makes another", id)
+	}
+	return b, false, nil
+}
+
+// SessionInfo describes a session to a client.
+type SessionInfo struct {
+	SessionID string   `json:"session_id"`
+	Default   bool     `json:"default" jsonschema:"the connection's own session, which calls without a session_id use"`
+	Created   string   `json:"created"`
+	Cwd       string   `json:"cwd" jsonschema:"where the next command of bash starts"`
+	Running   []string `json:"running" jsonschema:"background commands that run"`
+	Profile   string   `json:"profile"`
+	Driver    string   `json:"driver"`
+	Layers    []string `json:"layers" jsonschema:"layers of isolation that are enforced"`
+	Degraded  []string `json:"degraded" jsonschema:"layers that are missing, as the operator allowed"`
+}
+
+func (s *Server) info(b *box) SessionInfo {
+	i := SessionInfo{SessionID: b.id, Default: b.own, Created: b.created.UTC().Format(time.RFC3339), Cwd: b.at(""), Running: []string{},
+		Profile: s.config.Policy.Profile, Driver: s.config.Driver, Layers: []string{}, Degraded: []string{}}
+	if st, err := b.sandbox.Status(); err == nil {
+		i.Layers, i.Degraded = names(st.Layers.String()), names(st.Degraded.String())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, j := range b.jobs {
+		if j.running() {
+			i.Running = append(i.Running, j.id)
+		}
+	}
+	return i
+}
+
+func names(list string) []string {
+	return append([]string{}, strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })...)
+}
+
+type noArguments struct{}
+
+type sessionList struct {
+	Sessions []SessionInfo `json:"sessions"`
+}
+
+type destroyArguments struct {
+	SessionID string `json:"session_id" jsonschema:"the session to end"`
+}
+
+type destroyed struct {
+	SessionID string `json:"session_id"`
+	Destroyed bool   `json:"destroyed"`
+}
+
+func (s *Server) addSessionTools() {
+	add(s, &mcp.Tool{
+		Name:        "session_create",
+		Description: "Create a session: a sandbox of its own, with private files and processes. Returns its id, for the session_id of other tools. Calls without a session_id use the connection's own session, which need not be created.",
+		Annotations: &mcp.ToolAnnotations{Title: "Create a session", DestructiveHint: new(bool), OpenWorldHint: new(bool)},
+	}, nil, func(ctx context.Context, _ *mcp.CallToolRequest, _ noArguments) (*mcp.CallToolResult, SessionInfo, error) {
+		b, err := s.open(false)
+		if err != nil {
+			return nil, SessionInfo{}, err
+		}
+		return text("session " + b.id + " is ready; commands start in " + s.dir()), s.info(b), nil
+	})
+	add(s, &mcp.Tool{
+		Name:        "session_list",
+		Description: "List the sessions of this connection.",
+		Annotations: &mcp.ToolAnnotations{Title: "List sessions", ReadOnlyHint: true, OpenWorldHint: new(bool)},
+	}, nil, func(context.Context, *mcp.CallToolRequest, noArguments) (*mcp.CallToolResult, sessionList, error) {
+		s.mu.Lock()
+		all := make([]*box, 0, len(s.sessions))
+		for _, b := range s.sessions {
+			if !b.ended() {
+				all = append(all, b)
+			}
+		}
+		s.mu.Unlock()
+		slices.SortFunc(all, func(a, b *box) int { return a.created.Compare(b.created) })
+		out := sessionList{Sessions: []SessionInfo{}}
+		for _, b := range all {
+			out.Sessions = append(out.Sessions, s.info(b))
+		}
+		return nil, out, nil
+	})
+	add(s, &mcp.Tool{
+		Name:        "session_destroy",
+		Description: "End a session: every process in it is killed, its private files are gone. Files in the workspace stay.",
+		Annotations: &mcp.ToolAnnotations{Title: "End a session", OpenWorldHint: new(bool)},
+	}, nil, func(_ context.Context, _ *mcp.CallToolRequest, in destroyArguments) (*mcp.CallToolResult, destroyed, error) {
+		s.mu.Lock()
+		b, ok := s.sessions[in.SessionID]
+		delete(s.sessions, in.SessionID)
+		s.mu.Unlock()
+		if !ok {
+			return nil, destroyed{}, fmt.Errorf("there is no session %q: session_list lists them", in.SessionID)
+		}
+		s.first.Lock()
+		if s.own == b {
+			s.own = nil // asked for: the next is no surprise
+		}
+		s.first.Unlock()
+		b.close()
+		return text("session " + b.id + " has ended"), destroyed{b.id, true}, nil
+	})
+}

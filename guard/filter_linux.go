@@ -60,7 +60,9 @@ const newNamespace = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
 // filter assembles the program, an array of struct sock_filter. What it does not
 // name is allowed: it is stacked on the filter that is a layer of its own, and
 // the stricter answer counts.
-func filter() string {
+//
+// Paths are the rules for calls that write by path, connect that for connect(2).
+func filter(paths, connect bool) string {
 	const (
 		load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		jeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -75,7 +77,13 @@ func filter() string {
 		jt, jf uint8
 		k      uint32
 	}
-	rules := append(append([]rule{}, native...), common...)
+	var rules []rule
+	if paths {
+		rules = append(append(rules, native...), common...)
+	}
+	if connect {
+		rules = append(rules, rule{unix.SYS_CONNECT, hold})
+	}
 	// After the rules: what is allowed, then the answers in their order.
 	tail := []inst{
 		{ret, 0, 0, unix.SECCOMP_RET_ALLOW},

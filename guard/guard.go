@@ -68,6 +68,13 @@ type Config struct {
 	Grants   []Grant
 	Streams  []File
 
+	// Connect, if not nil, is told the port before connect(2) to an address
+	// that is not loopback goes on: who polices connections elsewhere can make
+	// a listener for it. It decides nothing, so that the kernel may make the
+	// call, whatever becomes of the address in the meantime. It is called on
+	// the guard's confined thread.
+	Connect func(port uint16)
+
 	// Shared is held while a call is made, by all guards whose commands are in
 	// one sandbox: what one checked, no other changes. Nil is for a guard that
 	// is alone.

@@ -1,8 +1,10 @@
 package guard
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -25,6 +27,7 @@ type Guard struct {
 	grants  []Grant
 	streams []File
 	shared  *sync.Mutex
+	connect func(port uint16)
 	sock    [2]int // the command sends the listener over the second
 
 	mu      sync.Mutex // guards what follows
@@ -46,7 +49,7 @@ func New(cfg Config) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, seen: map[Denial]bool{}, done: make(chan struct{})}
+	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, connect: cfg.Connect, seen: map[Denial]bool{}, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.sock, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("guard: socketpair: %w", err)
@@ -67,7 +70,7 @@ func (g *Guard) FD() int { return g.sock[1] }
 func (g *Guard) Append(p *sys.Program, root sys.Reg, fd sys.Value) {
 	listener := p.NewReg()
 	p.Call(listener, sys.Step{Name: "seccomp", Path: "guard"}, unix.SYS_SECCOMP,
-		sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(sys.NotifyFlags), p.Fprog(filter()))
+		sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(sys.NotifyFlags), p.Fprog(filter(len(g.rules.patterns) > 0, g.connect != nil)))
 	body := []byte{'g'}
 	oob := unix.UnixRights(0, 0)
 	p.Store32(oob, unix.CmsgLen(0), listener.Value())
@@ -422,12 +425,45 @@ func (w *worker) handle() (int64, syscall.Errno) {
 		return w.fchmod(at(0), uint32(a[1]))
 	case unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR:
 		return w.setxattr(int(w.n.NR))
+	case unix.SYS_CONNECT:
+		if port := w.port(a[1], uint32(a[2])); port != 0 {
+			w.g.connect(port)
+		}
+		return 0, goOn
 	case unix.SYS_UMASK:
 		w.learnUmask()
 		w.masks = w.masks || uint32(a[0])&0o777 != w.first
 		return 0, goOn
 	}
 	return 0, unix.ENOSYS
+}
+
+// port is that of a socket address of the caller's, 0 for one that is no Internet
+// address or is loopback.
+func (w *worker) port(addr uint64, size uint32) uint16 {
+	b := w.num[:min(size, unix.SizeofSockaddrInet6)]
+	if len(b) < unix.SizeofSockaddrInet4 {
+		return 0
+	}
+	if n, errno := w.read(addr, b); errno != 0 || n < len(b) {
+		return 0
+	}
+	var ip netip.Addr
+	switch binary.NativeEndian.Uint16(b) {
+	case unix.AF_INET:
+		ip, _ = netip.AddrFromSlice(b[4:8])
+	case unix.AF_INET6:
+		if len(b) < unix.SizeofSockaddrInet6-4 { // without the scope; see ipv6(7)
+			return 0
+		}
+		ip, _ = netip.AddrFromSlice(b[8:24])
+	default:
+		return 0
+	}
+	if ip = ip.Unmap(); ip.IsLoopback() || ip.IsUnspecified() {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b[2:])
 }
 
 // copyString copies a string of the caller's into buf, with its NUL.

@@ -160,6 +160,11 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 		s.release()
 		return nil, err
 	}
+	// A rule for every port: listeners are made when a port is connected to.
+	if s.net.everyPort() && guard.Supported() {
+		s.net.onDemand = true
+		s.connect = s.net.connect
+	}
 	return s, nil
 }
 
@@ -178,6 +183,7 @@ type starter struct {
 	group     *cgroups.Group
 	guard     *guard.Guard        // of the one command, nil for none
 	limits    []specs.POSIXRlimit // beside the policy's own
+	connect   func(port uint16)   // for the guard; see network.connect
 	protected *guard.Config       // nil without protected paths
 	net       *network            // nil if the supervisor has no part in it
 
@@ -344,10 +350,14 @@ func (s *starter) protect() error {
 // newGuard prepares the guard of a command with these streams; nil if it needs
 // none.
 func (s *starter) newGuard(list []stream) (*guard.Guard, error) {
-	if s.protected == nil {
+	if s.protected == nil && s.connect == nil {
 		return nil, nil
 	}
-	cfg := *s.protected
+	var cfg guard.Config
+	if s.protected != nil {
+		cfg = *s.protected
+	}
+	cfg.Connect = s.connect
 	for i := range list {
 		var stat unix.Stat_t
 		if st := &list[i]; st.node == "" && st.fd >= 0 && streamRights(st.fd)&landlock.WriteFile != 0 && unix.Fstat(st.fd, &stat) == nil {

@@ -41,6 +41,7 @@ type network struct {
 	mu       sync.Mutex
 	families []int           // that the sandbox has
 	ports    map[uint16]bool // that have transparent listeners
+	onDemand bool            // connect is told of others
 
 	child *reexec.Child
 	ctx   context.Context
@@ -180,23 +181,72 @@ func (n *network) missing() (list []net.Listener, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ports, all := n.gateway.Ports()
-	if all {
+	if all && !n.onDemand {
 		ports = append(slices.Clone(ports), usualPorts[:]...)
 	}
 	for _, port := range ports {
-		if n.ports[port] || port == 53 { // the resolver's
-			continue
+		s, err := n.open1(port)
+		list = append(list, s...)
+		if err != nil {
+			return list, err
 		}
-		for _, family := range n.families {
-			s, err := n.listen(family, nil, int(port))
-			if err != nil {
-				return list, err
-			}
-			list = append(list, s)
-		}
-		n.ports[port] = true
 	}
 	return list, nil
+}
+
+// open1 opens the transparent listeners of one port, none if it has them. The
+// caller holds mu.
+func (n *network) open1(port uint16) (list []net.Listener, err error) {
+	if n.ports[port] || port == 53 { // the resolver's
+		return nil, nil
+	}
+	for _, family := range n.families {
+		s, err := n.listen(family, nil, int(port))
+		if err != nil {
+			return list, err
+		}
+		list = append(list, s)
+	}
+	n.ports[port] = true
+	return list, nil
+}
+
+// everyPort reports whether some rule's ports are more than are listened on from
+// the start.
+func (n *network) everyPort() bool {
+	if n == nil || n.gateway == nil {
+		return false
+	}
+	_, all := n.gateway.Ports()
+	return all
+}
+
+// maxPorts bounds the ports that have listeners: each takes two descriptors, and
+// what is inside asks for them.
+const maxPorts = 2048
+
+// connect is told that a process in the sandbox is about to connect to a port.
+// The gateway decides about the connection, as about all; here it gets a listener
+// to arrive at.
+func (n *network) connect(port uint16) {
+	if !n.everyPort() {
+		return
+	}
+	// Not on the caller's thread, which may do no more than the command.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.mu.Lock()
+		var list []net.Listener
+		if len(n.ports) < maxPorts {
+			list, _ = n.open1(port) // without one, the connection is refused
+		}
+		n.mu.Unlock()
+		for _, s := range list {
+			n.gateway.Add(s)
+		}
+	}()
+	<-done
 }
 
 // reload puts other rules in place.
@@ -291,7 +341,8 @@ func (n *network) listenPacket(family, port int) (net.PacketConn, error) {
 	return net.FilePacketConn(f)
 }
 
-// usualPorts get listeners where a rule names every port.
+// usualPorts get listeners where a rule names every port and the kernel cannot
+// tell of a connection beforehand (before Linux 5.19).
 var usualPorts = [...]uint16{21, 22, 25, 80, 110, 143, 389, 443, 465, 587, 636, 853, 989, 990, 993, 995, 1433, 1521, 1883, 2375, 2376, 3000, 3306, 3389,
 	4222, 4317, 4318, 4443, 5000, 5432, 5671, 5672, 5900, 6379, 6443, 7687, 8000, 8008, 8080, 8081, 8086, 8443, 8883, 8888, 9000, 9042, 9090, 9092, 9200, 9418, 9443, 11211, 11371, 15672, 27017}
 

@@ -522,3 +522,23 @@ func TestEgressPresets(t *testing.T) {
 		})
 	}
 }
+
+// TestEgressEveryPort: a rule without a port is for every port, for programs that
+// know nothing of proxies; ports of the sandbox's own stay free.
+func TestEgressEveryPort(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		inWorld(f)
+		for _, flags := range [][]string{{"--allow-host", "*.allowed.test"}, {"--allow-host", "*.allowed.test:1000-9000", "--workspace", "ro"}} {
+			_, r := f.netRun(flags, `for i in 1 2; do curl -sS -m 20 --noproxy '*' http://www.allowed.test:7777/; done; ./fetch http://www.allowed.test:7777/
+				curl -sS -m 20 --noproxy '*' http://www.allowed.test:7776/ || echo none there
+				curl -sS -m 20 --noproxy '*' http://private.allowed.test:7777/ || echo private refused
+				curl -sS -m 20 --noproxy '*' http://localhost:7778/ || echo not yet
+				/usr/bin/python3 -m http.server --bind 0.0.0.0 7778 >/dev/null 2>&1 & for i in {1..100}; do curl -sf -m 5 -o /dev/null --noproxy '*' http://localhost:7778/ && echo own server && break; sleep 0.1; done`)
+			for want, n := range map[string]int{"hello from www.allowed.test:7777": 3, "none there": 1, "private refused": 1, "not yet": 1, "own server": 1} {
+				if strings.Count(r.Stdout, want) != n {
+					f.Errorf("%v: %q is not there %d times: %s%s", flags, want, n, r.Stdout, r.Stderr)
+				}
+			}
+		}
+	})
+}

@@ -258,7 +258,7 @@ func (w *world) serve() error {
 	}
 	quiet := log.New(io.Discard, "", 0)
 	for addr, secure := range map[string]bool{
-		webServer + ":80": false, webServer + ":443": true, webServer + ":8443": true, "[" + webServer6 + "]:443": true, "[" + webServer6 + "]:80": false,
+		webServer + ":80": false, webServer + ":443": true, webServer + ":8443": true, webServer + ":7777": false, "[" + webServer6 + "]:443": true, "[" + webServer6 + "]:80": false,
 		gitServer + ":443": true, evilServer + ":80": false, evilServer + ":443": true, evilServer + ":22": false, privateIP + ":80": false, privateIP + ":443": true, metadata + ":80": false,
 	} {
 		l, err := net.Listen("tcp", addr)

@@ -150,6 +150,20 @@ func TestManyRuns(t *testing.T) {
 		return to
 	}
 
+	// The threads of guards are kept, so there are to be as many as will ever be
+	// wanted at a time, one that is just coming back for each.
+	var warm sync.WaitGroup
+	for range 16 {
+		warm.Go(func() {
+			r, err := profiles.Resolve(&profiles.Request{Command: []string{"sleep", "0.5"}, Dir: dir, Degrade: policy.LayerCgroup}, facts)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			driver.Run(context.Background(), Driver{}, r.Policy, driver.RunOptions{})
+		})
+	}
+	warm.Wait()
 	parallel(0, 200, 8) // the runtime's own threads, pollers and caches come with the first
 	before := inventory(t)
 	n := int64(200)

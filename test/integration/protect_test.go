@@ -97,6 +97,11 @@ func protectTests() []entry {
 	// The guard has no openat2(2): its flags are behind a pointer.
 	want := map[string]string{"create, by openat2": "ENOSYS"}
 	except := map[string]string{"set the mode of config by its ACL": "not every file system has them", "set the mode of hook by its ACL": "not every file system has them"}
+	if _, _, e := unix.Syscall6(unix.SYS_FCHMODAT2, ^uintptr(0), 0, 0, 0, 0, 0); e == unix.ENOSYS {
+		for _, name := range []string{"config", "hook"} {
+			except["chmod "+name+", the newer way"] = "fchmodat2(2) came with Linux 6.6"
+		}
+	}
 	return []entry{
 		{
 			id: "F06", title: "change, remove and create protected paths", alone: true,

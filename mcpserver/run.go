@@ -262,12 +262,11 @@ func middleCut(s string, most int) string {
 // nobody tells, and the directory stays what it was.
 func wrapper(fd string) string {
 	return strings.ReplaceAll(`exec FD>&3 3>&-
-trap '{ pwd -P >&FD; } 2>/dev/null' EXIT
+trap '{ set +x; command pwd -P >&FD; } 2>/dev/null' EXIT
 __sbxrun=$1
 shift
 eval "$__sbxrun"
-__sbxrun=$?
-{ pwd -P >&FD; } 2>/dev/null
+{ __sbxrun=$?; set +x; command pwd -P >&FD; } 2>/dev/null
 exit $__sbxrun`, "FD", fd)
 }
 

@@ -56,6 +56,7 @@ type Server struct {
 	sessions map[string]*box
 	opening  int // sandboxes that are being built
 	closed   bool
+	closing  sync.Once
 
 	first sync.Mutex // held while the connection's own session is looked for or made
 	own   *box
@@ -99,7 +100,7 @@ func (s *Server) Serve(ctx context.Context, r io.ReadCloser, w io.WriteCloser) e
 	defer s.close()
 	// A client that has closed its end is gone: what runs for it ends now, not
 	// when it would have.
-	err := s.mcp.Run(s.ctx, &mcp.IOTransport{Reader: &watched{r, s.end}, Writer: w})
+	err := s.mcp.Run(s.ctx, &mcp.IOTransport{Reader: &watched{r, func() { go s.close() }}, Writer: w})
 	if errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 		err = nil
 	}
@@ -120,19 +121,21 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// close ends every session.
+// close ends every session, and returns when they have ended whoever calls first.
 func (s *Server) close() {
-	s.end()
-	s.mu.Lock()
-	s.closed = true
-	list := s.sessions
-	s.sessions = map[string]*box{}
-	s.mu.Unlock()
-	var all sync.WaitGroup
-	for _, b := range list {
-		all.Go(b.close)
-	}
-	all.Wait()
+	s.closing.Do(func() {
+		s.end()
+		s.mu.Lock()
+		s.closed = true
+		list := s.sessions
+		s.sessions = map[string]*box{}
+		s.mu.Unlock()
+		var all sync.WaitGroup
+		for _, b := range list {
+			all.Go(b.close)
+		}
+		all.Wait()
+	})
 }
 
 // bounded ends a call's context with the connection too.
@@ -203,7 +206,7 @@ func duplicate(raw json.RawMessage) (string, error) {
 	d.UseNumber()
 	for {
 		t, err := d.Token()
-		if err == io.EOF {
+		if err == io.EOF && len(stack) == 0 {
 			return "", nil
 		}
 		if err != nil {

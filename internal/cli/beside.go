@@ -84,6 +84,9 @@ each session.`,
 			if err := o.service(s); err != nil {
 				return err
 			}
+			if isTerminal(os.Stdin) {
+				say.note("waiting for a client of the Model Context Protocol on stdin", "an agent starts this command; docs/agents.md tells how")
+			}
 			return b.MCP(s)
 		},
 	}, o)

@@ -46,11 +46,6 @@ func TestDuplicate(t *testing.T) {
 	}
 }
 
-func FuzzDuplicate(f *testing.F) {
-	f.Add([]byte(`{"a":[{"b":1},"x"],"a":null}`))
-	f.Fuzz(func(t *testing.T, raw []byte) { duplicate(raw) })
-}
-
 func TestLastLine(t *testing.T) {
 	for said, want := range map[string]string{
 		"": "", "\n": "", "/a\n": "/a", "/a/../b\n": "/b", "/a\n/b\n": "/b", "/a\nb\n": "/a\nb", "/a": "", "a\n": "", "x/a\n": "", "/a\x00b\n": "",
@@ -60,15 +55,6 @@ func TestLastLine(t *testing.T) {
 			t.Errorf("%q: %q, want %q", said, got, want)
 		}
 	}
-}
-
-func FuzzLastLine(f *testing.F) {
-	f.Add("/a\nb\n")
-	f.Fuzz(func(t *testing.T, said string) {
-		if dir := lastLine(said); dir != "" && (dir[0] != '/' || strings.ContainsRune(dir, 0)) {
-			t.Errorf("%q: %q", said, dir)
-		}
-	})
 }
 
 func TestMiddleCut(t *testing.T) {

@@ -422,6 +422,7 @@ func otherResources(r *specs.LinuxResources) bool {
 	if r == nil {
 		return false
 	}
+	//lint:ignore SA1019 named so that it is refused
 	if m := r.Memory; m != nil && (m.Reservation != nil || m.Kernel != nil || m.KernelTCP != nil || m.Swappiness != nil || m.DisableOOMKiller != nil) {
 		return true
 	}

@@ -3,6 +3,7 @@ package reexec
 import (
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -196,8 +197,8 @@ func (j *Job) Terminal() *os.File {
 	}
 }
 
-// Signal sends a signal to the command, or to its process group. It does nothing
-// once the command has ended.
+// Signal sends a signal to the command, or to its process group, of which nothing
+// is then left when the command ends. It does nothing once the command has ended.
 func (j *Job) Signal(sig syscall.Signal, group bool) error {
 	select {
 	case <-j.ended:
@@ -207,6 +208,7 @@ func (j *Job) Signal(sig syscall.Signal, group bool) error {
 	a := uint32(sig)
 	if group {
 		a |= signalGroup
+		atomic.StoreUint32(&j.native.ending, 1)
 	}
 	return j.c.sendmsg(message{Kind: msgSignalJob, A: a, B: uint32(j.index), C: uint32(j.pid)}, nil)
 }

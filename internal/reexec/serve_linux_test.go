@@ -169,6 +169,19 @@ func TestServeFailures(t *testing.T) {
 	if exit, err := b.Wait(); err != nil || exit.Status.Signal() != syscall.SIGKILL {
 		t.Errorf("%+v, %v", exit, err)
 	}
+	// A member that is deaf to TERM does not outlive the command.
+	b, outC := shell(t, c, "(trap '' TERM; sleep 600; sleep 600) & wait")
+	if err := b.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if err := b.Signal(syscall.SIGTERM, true); err != nil {
+		t.Error(err)
+	}
+	if exit, err := b.Wait(); err != nil || exit.Status.Signal() != syscall.SIGTERM {
+		t.Errorf("%+v, %v", exit, err)
+	}
+	outC() // at its end: the deaf one had it too
 	outA()
 	outB() // ends because the child of the shell is gone as well
 }

@@ -202,6 +202,10 @@ func (s *stage) jobEnded(pid uintptr) {
 		if j.pid != pid {
 			continue
 		}
+		if j.ending != 0 {
+			// The number is the group's for as long as anybody is in that.
+			sys.Raw(unix.SYS_KILL, -pid, uintptr(unix.SIGKILL), 0, 0, 0, 0)
+		}
 		j.pid, j.status, j.rusage = 0, uint32(s.status), s.rusage
 		*(*uintptr)(sys.Pointer(s.jobs + 8*i)) = 0
 		s.tell(msgEnded, uint32(i))

@@ -90,6 +90,10 @@ type job struct {
 	argv, envp uintptr
 	paths      [maxExecPaths]uintptr
 
+	// ending is set by the supervisor when the command's process group is being
+	// ended: what of it outlives the command is killed then.
+	ending uint32
+
 	// What became of it.
 	failStage uint32
 	failStep  uint32

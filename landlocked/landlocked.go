@@ -255,6 +255,9 @@ func check(p *policy.Policy) error {
 	if err := (Driver{}).Describe().Claims.Refused(Name, p); err != nil {
 		if driver.Wanted(p)&policy.LayerNamespaces != 0 {
 			err.Fix = "it is for hosts that allow no namespaces, and weaker: --allow-degraded namespaces"
+			if driver.Wanted(p).Has(policy.LayerProtect) {
+				err.Fix += ",protect"
+			}
 		}
 		return err
 	}

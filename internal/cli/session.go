@@ -35,7 +35,7 @@ const holdCommand = "session-holder"
 // openStore opens the directory that this user's sessions are in.
 func openStore() (*session.Store, error) {
 	uid := strconv.Itoa(os.Getuid())
-	path := filepath.Join(os.TempDir(), "sbxrun-"+uid)
+	path := filepath.Join(os.TempDir(), "sbxrun-"+uid+"-sessions")
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		path = filepath.Join(dir, "sbxrun", "sessions")
 	} else if uid == "0" {
@@ -700,7 +700,7 @@ type pruner interface {
 
 func newPrune() *cobra.Command {
 	o := &options{}
-	age := 24 * time.Hour
+	age, containers := 24*time.Hour, false
 	c := plain(&cobra.Command{
 		Use:   "prune [flags]",
 		Short: "Remove what is left of sessions that ended, and of runs that were killed",
@@ -722,6 +722,9 @@ func newPrune() *cobra.Command {
 			}
 			for _, g := range groups {
 				fmt.Println("cgroup " + g)
+			}
+			if !containers {
+				return errors.Join(errs...)
 			}
 			f, err := gatherFacts()
 			if err != nil {
@@ -747,5 +750,6 @@ func newPrune() *cobra.Command {
 		age = d
 		return err
 	}}, "older-than", "only what ended longer ago (default 24h)")
+	c.Flags().BoolVar(&containers, "containers", false, "ask Docker and podman for containers of runs that were killed, too")
 	return c
 }

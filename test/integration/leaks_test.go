@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,6 +66,10 @@ func openFDs() int {
 	return n
 }
 
+// perUser are directories that stay: those that drivers and sessions keep their
+// state in where a user has no runtime directory.
+var perUser = regexp.MustCompile(`^sbxrun-[0-9]+(-[a-z]+)?$`)
+
 // temporaries are files of the names that sbxrun gives to such, where programs
 // put them. The tests of other packages, which run beside these, have others.
 func temporaries() map[string]bool {
@@ -73,7 +78,9 @@ func temporaries() map[string]bool {
 		for _, dir := range []string{os.TempDir(), "/tmp", "/run", "/dev/shm", "/var/tmp"} {
 			paths, _ := filepath.Glob(filepath.Join(dir, pattern))
 			for _, p := range paths {
-				m[p] = true
+				if !perUser.MatchString(filepath.Base(p)) {
+					m[p] = true
+				}
 			}
 		}
 	}

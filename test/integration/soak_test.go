@@ -120,6 +120,9 @@ func TestManyRuns(t *testing.T) {
 	var left []string
 	within(2*time.Second, func() bool { left = marked(); return len(left) == 0 })
 	for _, l := range append(left, before.leaks()...) {
+		if strings.Contains(l, filepath.Join(runDir, "world")) {
+			continue // the servers of the network's tests, which run meanwhile
+		}
 		t.Errorf("left after %d runs: %s", next.Load(), l)
 	}
 	t.Logf("%d runs, in %d of which sbxrun was killed", next.Load(), killed.Load())

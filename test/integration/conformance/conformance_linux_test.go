@@ -304,7 +304,7 @@ func (c *scenario) policy(t *testing.T, w *world, claims driver.Claims, about []
 	if c.script != "" {
 		req.Command = []string{"/bin/sh", "-c", c.script}
 	}
-	req.Degrade = ^claims.Layers() & (policy.LayerAppArmor - 1)
+	req.Degrade = ^claims.Layers() & (policy.LayerAppArmor - 1 | policy.LayerProtect)
 	if os.Geteuid() != 0 && !delegated() {
 		req.Degrade |= policy.LayerCgroup
 	}

@@ -424,6 +424,7 @@ func f10(r *report) {
 func races(r *report) {
 	dir := r.arg("in")
 	rounds := r.number("rounds", 2000)
+	once := r.number("once", 0) != 0 // a control needs to win once only
 	plain, bad := dir+"/race/a/xxxxxxx", dir+"/race/.vscode"
 	os.MkdirAll(dir+"/race/a", 0o755)
 	os.MkdirAll(dir+"/race/b", 0o755)
@@ -452,6 +453,9 @@ func races(r *report) {
 				wins++
 				os.RemoveAll(bad)
 				os.RemoveAll(dir + "/race/.config/fish")
+				if once {
+					break
+				}
 			}
 		}
 		stop.Store(true)

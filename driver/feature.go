@@ -205,7 +205,7 @@ func called(p *policy.Policy) policy.Layers {
 		l |= policy.LayerSELinux
 	}
 	for _, n := range lx.Namespaces {
-		l |= namespaceLayer(n.Type)
+		l |= NamespaceLayer(n.Type)
 	}
 	if r := lx.Resources; r != nil {
 		if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
@@ -221,7 +221,8 @@ func called(p *policy.Policy) policy.Layers {
 	return l
 }
 
-func namespaceLayer(t specs.LinuxNamespaceType) policy.Layers {
+// NamespaceLayer is the layer that a namespace is, 0 for one that is none.
+func NamespaceLayer(t specs.LinuxNamespaceType) policy.Layers {
 	switch t {
 	case specs.UserNamespace:
 		return policy.LayerUser

@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/rlimit"
@@ -91,32 +89,11 @@ func check(p *policy.Policy) error {
 	return contradiction(p)
 }
 
-// namespaceLayer is the layer that a namespace is.
-func namespaceLayer(t specs.LinuxNamespaceType) policy.Layers {
-	switch t {
-	case specs.UserNamespace:
-		return policy.LayerUser
-	case specs.PIDNamespace:
-		return policy.LayerPID
-	case specs.MountNamespace:
-		return policy.LayerMount
-	case specs.NetworkNamespace:
-		return policy.LayerNet
-	case specs.IPCNamespace:
-		return policy.LayerIPC
-	case specs.UTSNamespace:
-		return policy.LayerUTS
-	case specs.CgroupNamespace:
-		return policy.LayerCgroupNS
-	}
-	return 0
-}
-
 // planned are the layers that the policy's own fields call for.
 func planned(p *policy.Policy) policy.Layers {
 	l := policy.LayerNoNewPrivs | policy.LayerLandlock
 	for _, n := range p.OCI.Linux.Namespaces {
-		l |= namespaceLayer(n.Type)
+		l |= driver.NamespaceLayer(n.Type)
 	}
 	if p.Seccomp != "" || p.OCI.Linux.Seccomp != nil {
 		l |= policy.LayerSeccomp

@@ -456,8 +456,7 @@ func (c *container) terminate(stage int) error {
 		_, err := c.runtime("kill", "--all", id(c.dir), "TERM")
 		return err
 	}
-	supervisor.SignalBelow(pid, syscall.SIGTERM, syscall.SIGCONT)
-	return supervisor.SignalChild(parent, pid, syscall.SIGTERM, syscall.SIGCONT)
+	return supervisor.SignalTree(parent, pid, syscall.SIGTERM, syscall.SIGCONT)
 }
 
 // gone reads what the runtime's own cgroups counted, and has it remove them.

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/rootfs"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 
@@ -62,11 +62,11 @@ func newEnvironment(b *bench, name, cwd string, flags ...string) (*environment, 
 	if dry.Policy == nil {
 		return nil, errors.New("sbxrun --dry-run printed no policy")
 	}
-	tree, err := native.Tree(dry.Policy, hostFiles{})
+	root, err := rootfs.Lower("native", dry.Policy, hostFiles{})
 	if err != nil {
 		return nil, err
 	}
-	if e.box, err = newSandbox(dry.Policy, tree); err != nil {
+	if e.box, err = newSandbox(dry.Policy, &root.Tree); err != nil {
 		return nil, err
 	}
 	if dry.Policy.Seccomp != "" {

@@ -6,27 +6,27 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/rootfs"
 )
 
-// hostFiles tells the native driver's lowering what this machine's files are.
+// hostFiles tells lowering what this machine's files are.
 type hostFiles struct{}
 
-var _ native.Host = hostFiles{}
+var _ rootfs.Host = hostFiles{}
 
-func (hostFiles) Lookup(path string) (native.Node, error) {
+func (hostFiles) Lookup(path string) (rootfs.Node, error) {
 	fi, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return native.Node{}, nil
+		return rootfs.Node{}, nil
 	case err != nil:
-		return native.Node{}, err
+		return rootfs.Node{}, err
 	case fi.IsDir():
-		return native.Node{Kind: native.NodeDir}, nil
+		return rootfs.Node{Kind: rootfs.NodeDir}, nil
 	case fi.Mode()&fs.ModeSymlink == 0:
-		return native.Node{Kind: native.NodeFile}, nil
+		return rootfs.Node{Kind: rootfs.NodeFile}, nil
 	}
-	n := native.Node{Kind: native.NodeSymlink}
+	n := rootfs.Node{Kind: rootfs.NodeSymlink}
 	if n.Link, err = os.Readlink(path); err != nil {
 		return n, err
 	}

@@ -2,8 +2,8 @@
 // that allow bubblewrap what they do not allow other programs, as Ubuntu 24.04
 // does by an AppArmor profile, and for comparing the two.
 //
-// The policy's file system is lowered as the native driver lowers it, and
-// written as bubblewrap's options ([Args], a function of values). They reach it
+// The policy's file system is lowered as for the native driver (package rootfs)
+// and written as bubblewrap's options ([Args], a function of values). They reach it
 // through a descriptor: what is secret in them, such as the environment, is in
 // no command line. The system call filter is the same compiled program, again by
 // descriptor. Limits are around bubblewrap's own processes: a cgroup, resource

@@ -19,8 +19,8 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/mounts"
-	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/rootfs"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 
@@ -99,11 +99,11 @@ func (d Driver) Check(p *policy.Policy) error {
 
 // lower lowers a policy on this host.
 func lower(p *policy.Policy, filter string, o Options, first int) (*lowered, error) {
-	tree, err := native.Tree(p, native.HostFS{})
+	root, err := rootfs.Lower(Name, p, rootfs.HostFS{})
 	if err != nil {
-		return nil, supervisor.Named(Name, err)
+		return nil, err
 	}
-	keep, ops, err := supervisor.Present(tree)
+	keep, ops, err := supervisor.Present(&root.Tree)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,8 @@
 // Package gvisor is the driver that runs commands by an OCI runtime: gVisor's
 // runsc, under the name "gvisor", or any other by its own name (runc, crun).
 //
-// The policy's file system is lowered as the native driver lowers it, and
-// written as a bundle: a configuration and an empty root with mount points
+// The policy's file system is lowered as for the native driver (package rootfs)
+// and written as a bundle: a configuration and an empty root with mount points
 // ([Spec], a function of values). The runtime has a state directory of its own
 // for each run, so that what a killed run left behind is known and removed by
 // the next (internal/rundir). It runs in the foreground below a second stage

@@ -23,8 +23,8 @@ import (
 	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/mounts"
-	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/rootfs"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 
@@ -105,11 +105,12 @@ func (d Driver) Check(p *policy.Policy) error {
 	if err := d.check(p); err != nil {
 		return err
 	}
-	tree, err := native.Tree(p, native.HostFS{})
+	root, err := rootfs.Lower(d.Name(), p, rootfs.HostFS{})
 	if err != nil {
-		return supervisor.Named(d.Name(), err)
+		return err
 	}
-	if tree, _, err = supervisor.Present(tree); err != nil {
+	tree, _, err := supervisor.Present(&root.Tree)
+	if err != nil {
 		return err
 	}
 	_, _, err = d.Spec(p, tree, Options{})
@@ -128,11 +129,11 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if len(stdio.Extra) != 0 && d.traits().kernel {
 		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"descriptors beyond the standard streams"}}
 	}
-	tree, err := native.Tree(p, native.HostFS{})
+	root, err := rootfs.Lower(d.Name(), p, rootfs.HostFS{})
 	if err != nil {
-		return nil, supervisor.Named(d.Name(), err)
+		return nil, err
 	}
-	tree, ops, err := supervisor.Present(tree)
+	tree, ops, err := supervisor.Present(&root.Tree)
 	if err != nil {
 		return nil, err
 	}

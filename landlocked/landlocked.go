@@ -29,8 +29,8 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/landlock"
-	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/rootfs"
 )
 
 // Name is the driver's name.
@@ -120,7 +120,7 @@ var devices = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
 
 // Rules lowers the policy's files to Landlock rules on a host with such files.
 // private is the run's own directory.
-func Rules(p *policy.Policy, host native.Host, private string) (*landlock.Ruleset, error) {
+func Rules(p *policy.Policy, host rootfs.Host, private string) (*landlock.Ruleset, error) {
 	l := &lowering{host: host, out: &landlock.Ruleset{DenyTCP: p.Egress.Mode != policy.EgressHost}}
 	for _, r := range policy.Sort(p.Files) {
 		if err := l.file(r); err != nil {
@@ -144,7 +144,7 @@ func Rules(p *policy.Policy, host native.Host, private string) (*landlock.Rulese
 }
 
 type lowering struct {
-	host native.Host
+	host rootfs.Host
 	out  *landlock.Ruleset
 }
 
@@ -161,12 +161,12 @@ func (l *lowering) file(r policy.FileRule) error {
 		return err
 	}
 	switch node.Kind {
-	case native.NodeAbsent:
+	case rootfs.NodeAbsent:
 		if r.Optional {
 			return nil
 		}
 		return &driver.SetupError{Driver: Name, Err: &absentError{r.Path, r.Origin}}
-	case native.NodeSymlink:
+	case rootfs.NodeSymlink:
 		return nil // what it leads to is granted where that is
 	}
 	if r.Path == "/" {
@@ -188,7 +188,7 @@ func (l *lowering) file(r policy.FileRule) error {
 		}
 		return nil
 	}
-	l.grant(r.Path, rights(r.Access), node.Kind != native.NodeDir, r.Optional)
+	l.grant(r.Path, rights(r.Access), node.Kind != rootfs.NodeDir, r.Optional)
 	return nil
 }
 

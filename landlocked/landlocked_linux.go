@@ -16,8 +16,8 @@ import (
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/namespaces"
-	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/rootfs"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 
@@ -41,7 +41,7 @@ func (Driver) Check(p *policy.Policy) error {
 	if err := check(p); err != nil {
 		return err
 	}
-	_, err := Rules(p, native.HostFS{}, "")
+	_, err := Rules(p, rootfs.HostFS{}, "")
 	return err
 }
 
@@ -74,7 +74,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 			return fail(&driver.SetupError{Driver: Name, Err: err})
 		}
 	}
-	rules, err := Rules(p, native.HostFS{}, dir.Path)
+	rules, err := Rules(p, rootfs.HostFS{}, dir.Path)
 	if err != nil {
 		return fail(err)
 	}
@@ -94,7 +94,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	var ruleset sys.Reg
 	return supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
-		Paths: supervisor.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: p.OCI.Process.Cwd,
+		Paths: reexec.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: p.OCI.Process.Cwd,
 		Stdio: stdio, Terminal: p.OCI.Process.Terminal, Rlimits: true, Hold: keep,
 		Init: func(init *sys.Program) {
 			root := init.NewReg()

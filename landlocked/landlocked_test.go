@@ -9,21 +9,21 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/rootfs"
 )
 
-type fakeHost map[string]native.Node
+type fakeHost map[string]rootfs.Node
 
-func (h fakeHost) Lookup(p string) (native.Node, error) { return h[p], nil }
+func (h fakeHost) Lookup(p string) (rootfs.Node, error) { return h[p], nil }
 func (h fakeHost) List(string) ([]string, error) {
 	return []string{"bin", "dev", "etc", "proc", "sys", "usr"}, nil
 }
 
 var (
-	dir  = native.Node{Kind: native.NodeDir}
-	file = native.Node{Kind: native.NodeFile}
-	host = fakeHost{"/": dir, "/usr": dir, "/etc": dir, "/bin": {Kind: native.NodeSymlink, Link: "usr/bin", Real: "/usr/bin"}, "/ws": dir, "/etc/hosts": file, "/dev": dir, "/sys": dir, "/proc": dir}
+	dir  = rootfs.Node{Kind: rootfs.NodeDir}
+	file = rootfs.Node{Kind: rootfs.NodeFile}
+	host = fakeHost{"/": dir, "/usr": dir, "/etc": dir, "/bin": {Kind: rootfs.NodeSymlink, Link: "usr/bin", Real: "/usr/bin"}, "/ws": dir, "/etc/hosts": file, "/dev": dir, "/sys": dir, "/proc": dir}
 )
 
 func testPolicy() *policy.Policy {

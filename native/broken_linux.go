@@ -43,7 +43,7 @@ func (s *starter) breakLayer(cfg *reexec.Config) {
 		drop(cfg.Command, step("landlock_restrict_self"))
 	case "masks":
 		masked := map[string]bool{}
-		for _, e := range s.low.tree.Entries {
+		for _, e := range s.low.Tree.Entries {
 			if e.Kind == mounts.Mask {
 				masked[e.Target] = true
 			}

@@ -50,7 +50,7 @@ func preparePolicy(t *testing.T, p *policy.Policy, stdio driver.Stdio) *strictRu
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.stdio, err = streams(stdio, s.low.dev); err != nil {
+	if s.stdio, err = streams(stdio, s.low.Devices); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := s.config()

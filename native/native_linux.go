@@ -20,6 +20,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/rootfs"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 
@@ -62,7 +63,7 @@ func (Driver) Check(p *policy.Policy) error {
 	if err := check(p); err != nil {
 		return err
 	}
-	_, err := lower(p, HostFS{})
+	_, err := rootfs.Lower(Name, p, rootfs.HostFS{})
 	return err
 }
 
@@ -74,7 +75,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return nil, err
 	}
 	defer s.release()
-	if s.stdio, err = streams(stdio, s.low.dev); err != nil {
+	if s.stdio, err = streams(stdio, s.low.Devices); err != nil {
 		return nil, err
 	}
 	if s.guard, err = s.newGuard(s.stdio); err != nil {
@@ -136,7 +137,7 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 	if err := check(p); err != nil {
 		return nil, err
 	}
-	low, err := lower(p, HostFS{})
+	low, err := rootfs.Lower(Name, p, rootfs.HostFS{})
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,7 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 // starter is a run that is being set up.
 type starter struct {
 	p        *policy.Policy
-	low      *lowered
+	low      *rootfs.Root
 	layers   policy.Layers
 	degraded policy.Layers
 
@@ -335,7 +336,7 @@ func (s *starter) protect() error {
 	if len(s.p.Protect) == 0 {
 		return nil
 	}
-	cfg := &guard.Config{Patterns: s.p.Protect, Grants: s.low.grants()}
+	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low)}
 	if !cfg.Needed() {
 		return nil // nothing of the host is writable
 	}
@@ -396,7 +397,7 @@ func (s *starter) labels() error {
 		if pr.SelinuxLabel != "" {
 			s.label, s.attr = pr.SelinuxLabel, "attr/exec"
 		}
-		s.low.tree.Label = s.p.OCI.Linux.MountLabel
+		s.low.Tree.Label = s.p.OCI.Linux.MountLabel
 		s.layers |= policy.LayerSELinux
 	}
 	return nil
@@ -569,55 +570,6 @@ func (s *starter) clone(cfg *reexec.Config) (*reexec.Child, error) {
 	}
 	runtime.UnlockOSThread()
 	return child, err
-}
-
-// HostFS is this host's file system as [Host].
-type HostFS struct{}
-
-func (HostFS) Lookup(p string) (Node, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(p, &st); err != nil {
-		switch err {
-		case unix.ENOENT, unix.ENOTDIR, unix.EACCES:
-			// What the caller may not look at is not shown to the command.
-			return Node{}, nil
-		}
-		return Node{}, &os.PathError{Op: "lstat", Path: p, Err: err}
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR:
-		return Node{Kind: NodeDir}, nil
-	case unix.S_IFLNK:
-		link, err := os.Readlink(p)
-		if err != nil {
-			return Node{}, err
-		}
-		return Node{Kind: NodeSymlink, Link: link, Real: realPath(p)}, nil
-	}
-	return Node{Kind: NodeFile}, nil
-}
-
-// realPath resolves a symbolic link completely, "" if it leads nowhere.
-func realPath(p string) string {
-	fd, err := unix.Open(p, unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return ""
-	}
-	defer unix.Close(fd)
-	real, err := os.Readlink("/proc/self/fd/" + itoa(fd))
-	if err != nil || !strings.HasPrefix(real, "/") {
-		return ""
-	}
-	return real
-}
-
-func (HostFS) List(dir string) ([]string, error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return f.Readdirnames(-1)
 }
 
 // process is a running sandbox.

@@ -14,6 +14,7 @@ import (
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/rootfs"
 )
 
 // resolve returns the policy strict for a command in dir. Cgroups are left out:
@@ -51,11 +52,11 @@ func TestMountTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, res)
 	}
-	tree, err := native.Tree(p, native.HostFS{})
+	low, err := rootfs.Lower(native.Name, p, rootfs.HostFS{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ops, err := tree.Ops()
+	ops, err := low.Tree.Ops()
 	if err != nil {
 		t.Fatal(err)
 	}

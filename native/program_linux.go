@@ -41,7 +41,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	namespaces.AppendIDMaps(init, uidMap, gidMap)
 	namespaces.AppendLimits(init)
 	init.Call(0, sys.Step{Name: "prctl", Path: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
-	root, err := mounts.Append(init, &s.low.tree)
+	root, err := mounts.Append(init, &s.low.Tree)
 	if err != nil {
 		return nil, err
 	}
@@ -56,10 +56,10 @@ func (s *starter) config() (*reexec.Config, error) {
 		handled, _ := landlock.Handled(s.abi)
 		for i := range s.stdio {
 			if st := &s.stdio[i]; st.rights != 0 {
-				s.low.ruleset.FDs = append(s.low.ruleset.FDs, landlock.FDRule{FD: st.fd, Access: st.rights & handled})
+				s.low.Ruleset.FDs = append(s.low.Ruleset.FDs, landlock.FDRule{FD: st.fd, Access: st.rights & handled})
 			}
 		}
-		ruleset = landlock.Append(init, root, s.abi, &s.low.ruleset)
+		ruleset = landlock.Append(init, root, s.abi, &s.low.Ruleset)
 	}
 	var proc sys.Reg
 	if s.label != "" {
@@ -123,7 +123,7 @@ func (s *starter) config() (*reexec.Config, error) {
 
 	cfg.Argv = oci.Process.Args
 	cfg.Env = s.net.environ(oci.Process.Env)
-	cfg.Paths = candidates(oci.Process.Args[0], oci.Process.Env)
+	cfg.Paths = reexec.Candidates(oci.Process.Args[0], oci.Process.Env)
 	s.breakLayer(cfg)
 	return cfg, nil
 }

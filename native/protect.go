@@ -5,17 +5,18 @@ import (
 	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
+	"github.com/sbxrun/sbxrun/rootfs"
 )
 
 // grants are the rights to write that the guard of protected paths goes by: what
 // the Landlock rules grant, and which of it is the host's.
-func (l *lowered) grants() []guard.Grant {
-	out := make([]guard.Grant, 0, len(l.ruleset.Rules))
-	for i := range l.ruleset.Rules {
-		r := &l.ruleset.Rules[i]
+func grants(l *rootfs.Root) []guard.Grant {
+	out := make([]guard.Grant, 0, len(l.Ruleset.Rules))
+	for i := range l.Ruleset.Rules {
+		r := &l.Ruleset.Rules[i]
 		g := guard.Grant{Path: r.Path, Files: r.Access&landlock.WriteFile != 0, Entries: r.Access&landlock.MakeReg != 0 && !r.IsFile}
-		for j := range l.tree.Entries {
-			e := &l.tree.Entries[j]
+		for j := range l.Tree.Entries {
+			e := &l.Tree.Entries[j]
 			g.Guarded = g.Guarded || e.Kind == mounts.Bind && e.Target == r.Path && e.Attr&mounts.ReadOnly == 0
 		}
 		out = append(out, g)

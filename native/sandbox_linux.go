@@ -40,7 +40,7 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 	}
 	defer s.release()
 	// One scope for all commands, by way of their parent.
-	s.low.ruleset.Unscoped = true
+	s.low.Ruleset.Unscoped = true
 	if s.protected != nil {
 		s.protected.Shared = &sync.Mutex{}
 	}
@@ -260,7 +260,7 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	if err != nil {
 		return nil, err
 	}
-	list, err := streams(stdio, b.s.low.dev)
+	list, err := streams(stdio, b.s.low.Devices)
 	if err != nil {
 		return nil, err
 	}
@@ -312,7 +312,7 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	if rights && c.ruleset != 0 {
 		// A ruleset of its own: what is granted in the common one is granted
 		// to every later command.
-		c.ruleset = landlock.Append(j.Steps, b.s.root, b.s.abi, &b.s.low.ruleset)
+		c.ruleset = landlock.Append(j.Steps, b.s.root, b.s.abi, &b.s.low.Ruleset)
 		handled, _ := landlock.Handled(b.s.abi)
 		for i := range list {
 			if list[i].rights != 0 {
@@ -325,7 +325,7 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	}
 	c.join = in.join
 	b.s.append(&c)
-	j.Paths, j.Argv, j.Env = candidates(pr.Args[0], pr.Env), pr.Args, b.net.environ(pr.Env)
+	j.Paths, j.Argv, j.Env = reexec.Candidates(pr.Args[0], pr.Env), pr.Args, b.net.environ(pr.Env)
 
 	in.before, _ = b.stats()
 	err = j.Exec()

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/mounts"
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -40,24 +41,11 @@ func Present(tree *mounts.Tree) (*mounts.Tree, []mounts.Op, error) {
 
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// Named gives an error of a lowering that drivers share the driver's name.
-func Named(name string, err error) error {
-	var u *driver.UnsupportedError
-	if errors.As(err, &u) {
-		u.Driver = name
-	}
-	var s *driver.SetupError
-	if errors.As(err, &s) {
-		s.Driver = name
-	}
-	return err
-}
-
 // Lookup reports a command that is certain not to be there, or not to be
 // executable: other programs would say so only in words.
 func Lookup(p *policy.Policy, ops []mounts.Op) error {
 	found := error(syscall.ENOENT)
-	for _, c := range Candidates(p.OCI.Process.Args[0], p.OCI.Process.Env) {
+	for _, c := range reexec.Candidates(p.OCI.Process.Args[0], p.OCI.Process.Env) {
 		if !strings.HasPrefix(c, "/") {
 			c = strings.TrimSuffix(p.OCI.Process.Cwd, "/") + "/" + c
 		}

@@ -10,11 +10,7 @@
 // to execute, how a signal reaches the command, and what a status means.
 package supervisor
 
-import (
-	"strings"
-
-	"github.com/sbxrun/sbxrun/policy"
-)
+import "github.com/sbxrun/sbxrun/policy"
 
 // ShortLayer is the name to type for a set of layers.
 func ShortLayer(l policy.Layers) string {
@@ -25,26 +21,4 @@ func ShortLayer(l policy.Layers) string {
 		return "namespaces"
 	}
 	return l.String()
-}
-
-// Candidates are the paths that execvp(3) would try for a command. An empty or
-// relative element of PATH is left out: what lies in the working directory is not
-// a command.
-func Candidates(name string, env []string) []string {
-	if strings.Contains(name, "/") {
-		return []string{name}
-	}
-	search := "/usr/local/bin:/usr/bin:/bin"
-	for _, e := range env {
-		if v, ok := strings.CutPrefix(e, "PATH="); ok {
-			search = v
-		}
-	}
-	var out []string
-	for dir := range strings.SplitSeq(search, ":") {
-		if strings.HasPrefix(dir, "/") {
-			out = append(out, dir+"/"+name)
-		}
-	}
-	return out
 }

@@ -1,4 +1,4 @@
-package native
+package rootfs
 
 import (
 	"path"
@@ -13,53 +13,26 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-// Host is what lowering needs to know of the host's files: what is at a path.
-// It is a function of values, so that a policy lowers the same on any machine.
-type Host interface {
-	// Lookup describes what is at an absolute path, not following a symbolic
-	// link at its end.
-	Lookup(path string) (Node, error)
-
-	// List names what a directory holds.
-	List(dir string) ([]string, error)
-}
-
-// Node is what is at a path.
-type Node struct {
-	Kind NodeKind
-	Link string // content of a symbolic link
-	Real string // for a symbolic link: the path it leads to, "" if nowhere
-}
-
-// NodeKind is the type of a file.
-type NodeKind uint8
-
-// Kinds of nodes. The zero value is a path at which there is nothing.
-const (
-	NodeAbsent NodeKind = iota
-	NodeFile
-	NodeDir
-	NodeSymlink
-)
-
-// lowered is a policy in the vocabulary of the packages that enforce it.
-type lowered struct {
-	tree    mounts.Tree
-	ruleset landlock.Ruleset
-	dev     bool // the sandbox has the usual device nodes
+// A Root is what a command finds at "/", in the vocabulary of the packages that
+// make it so.
+type Root struct {
+	Tree    mounts.Tree      // what is mounted where
+	Ruleset landlock.Ruleset // what of it may be used how
+	Devices bool             // the usual device nodes are there
 }
 
 // devices are the nodes that every sandbox has; see "Default Devices" in the
 // OCI runtime specification.
 var devices = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
 
-// lower computes the file system and the Landlock rules of a policy.
-func lower(p *policy.Policy, host Host) (*lowered, error) {
-	l := &lowering{p: p, host: host, out: &lowered{}}
-	l.out.tree.ScratchBytes = p.Scratch.Bytes
-	l.out.tree.ScratchInodes = p.Scratch.Inodes
+// Lower computes the root of a policy on a host with such files. It reads
+// nothing else and acts on nothing. Errors name the driver for which it is done.
+func Lower(driver string, p *policy.Policy, host Host) (*Root, error) {
+	l := &lowering{driver: driver, p: p, host: host, out: &Root{}}
+	l.out.Tree.ScratchBytes = p.Scratch.Bytes
+	l.out.Tree.ScratchInodes = p.Scratch.Inodes
 	l.entries = make([]mounts.Entry, 0, 64)
-	l.out.ruleset.Rules = make([]landlock.Rule, 0, 32)
+	l.out.Ruleset.Rules = make([]landlock.Rule, 0, 32)
 
 	// Names in the root may be listed; everything else is granted below.
 	l.grant("/", landlock.ReadDir, false)
@@ -88,14 +61,15 @@ func lower(p *policy.Policy, host Host) (*lowered, error) {
 	if err := l.masked(); err != nil {
 		return nil, err
 	}
-	l.out.tree.Entries = l.entries
+	l.out.Tree.Entries = l.entries
 	return l.out, nil
 }
 
 type lowering struct {
+	driver  string
 	p       *policy.Policy
 	host    Host
-	out     *lowered
+	out     *Root
 	entries []mounts.Entry
 	masks   []mounts.Entry
 	proc    bool // /proc is mounted
@@ -103,7 +77,7 @@ type lowering struct {
 }
 
 func (l *lowering) grant(path string, a landlock.Access, isFile bool) {
-	l.out.ruleset.Rules = append(l.out.ruleset.Rules, landlock.Rule{Path: path, Access: a, IsFile: isFile})
+	l.out.Ruleset.Rules = append(l.out.Ruleset.Rules, landlock.Rule{Path: path, Access: a, IsFile: isFile})
 }
 
 // rights are the Landlock rights for a policy's access.
@@ -170,7 +144,7 @@ func (l *lowering) file(r policy.FileRule) error {
 		if r.Optional {
 			return nil
 		}
-		return &driver.SetupError{Driver: Name, Err: &pathError{r.Path, "does not exist", r.Origin}}
+		return &driver.SetupError{Driver: l.driver, Err: &pathError{r.Path, "does not exist", r.Origin}}
 	case NodeSymlink:
 		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Symlink, Target: r.Path, Source: node.Link})
 		return nil
@@ -234,7 +208,7 @@ func (l *lowering) given(path string) bool {
 // mount lowers one mount of the OCI part.
 func (l *lowering) mount(m *specs.Mount) error {
 	e := mounts.Entry{Target: m.Destination, IsDir: true}
-	if err := options(m, &e); err != nil {
+	if err := l.options(m, &e); err != nil {
 		return err
 	}
 	access := policy.All
@@ -248,7 +222,7 @@ func (l *lowering) mount(m *specs.Mount) error {
 	case "proc":
 		e.Kind = mounts.Proc
 		if m.Destination != "/proc" {
-			return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " type proc"}}
+			return &driver.UnsupportedError{Driver: l.driver, Rules: []string{"mounts." + m.Destination + " type proc"}}
 		}
 		l.proc, l.procRO = true, e.Attr&mounts.ReadOnly != 0
 	case "devpts":
@@ -273,11 +247,11 @@ func (l *lowering) mount(m *specs.Mount) error {
 			return err
 		}
 		if node.Kind != NodeDir && node.Kind != NodeFile {
-			return &driver.SetupError{Driver: Name, Err: &pathError{m.Source, "is no file or directory", "mount " + m.Destination}}
+			return &driver.SetupError{Driver: l.driver, Err: &pathError{m.Source, "is no file or directory", "mount " + m.Destination}}
 		}
 		e.Kind, e.Source, e.IsDir = mounts.Bind, m.Source, node.Kind == NodeDir
 	default:
-		return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " type " + m.Type}}
+		return &driver.UnsupportedError{Driver: l.driver, Rules: []string{"mounts." + m.Destination + " type " + m.Type}}
 	}
 	l.entries = append(l.entries, e)
 	l.grant(m.Destination, rights(access), !e.IsDir)
@@ -307,7 +281,7 @@ func (l *lowering) hideIn(source, target string) error {
 }
 
 // options reads mount options in their OCI form.
-func options(m *specs.Mount, e *mounts.Entry) error {
+func (l *lowering) options(m *specs.Mount, e *mounts.Entry) error {
 	if m.Type == "tmpfs" {
 		e.Mode = 0o1777
 	}
@@ -332,10 +306,10 @@ func options(m *specs.Mount, e *mounts.Entry) error {
 			e.Mode = uint32(v)
 		case "ptmxmode":
 			if value != "0666" {
-				return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " option " + o}}
+				return &driver.UnsupportedError{Driver: l.driver, Rules: []string{"mounts." + m.Destination + " option " + o}}
 			}
 		default:
-			return &driver.UnsupportedError{Driver: Name, Rules: []string{"mounts." + m.Destination + " option " + o}}
+			return &driver.UnsupportedError{Driver: l.driver, Rules: []string{"mounts." + m.Destination + " option " + o}}
 		}
 		if err != nil {
 			return &policy.InvalidError{Field: "mounts." + m.Destination, Value: o, Want: "a number"}
@@ -367,7 +341,7 @@ func size(s string) (uint64, error) {
 // dev lowers the minimal /dev: part of the read-only root, with the device nodes
 // of the host bound into it.
 func (l *lowering) dev() {
-	l.out.dev = true
+	l.out.Devices = true
 	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Dir, Target: "/dev"})
 	l.grant("/dev", landlock.Read, false)
 	for _, d := range devices {
@@ -469,26 +443,4 @@ func (e *pathError) Error() string {
 		s += " (" + e.Origin + ")"
 	}
 	return s
-}
-
-// candidates are the paths that execvp(3) would try for a command.
-func candidates(name string, env []string) []string {
-	if strings.Contains(name, "/") {
-		return []string{name}
-	}
-	search := "/usr/local/bin:/usr/bin:/bin"
-	for _, e := range env {
-		if v, ok := strings.CutPrefix(e, "PATH="); ok {
-			search = v
-		}
-	}
-	var out []string
-	for dir := range strings.SplitSeq(search, ":") {
-		// An empty element is the working directory to execvp(3). It is left
-		// out: that is a trap, not a feature.
-		if strings.HasPrefix(dir, "/") {
-			out = append(out, dir+"/"+name)
-		}
-	}
-	return out
 }

@@ -1,0 +1,25 @@
+package reexec
+
+import "strings"
+
+// Candidates are the paths that execvp(3) would try for a command, for
+// [Config.Paths]. An empty or relative element of PATH is left out: what lies in the
+// working directory is not a command.
+func Candidates(name string, env []string) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	search := "/usr/local/bin:/usr/bin:/bin"
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	var out []string
+	for dir := range strings.SplitSeq(search, ":") {
+		if strings.HasPrefix(dir, "/") {
+			out = append(out, dir+"/"+name)
+		}
+	}
+	return out
+}

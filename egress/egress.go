@@ -341,6 +341,20 @@ func (g *Gateway) Add(l net.Listener) {
 	}
 }
 
+// Refused records that a program tried to connect to an address of the sandbox
+// where nothing listens, for want of a rule.
+func (g *Gateway) Refused(to netip.AddrPort) {
+	t, refused := g.target(to.Addr().Unmap(), to.Port())
+	if refused == nil {
+		d := g.rules.Load().decide(query{target: t})
+		if d.allow {
+			return // a rule that came meanwhile
+		}
+		refused = denial(d)
+	}
+	g.refuse(Record{Time: time.Now(), Route: RouteTransparent, Name: t.name, Addr: t.addr, Port: t.port}, refused)
+}
+
 // accept hands every connection of l to handle, within the bound on
 // connections. The caller holds g.mu.
 func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*connection)) {

@@ -64,9 +64,9 @@ func TestParseClientHello(t *testing.T) {
 		}
 		rec := hello(t, c)
 		for _, b := range [][]byte{rec, split(rec, 1), split(rec, 7), split(rec, len(rec)-6), append(rec[:len(rec):len(rec)], "more"...)} {
-			name, err := parseClientHello(b)
-			if err != nil || name != want {
-				t.Errorf("%q, %v, want %q", name, err, want)
+			h, err := parseClientHello(b)
+			if err != nil || h.name != want || h.early || string(b[h.size:]) != "" && string(b[h.size:]) != "more" {
+				t.Errorf("%+v, %v, want %q", h, err, want)
 			}
 			if p, err := sniff(b[:6], false); p != protoTLS && len(split(rec, 1)) != len(b) || err != nil {
 				t.Errorf("sniffed %v, %v", p, err)
@@ -82,18 +82,30 @@ func TestParseClientHello(t *testing.T) {
 
 // forged is a ClientHello with the given server_name extensions.
 func forged(ext ...[]byte) []byte {
+	var all [][2]any
+	for _, e := range ext {
+		all = append(all, [2]any{0, e})
+	}
+	return forgedExt(all...)
+}
+
+// forgedExt is a ClientHello with extensions, each a number and its data.
+func forgedExt(ext ...[2]any) []byte {
 	body := make([]byte, 2+32, 512)
 	body[0], body[1] = 3, 3
 	body = append(body, 0, 0, 2, 0x13, 0x01, 1, 0)
 	var all []byte
 	for _, e := range ext {
-		all = append(all, 0, 0)
-		all = binary.BigEndian.AppendUint16(all, uint16(len(e)))
-		all = append(all, e...)
+		all = binary.BigEndian.AppendUint16(all, uint16(e[0].(int)))
+		all = binary.BigEndian.AppendUint16(all, uint16(len(e[1].([]byte))))
+		all = append(all, e[1].([]byte)...)
 	}
 	body = binary.BigEndian.AppendUint16(body, uint16(len(all)))
 	body = append(body, all...)
 	msg := append([]byte{1, 0, byte(len(body) >> 8), byte(len(body))}, body...)
+	if len(msg) > 1<<14 {
+		return split(append(make([]byte, 5), msg...), 1<<14)
+	}
 	return append([]byte{22, 3, 1, byte(len(msg) >> 8), byte(len(msg))}, msg...)
 }
 
@@ -107,8 +119,8 @@ func sniExt(names ...string) []byte {
 
 // TestParseClientHelloBad: what a server could read otherwise is refused.
 func TestParseClientHelloBad(t *testing.T) {
-	if name, err := parseClientHello(forged(sniExt("a.example"))); err != nil || name != "a.example" {
-		t.Fatalf("%q, %v", name, err)
+	if h, err := parseClientHello(forged(sniExt("a.example"))); err != nil || h.name != "a.example" {
+		t.Fatalf("%+v, %v", h, err)
 	}
 	good := forged(sniExt("a.example"))
 	second := append(append([]byte{}, good[:3]...), byte((len(good)-5+4)>>8), byte(len(good)-5+4))
@@ -130,8 +142,8 @@ func TestParseClientHelloBad(t *testing.T) {
 		"a long record":        {22, 3, 1, 0xff, 0xff, 1},
 		"a long message":       {22, 3, 1, 0, 4, 1, 0xff, 0xff, 0xff},
 	} {
-		if name, err := parseClientHello(b); err == nil || err == errShort {
-			t.Errorf("%s: %q, %v", what, name, err)
+		if h, err := parseClientHello(b); err == nil || err == errShort {
+			t.Errorf("%s: %+v, %v", what, h, err)
 		}
 	}
 }
@@ -280,6 +292,93 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestSecondClientHello: when the server asks for another ClientHello, or a client
+// sends one unasked, the name in that must agree as well (E07).
+func TestSecondClientHello(t *testing.T) {
+	cert, pool := certificate(t, "a.example")
+	w := newWorld(t, egressPolicy([]string{"a.example"}, nil))
+	retry := tls.Config{Certificates: []tls.Certificate{cert}, CurvePreferences: []tls.CurveID{tls.CurveP384}}
+	w.host("a.example", "93.184.216.34", 443, func(c net.Conn) {
+		if s := tls.Server(c, &retry); s.Handshake() == nil {
+			io.Copy(s, s)
+		}
+	})
+	w.host("a.example", "93.184.216.34", 8443, echo)
+	dial := func(port uint16) net.Conn {
+		return w.dialTransparent(netip.AddrPortFrom(w.number("a.example"), port))
+	}
+	// The control: clients whose key the server cannot use, and those that resume.
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		config := &tls.Config{ServerName: "a.example", RootCAs: pool, CurvePreferences: []tls.CurveID{tls.X25519, tls.CurveP384}, MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+		for range 3 {
+			nc := dial(443)
+			client := tls.Client(nc, config)
+			if err := talk(client, strings.Repeat("hello", 1000)); err != nil {
+				t.Errorf("%x: %v", version, err)
+			}
+			if state := client.ConnectionState(); version == tls.VersionTLS13 && !state.HelloRetryRequest {
+				t.Error("the server did not ask again")
+			}
+			nc.Close()
+		}
+	}
+
+	good, other := forged(sniExt("a.example")), forged(sniExt("b.example"))
+	early := forgedExt([2]any{0, sniExt("a.example")}, [2]any{42, []byte{}})
+	cipher, data := []byte{20, 3, 3, 0, 1, 1}, append([]byte{23, 3, 3, 1, 0}, make([]byte, 256)...)
+	join := func(parts ...[]byte) (all []byte) {
+		for _, p := range parts {
+			all = append(all, p...)
+		}
+		return all
+	}
+	long := forgedExt([2]any{0, sniExt("b.example")}, [2]any{21, make([]byte, 40<<10)})
+	for _, c := range []struct {
+		what string
+		in   []byte
+		ok   bool
+	}{
+		{"one", good, true},
+		{"the same again", join(good, good), true},
+		{"the same, cut", join(good, split(good, 3)), true},
+		{"after a change of cipher", join(good, cipher, good, cipher, data), true},
+		{"data", join(good, data, other), true}, // encrypted: what looks like another record is no record
+		{"a key exchange", join(good, []byte{22, 3, 3, 0, 5, 16, 0, 0, 1, 0}, cipher), true},
+		{"the end of a resumed handshake", join(good, cipher, []byte{22, 3, 3, 0, 8, 1, 0xee, 0, 0, 5, 6, 7, 8}, data), true},
+		{"early data", join(early, data, data, good, data), true},
+		{"another name", join(good, other), false},
+		{"another name, cut", join(good, split(other, 2)), false},
+		{"another name, after a change of cipher", join(good, cipher, cipher, other), false},
+		{"another name, after early data", join(early, data, data, cipher, other), false},
+		{"another name, third", join(good, good, other), false},
+		{"no name", join(good, forged()), false},
+		{"another name, in a long one", join(good, long), false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			nc := dial(8443)
+			defer nc.Close()
+			nc.SetDeadline(time.Now().Add(10 * time.Second))
+			go func() {
+				nc.Write(c.in)
+				nc.(*net.TCPConn).CloseWrite()
+			}()
+			out, err := io.ReadAll(nc)
+			if c.ok && (err != nil || string(out) != string(c.in)) {
+				t.Errorf("%d of %d bytes, %v", len(out), len(c.in), err)
+			}
+			if !c.ok {
+				if strings.Contains(string(out), "b.example") {
+					t.Error("the server saw it")
+				}
+				r := w.record(func(r Record) bool { return r.Verdict == Deny && r.Port == 8443 })
+				if r.Name != "a.example" {
+					t.Errorf("%+v", r)
+				}
+			}
+		})
+	}
+}
+
 // dribble writes the first bytes one at a time.
 type dribble struct{ net.Conn }
 
@@ -348,9 +447,13 @@ func FuzzClientHello(f *testing.F) {
 	f.Add(split(hello(f, &tls.Config{ServerName: "a.example"}), 9))
 	f.Add(forged(sniExt("a.example"), sniExt("b.example")))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		name, err := parseClientHello(b)
-		if err != nil && name != "" {
-			t.Fatal(name, err)
+		h, err := parseClientHello(b)
+		if err != nil && h != (clientHello{}) || h.size > len(b) {
+			t.Fatal(h, err)
+		}
+		// A second ClientHello is seen as one, and its record is not passed over.
+		if kind, _ := afterHello(b, true); err == nil && kind != recordHello {
+			t.Fatalf("a second ClientHello is taken for %d", kind)
 		}
 		for _, web := range []bool{false, true} {
 			p, serr := sniff(b, web)
@@ -363,8 +466,8 @@ func FuzzClientHello(f *testing.F) {
 			if n > 300 {
 				break
 			}
-			if less, lerr := parseClientHello(b[:n]); lerr == nil && (err != nil || less != name) {
-				t.Fatalf("%q after %d bytes, then %q, %v", less, n, name, err)
+			if less, lerr := parseClientHello(b[:n]); lerr == nil && (err != nil || less != h) {
+				t.Fatalf("%+v after %d bytes, then %+v, %v", less, n, h, err)
 			}
 		}
 	})

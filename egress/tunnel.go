@@ -67,6 +67,7 @@ func (c *connection) tunnel() {
 	if started {
 		start()
 	}
+	var first clientHello
 	p, err := c.first(f, server, !started)
 	if err == nil {
 		switch {
@@ -84,11 +85,8 @@ func (c *connection) tunnel() {
 			c.relay(f.route, f)
 			return
 		case p == protoTLS:
-			if err = c.hello(f); err != nil {
-				// An alert says more than a reset: access_denied, fatal; RFC 8446, 6.
-				c.client.conn.SetWriteDeadline(time.Now().Add(graceTimeout))
-				c.client.conn.Write([]byte{21, 3, 1, 0, 2, 2, 49})
-				c.linger()
+			if first, err = c.hello(f); err != nil {
+				c.alert()
 			}
 		default:
 			err = asError(c.recheck(f, p, ""))
@@ -99,6 +97,13 @@ func (c *connection) tunnel() {
 			start()
 			started = true
 		}
+		if p == protoTLS {
+			if err = c.laterHello(f, server, first, &act); err != nil {
+				c.alert()
+			}
+		}
+	}
+	if err == nil {
 		var never atomic.Bool
 		err = pump(server, &c.client, &f.out, &act, idleTimeout, &never)
 	}
@@ -186,14 +191,68 @@ func (c *connection) first(f *flow, server *side, hurry bool) (protocol, error) 
 // lineEnds counts the bytes of line ends at the start of b.
 func lineEnds(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
 
+// alert tells a TLS client that its connection is refused, which says more than a
+// reset: access_denied, fatal; RFC 8446, 6.
+func (c *connection) alert() {
+	c.client.conn.SetWriteDeadline(time.Now().Add(graceTimeout))
+	c.client.conn.Write([]byte{21, 3, 1, 0, 2, 2, 49})
+	c.linger()
+}
+
+// laterHello passes on what the client sends until no further ClientHello can
+// come, and checks one that does. See afterHello.
+func (c *connection) laterHello(f *flow, server *side, first clientHello, act *activity) error {
+	pass := func(n int) error {
+		server.conn.SetWriteDeadline(time.Now().Add(idleTimeout))
+		k, err := server.conn.Write(c.client.pre[:n])
+		f.out.Add(int64(k))
+		c.client.take(n)
+		act.touch(time.Now())
+		return err
+	}
+	if err := pass(first.size); err != nil {
+		return err
+	}
+	for {
+		kind, size := afterHello(c.client.pre, first.early)
+		switch {
+		case kind == recordLast:
+			return nil
+		case kind == recordHello:
+			h, err := c.hello(f)
+			if err != nil {
+				return err
+			}
+			if err := pass(h.size); err != nil {
+				return err
+			}
+			continue
+		case kind == recordPass && len(c.client.pre) >= size:
+			if err := pass(size); err != nil {
+				return err
+			}
+			continue
+		}
+		c.client.conn.SetReadDeadline(time.Now().Add(idleTimeout))
+		switch err := c.client.fill(2 * maxHello); {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return nil // passed on by who called
+		case errors.Is(err, os.ErrDeadlineExceeded) && act.idle(time.Now()) < idleTimeout:
+		default:
+			return err
+		}
+	}
+}
+
 // hello checks that the name in a TLS ClientHello is the one that was decided
 // about.
-func (c *connection) hello(f *flow) error {
+func (c *connection) hello(f *flow) (clientHello, error) {
 	c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
 	for {
-		name, err := parseClientHello(c.client.pre)
+		h, err := parseClientHello(c.client.pre)
 		if err == nil {
-			return asError(c.checkHello(f, name))
+			return h, asError(c.checkHello(f, h.name))
 		}
 		if err == errShort {
 			// Records add 5 bytes each.
@@ -205,7 +264,7 @@ func (c *connection) hello(f *flow) error {
 		if errors.Is(err, io.EOF) || err == errTooLong || errors.Is(err, os.ErrDeadlineExceeded) {
 			err = errors.New("incomplete TLS ClientHello")
 		}
-		return malformed(f.target.String() + ": " + err.Error())
+		return clientHello{}, malformed(f.target.String() + ": " + err.Error())
 	}
 }
 

@@ -44,7 +44,10 @@
 // other name. Programs of the host are not held back.
 package guard
 
-import "sync"
+import (
+	"net/netip"
+	"sync"
+)
 
 // A Denial is a call that was refused.
 type Denial struct {
@@ -68,12 +71,13 @@ type Config struct {
 	Grants   []Grant
 	Streams  []File
 
-	// Connect, if not nil, is told the port before connect(2) to an address
-	// that is not loopback goes on: who polices connections elsewhere can make
-	// a listener for it. It decides nothing, so that the kernel may make the
-	// call, whatever becomes of the address in the meantime. It is called on
-	// the guard's confined thread.
-	Connect func(port uint16)
+	// Connect, if not nil, is told of each connect(2) to an address that is not
+	// loopback before it goes on: who polices connections elsewhere can make a
+	// listener for it. It decides nothing, so that the kernel may make the call,
+	// whatever becomes of the address in the meantime. Stream tells whether the
+	// socket is a TCP one, as far as that can be found out. Both are called on the
+	// guard's confined thread.
+	Connect func(to netip.AddrPort, stream func() bool)
 
 	// Shared is held while a call is made, by all guards whose commands are in
 	// one sandbox: what one checked, no other changes. Nil is for a guard that

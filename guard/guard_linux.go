@@ -27,7 +27,7 @@ type Guard struct {
 	grants  []Grant
 	streams []File
 	shared  *sync.Mutex
-	connect func(port uint16)
+	connect func(to netip.AddrPort, stream func() bool)
 	sock    [2]int // the command sends the listener over the second
 
 	mu      sync.Mutex // guards what follows
@@ -426,8 +426,8 @@ func (w *worker) handle() (int64, syscall.Errno) {
 	case unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR:
 		return w.setxattr(int(w.n.NR))
 	case unix.SYS_CONNECT:
-		if port := w.port(a[1], uint32(a[2])); port != 0 {
-			w.g.connect(port)
+		if to := w.address(a[1], uint32(a[2])); to.Port() != 0 {
+			w.g.connect(to, func() bool { return w.stream(int(int32(a[0]))) })
 		}
 		return 0, goOn
 	case unix.SYS_UMASK:
@@ -438,15 +438,15 @@ func (w *worker) handle() (int64, syscall.Errno) {
 	return 0, unix.ENOSYS
 }
 
-// port is that of a socket address of the caller's, 0 for one that is no Internet
+// address is a socket address of the caller's, the zero one if that is no Internet
 // address or is loopback.
-func (w *worker) port(addr uint64, size uint32) uint16 {
+func (w *worker) address(addr uint64, size uint32) (to netip.AddrPort) {
 	b := w.num[:min(size, unix.SizeofSockaddrInet6)]
 	if len(b) < unix.SizeofSockaddrInet4 {
-		return 0
+		return to
 	}
 	if n, errno := w.read(addr, b); errno != 0 || n < len(b) {
-		return 0
+		return to
 	}
 	var ip netip.Addr
 	switch binary.NativeEndian.Uint16(b) {
@@ -454,16 +454,36 @@ func (w *worker) port(addr uint64, size uint32) uint16 {
 		ip, _ = netip.AddrFromSlice(b[4:8])
 	case unix.AF_INET6:
 		if len(b) < unix.SizeofSockaddrInet6-4 { // without the scope; see ipv6(7)
-			return 0
+			return to
 		}
 		ip, _ = netip.AddrFromSlice(b[8:24])
 	default:
-		return 0
+		return to
 	}
 	if ip = ip.Unmap(); ip.IsLoopback() || ip.IsUnspecified() {
-		return 0
+		return to
 	}
-	return binary.BigEndian.Uint16(b[2:])
+	return netip.AddrPortFrom(ip, binary.BigEndian.Uint16(b[2:]))
+}
+
+// stream reports whether a descriptor of the caller's is a TCP socket.
+func (w *worker) stream(fd int) bool {
+	tgid, errno := w.status("Tgid:", 10)
+	if errno != 0 {
+		return false
+	}
+	process, err := unix.PidfdOpen(tgid[0], 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(process)
+	s, err := unix.PidfdGetfd(process, fd, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(s)
+	proto, err := unix.GetsockoptInt(s, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	return err == nil && proto == unix.IPPROTO_TCP
 }
 
 // copyString copies a string of the caller's into buf, with its NUL.

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -161,8 +162,9 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 		s.release()
 		return nil, err
 	}
-	// A rule for every port: listeners are made when a port is connected to.
-	if s.net.everyPort() && guard.Supported() {
+	// For a rule that names every port listeners are made when a port is connected
+	// to, and what no rule names is recorded: the kernel refuses it.
+	if s.net != nil && s.net.gateway != nil && guard.Supported() {
 		s.net.onDemand = true
 		s.connect = s.net.connect
 	}
@@ -182,11 +184,11 @@ type starter struct {
 	label     string // what is written to attr/exec, with the file below attr
 	attr      string
 	group     *cgroups.Group
-	guard     *guard.Guard        // of the one command, nil for none
-	limits    []specs.POSIXRlimit // beside the policy's own
-	connect   func(port uint16)   // for the guard; see network.connect
-	protected *guard.Config       // nil without protected paths
-	net       *network            // nil if the supervisor has no part in it
+	guard     *guard.Guard                                // of the one command, nil for none
+	limits    []specs.POSIXRlimit                         // beside the policy's own
+	connect   func(to netip.AddrPort, stream func() bool) // for the guard; see network.connect
+	protected *guard.Config                               // nil without protected paths
+	net       *network                                    // nil if the supervisor has no part in it
 
 	// What config leaves in the stage's registers for commands; 0 is none.
 	root, ruleset, proc sys.Reg

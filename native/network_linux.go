@@ -225,28 +225,57 @@ func (n *network) everyPort() bool {
 // what is inside asks for them.
 const maxPorts = 2048
 
-// connect is told that a process in the sandbox is about to connect to a port.
+// connect is told that a process in the sandbox is about to connect somewhere.
 // The gateway decides about the connection, as about all; here it gets a listener
-// to arrive at.
-func (n *network) connect(port uint16) {
-	if !n.everyPort() {
+// to arrive at if rules name every port. Where they do not, a port without
+// listener refuses, and that is recorded.
+func (n *network) connect(to netip.AddrPort, stream func() bool) {
+	n.mu.Lock()
+	known := n.ports[to.Port()]
+	n.mu.Unlock()
+	if known || to.Port() == 53 {
 		return
+	}
+	every := n.everyPort()
+	if !every && !stream() {
+		return // nothing else gets anywhere, and asking who one is sends nothing
 	}
 	// Not on the caller's thread, which may do no more than the command.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		n.mu.Lock()
-		var list []net.Listener
-		if len(n.ports) < maxPorts {
-			list, _ = n.open1(port) // without one, the connection is refused
-		}
-		n.mu.Unlock()
-		for _, s := range list {
-			n.gateway.Add(s)
+		if every {
+			n.add(to.Port())
+		} else if !n.taken(to.Port()) {
+			n.gateway.Refused(to)
 		}
 	}()
 	<-done
+}
+
+// add opens the transparent listeners of a port while the sandbox runs.
+func (n *network) add(port uint16) {
+	n.mu.Lock()
+	var list []net.Listener
+	if len(n.ports) < maxPorts {
+		list, _ = n.open1(port) // without one, the connection is refused
+	}
+	n.mu.Unlock()
+	for _, s := range list {
+		n.gateway.Add(s)
+	}
+}
+
+// taken reports whether a server of the sandbox's own has a port.
+func (n *network) taken(port uint16) bool {
+	for _, family := range n.families {
+		fd, err := n.bind(family, unix.SOCK_STREAM, nil, int(port), false)
+		if err != nil {
+			return true
+		}
+		unix.Close(fd)
+	}
+	return false
 }
 
 // reload puts other rules in place.
@@ -280,8 +309,8 @@ func closeListeners(l *egress.Listeners) {
 }
 
 // bind opens a socket of the sandbox's network, bound to a port of an IPv4
-// address, or to no address.
-func (n *network) bind(family, typ int, addr []byte, port int) (int, error) {
+// address, or to no address; it may listen.
+func (n *network) bind(family, typ int, addr []byte, port int, listen bool) (int, error) {
 	fd, err := n.child.Socket(family, typ|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, err
@@ -308,7 +337,7 @@ func (n *network) bind(family, typ int, addr []byte, port int) (int, error) {
 	if err == nil {
 		err = os.NewSyscallError("bind", unix.Bind(fd, sa))
 	}
-	if err == nil && typ == unix.SOCK_STREAM {
+	if err == nil && listen {
 		err = os.NewSyscallError("listen", unix.Listen(fd, backlog))
 	}
 	if err != nil {
@@ -322,7 +351,7 @@ func (n *network) bind(family, typ int, addr []byte, port int) (int, error) {
 const backlog = 4096
 
 func (n *network) listen(family int, addr []byte, port int) (net.Listener, error) {
-	fd, err := n.bind(family, unix.SOCK_STREAM, addr, port)
+	fd, err := n.bind(family, unix.SOCK_STREAM, addr, port, true)
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +361,7 @@ func (n *network) listen(family int, addr []byte, port int) (net.Listener, error
 }
 
 func (n *network) listenPacket(family, port int) (net.PacketConn, error) {
-	fd, err := n.bind(family, unix.SOCK_DGRAM, nil, port)
+	fd, err := n.bind(family, unix.SOCK_DGRAM, nil, port, false)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,10 @@ var clients = []struct {
 		"hello from www.allowed.test", `/usr/bin/python3 -c 'import urllib.request; urllib.request.build_opener(urllib.request.ProxyHandler({})).open("https://denied.test/",timeout=20)'`, "transparent", false},
 	{"python urllib by the proxy", "python3", `/usr/bin/python3 -c 'import urllib.request; print(urllib.request.urlopen("http://www.allowed.test/",timeout=20).read().decode())'`,
 		"hello from www.allowed.test", `/usr/bin/python3 -c 'import urllib.request; urllib.request.urlopen("http://denied.test/",timeout=20)'`, "http", true},
+	{"python requests", "python3", `REQUESTS_CA_BUNDLE=ca.pem /usr/bin/python3 -c 'import requests; s=requests.Session(); s.trust_env=False; s.verify="ca.pem"; print(s.get("https://www.allowed.test/",timeout=20).text)'`, "hello from www.allowed.test",
+		`/usr/bin/python3 -c 'import requests; s=requests.Session(); s.trust_env=False; s.get("https://denied.test/",timeout=20)'`, "transparent", false},
+	{"python requests by the proxy", "python3", `REQUESTS_CA_BUNDLE=ca.pem /usr/bin/python3 -c 'import requests; print(requests.get("https://www.allowed.test/",timeout=20).text)'`, "hello from www.allowed.test",
+		`/usr/bin/python3 -c 'import requests; requests.get("https://denied.test/",timeout=20)'`, "connect", true},
 	{"node fetch", "node", `NODE_EXTRA_CA_CERTS=ca.pem node -e 'fetch("https://www.allowed.test/").then(r=>r.text()).then(console.log)'`, "hello from www.allowed.test",
 		`NODE_EXTRA_CA_CERTS=ca.pem node -e 'fetch("https://denied.test/").then(r=>r.text()).then(console.log).catch(e=>{console.error(e.cause.code);process.exit(1)})'`, "transparent", false},
 	{"npm install", "npm", `mkdir -p /tmp/n && cd /tmp/n && npm install --cafile $OLDPWD/ca.pem --no-audit --no-fund --no-update-notifier --fetch-retries=0 --registry https://registry.allowed.test/ left-of >/dev/null && node -p 'require("left-of")'`, "left of it",
@@ -332,6 +337,35 @@ print("icmp",quick(lambda: socket.socket(socket.AF_INET,socket.SOCK_RAW,1)), qui
 		}
 		if strings.Contains(r.Stdout, "icmp reached") || strings.HasSuffix(r.Stdout, "reached\n") {
 			f.Errorf("icmp: %s", r.Stdout)
+		}
+	})
+}
+
+// TestEgressPort: a port that no rule names refuses at once, and the result says
+// which it was and what would allow it; a socket that sends nothing and a server
+// of the sandbox's own are no denials.
+func TestEgressPort(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		inWorld(f)
+		_, r := f.netRun(allowed, `/usr/bin/python3 -c '
+import socket,sys
+for host,port in (("www.allowed.test",8022),("9.9.9.10",8023),("2620:fe::10",8024)):
+    for again in range(2):
+        try: socket.create_connection((host,port),10); print("reached")
+        except ConnectionRefusedError: print("refused")
+socket.socket(socket.AF_INET,socket.SOCK_DGRAM).connect(("9.9.9.10",8025))
+own=socket.create_server(("0.0.0.0",8026)); socket.create_connection(("9.9.9.10",8026),10); print("own")
+'`)
+		if want := strings.Repeat("refused\n", 6) + "own\n"; r.Stdout != want {
+			f.Fatalf("%s%s", r.Stdout, r.Stderr)
+		}
+		var got []string
+		for _, d := range r.Denials {
+			got = append(got, d.Operation+" "+d.Target+" "+d.Rule+" "+d.Grant)
+		}
+		want := []string{"connect www.allowed.test:8022 default --allow-host www.allowed.test:8022", "connect 9.9.9.10:8023 default --allow-host 9.9.9.10:8023", "connect [2620:fe::10]:8024 default --allow-host [2620:fe::10]:8024"}
+		if !slices.Equal(got, want) {
+			f.Errorf("%q, want %q", got, want)
 		}
 	})
 }

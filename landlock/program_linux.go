@@ -77,18 +77,24 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 }
 
 // AppendScope appends the calls that put a process, and so its children, into
-// one scope for signals and abstract sockets, and restrict nothing else: mounts
-// can still be made. It appends nothing if the ABI has no scopes (before 6).
+// one scope for signals and abstract sockets. No files are restricted, but no
+// mount can be made any more. It appends nothing if the ABI has no scopes
+// (before 6). root is as for Append.
+//
+// Moving and linking files between directories (LANDLOCK_ACCESS_FS_REFER) has to
+// be granted: every domain denies it, handled or not, as soon as any of a
+// process's domains is about files. See landlock(7).
 //
 // Preconditions of the program: as for AppendRestrict.
-func AppendScope(p *sys.Program, abi int) {
+func AppendScope(p *sys.Program, root sys.Reg, abi int) {
 	_, scope := Handled(abi)
 	if scope == 0 {
 		return
 	}
 	ruleset := p.NewReg()
 	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset", Path: "scope"}, unix.SYS_LANDLOCK_CREATE_RULESET,
-		sys.Ptr(p, &rulesetAttr{scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
+		sys.Ptr(p, &rulesetAttr{fs: uint64(Refer), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
+	add(p, ruleset, root.Value(), "scope", Refer)
 	AppendRestrict(p, ruleset)
 	p.Call(0, sys.Step{Name: "close"}, unix.SYS_CLOSE, ruleset.Value())
 }

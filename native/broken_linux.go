@@ -12,6 +12,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/mounts"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // breakLayer takes away the layer that SBXRUN_BREAK names. A build with the tag
@@ -69,6 +70,23 @@ func (s *starter) breakLayer(cfg *reexec.Config) {
 			}
 		}
 		drop(cfg.Command, step("close_range"))
+	case "guard":
+		// Of a run, whose guard is prepared, and of a session's commands, each
+		// of which would get one.
+		if s.guard != nil {
+			drop(cfg.Command, about("guard"))
+		} else if s.protected == nil {
+			panic("there is nothing to guard")
+		}
+		s.protected = nil
+	case "egress":
+		// The gateway is there, and carries everything anywhere.
+		if s.net == nil || s.net.gateway == nil {
+			return // the tests have runs without a network, too
+		}
+		if err := s.net.gateway.Reload(policy.Egress{Mode: policy.EgressProxy, Allow: []policy.EgressRule{{Host: "*"}, {Host: "0.0.0.0/0"}, {Host: "::/0"}}}); err != nil {
+			panic(err)
+		}
 	case "kill":
 		// PID 1 is told that there is nobody to kill.
 		seccompESRCH(cfg.Start, unix.SYS_KILL)

@@ -49,8 +49,9 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 		return nil, err
 	}
 	if s.abi > 0 {
-		landlock.AppendScope(cfg.Init, s.abi)
+		landlock.AppendScope(cfg.Init, s.root, s.abi)
 	}
+	cfg.Finish = nil // in the scope no mount can be taken down; they end with PID 1
 	cfg.MaxJobs = maxCommands
 	for _, r := range []sys.Reg{s.root, s.ruleset, s.proc, cfg.Cgroup} {
 		if r != 0 {

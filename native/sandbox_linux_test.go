@@ -22,9 +22,9 @@ import (
 
 // open opens a sandbox of the strict profile, with cgroups where this user can
 // have them.
-func open(t *testing.T, dir string) driver.Sandbox {
+func open(t *testing.T, dir string, unprotect ...string) driver.Sandbox {
 	t.Helper()
-	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup},
+	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup, Unprotect: unprotect},
 		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
 	if err != nil {
 		t.Fatal(err)
@@ -193,6 +193,21 @@ func TestSandboxEndsACommand(t *testing.T) {
 	}
 	other.Kill()
 	other.Wait()
+}
+
+// TestSandboxMovesFiles: the scope that all commands share does not keep them from
+// moving and linking files from one directory to another, with a guard that does
+// it for them and without.
+func TestSandboxMovesFiles(t *testing.T) {
+	for _, unprotect := range [][]string{nil, {"all"}} {
+		dir := t.TempDir()
+		b := open(t, dir, unprotect...)
+		if out, _ := sh(t, b, `for d in . /tmp "$HOME"; do
+			cd "$d" && mkdir -p a b && echo x >a/f && ln a/f b/g && python3 -c 'import os; os.rename("a/f", "b/f"); os.rename("a", "b/a"); os.link("b/f", "f")' && echo moved
+			done`); out != "moved\nmoved\nmoved\n" {
+			t.Errorf("without protection of %q: %s", unprotect, out)
+		}
+	}
 }
 
 func TestSandboxErrors(t *testing.T) {

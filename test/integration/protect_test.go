@@ -7,6 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -162,6 +165,125 @@ func TestProtectedRaces(t *testing.T) {
 		run("never", "1500")
 		// The control: these do make what is protected, sooner or later.
 		run("ok", "100000", "--unprotect", "all")
+	})
+}
+
+// TestSessionProtected: protected paths hold for the commands of a session as for
+// that of a run: against the same attacks, against two commands that do together
+// what neither may do alone, and when the session's holder is killed.
+func TestSessionProtected(t *testing.T) {
+	const deep = "1/2/3/4/5/6/7/8/9/10/r"
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		protected := map[string]entry{}
+		for _, e := range protectTests() {
+			protected[e.id] = e
+		}
+		attack := func(s *session, id string, judged func(string) string, args ...string) {
+			s.Helper()
+			e, ok := protected[id]
+			if !ok {
+				e = entry{id: id, deny: "never"}
+			}
+			if judged == nil {
+				judged = e.inside
+			}
+			e.judge(s.fixture, s.report(s.cli(append([]string{"exec", s.id, "--", s.attack, id}, args...)...)), judged)
+		}
+		// Repositories that came while the session was there are as protected as
+		// those that it began with.
+		for _, dir := range []string{"r", deep} {
+			s.repository(dir)
+		}
+		before, config := s.names(), s.sha(filepath.Join(s.ws, "r/.git/config"))
+		attack(s, "F06", nil, "in="+filepath.Join(s.ws, "r"), "move=1")
+		attack(s, "F08", nil, "in="+filepath.Join(s.ws, deep))
+		attack(s, "races", nil, "in="+s.ws, "rounds=400")
+		if now := s.names(); now != before {
+			t.Errorf("the workspace held\n%sand holds\n%s", before, now)
+		}
+		s.want("mkdir -p made/by/another", "")
+		attack(s, "F08", nil, "in="+filepath.Join(s.ws, "made/by/another"), "make=12")
+		attack(s, "F10", nil, "in="+s.ws)
+
+		// Together they make what neither may make once the other two are there.
+		together := func(s *session, ms, once string) bool {
+			s.Helper()
+			s.want("mkdir -p bare/refs", "")
+			var completed atomic.Bool
+			var wg sync.WaitGroup
+			for _, part := range []string{"HEAD", "objects"} {
+				wg.Go(func() {
+					o := s.cli("exec", s.id, "--", s.attack, "completes", "in="+s.ws, "part="+part, "ms="+ms, "once="+once)
+					if got := s.report(o).got("a repository is completed by two"); got == "ok" {
+						completed.Store(true)
+					} else if got != "never" {
+						s.Errorf("%s: got %q: %v", part, got, o)
+					}
+					if got := s.report(o).got(neighbour + part + " alone"); got != "ok" {
+						s.Errorf("%s alone: %q: %v", part, got, o)
+					}
+				})
+			}
+			wg.Wait()
+			return completed.Load()
+		}
+		if together(s, "1500", "0") {
+			t.Error("two commands made a repository")
+		}
+
+		// The denials are in the result of the command that met them.
+		r := s.result(s.exec("mkdir .vscode; echo x >r/.git/hooks/pre-commit; true", "--json"))
+		if len(r.Denials) != 2 || r.Denials[0].Operation != "mkdir" || r.Denials[1].Target != filepath.Join(s.ws, "r/.git/hooks/pre-commit") {
+			t.Errorf("denials: %+v", r.Denials)
+		}
+		if r := s.result(s.exec("touch plain", "--json")); len(r.Denials) != 0 {
+			t.Errorf("another command's denials: %+v", r.Denials)
+		}
+
+		// The holder is killed in the middle of it, at several moments.
+		s.want("rm -rf made bare plain", "")
+		for i := range 4 {
+			k := s
+			if i > 0 {
+				k = newSession(t, w)
+				k.repository("r")
+			}
+			before := k.names()
+			k.exec(`while :; do mkdir .vscode; echo x >.mcp.json; echo x >>r/.git/config; mv r/.git g; ln -s x .claude; mkdir -p a/b; rm -r a; done 2>/dev/null`, "-d")
+			if !within(10*time.Second, func() bool { return len(processes("mkdir .vscode; echo x")) > 0 }) {
+				t.Fatal("the command does not run")
+			}
+			time.Sleep(time.Duration(3+i*11) * time.Millisecond)
+			if err := syscall.Kill(k.info().Pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if !within(10*time.Second, func() bool { return len(processes(k.attack)) == 0 && len(processes("mkdir .vscode; echo x")) == 0 }) {
+				t.Errorf("survivors: %v", processes("mkdir .vscode; echo x"))
+			}
+			os.RemoveAll(filepath.Join(k.ws, "a"))
+			if now := k.names(); now != before {
+				t.Errorf("the workspace held\n%sand holds\n%s", before, now)
+			}
+			if k.sha(filepath.Join(k.ws, "r/.git/config")) != config && i == 0 {
+				t.Error("a protected file was changed")
+			}
+		}
+
+		// The control: in a session without protected paths all of it succeeds.
+		c := newSession(t, w, "--unprotect", "all")
+		c.repository("r")
+		except := func(act string) string {
+			if strings.Contains(act, "by its ACL") || strings.Contains(act, "the newer way") {
+				return "*"
+			}
+			return "ok"
+		}
+		attack(c, "F06", except, "in="+filepath.Join(c.ws, "r"), "move=1")
+		attack(c, "F10", except, "in="+c.ws)
+		if !together(c, "10000", "1") {
+			t.Error("two commands made no repository where nothing is protected: the attack is none")
+		}
 	})
 }
 

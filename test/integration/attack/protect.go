@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -507,4 +508,40 @@ func races(r *report) {
 	})
 	os.Chdir(dir)
 	r.err("neighbour: create", openClose(unix.AT_FDCWD, plain, unix.O_WRONLY|unix.O_CREAT))
+}
+
+// completes makes and removes one of the three entries that make a directory a
+// repository, the one named by "part", for a while. Somebody else does so with
+// another; the third is there. It reports whether all three ever were.
+func completes(r *report) {
+	bare, part := filepath.Join(r.arg("in"), "bare"), r.arg("part")
+	p := filepath.Join(bare, part)
+	once, made := r.number("once", 0) != 0, 0
+	got := "never"
+	for end := time.Now().Add(time.Duration(r.number("ms", 1000)) * time.Millisecond); time.Now().Before(end); {
+		var err error
+		if part == "HEAD" {
+			err = os.WriteFile(p, []byte("ref: refs/heads/main\n"), 0o644)
+		} else {
+			err = os.Mkdir(p, 0o755)
+		}
+		if err == nil {
+			made++
+		}
+		all := true
+		for _, n := range []string{"HEAD", "objects", "refs"} {
+			_, err := os.Lstat(filepath.Join(bare, n))
+			all = all && err == nil
+		}
+		if all {
+			got = "ok"
+		}
+		os.Remove(p)
+		if all && once {
+			break
+		}
+	}
+	r.got("a repository is completed by two", got)
+	// Without others' doing the entry can be made: there is a race to be won.
+	r.got(fmt.Sprintf("neighbour: %s alone", part), map[bool]string{true: "ok", false: "never"}[made > 0])
 }

@@ -112,7 +112,7 @@ func (s *Server) background(b *box, script, cwd string, timeout int64) (*Result,
 	if err != nil {
 		return nil, err
 	}
-	l := s.limits(timeout)
+	l := b.limits(timeout)
 	j.timeout = l.WallTime.Milliseconds()
 	var pipes [2][2]*os.File
 	for i := range pipes {
@@ -130,10 +130,10 @@ func (s *Server) background(b *box, script, cwd string, timeout int64) (*Result,
 	started := make(chan error, 1)
 	go func() {
 		var readers sync.WaitGroup
-		p := &policy.Policy{Profile: s.config.Policy.Profile, Limits: l}
+		p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 		ran := false
 		run := func(shell string) (*driver.Result, error) {
-			d := session.In(b.sandbox, s.config.Driver, &specs.Process{Args: []string{shell, "-c", script}, Cwd: b.at(cwd)})
+			d := session.In(b.sandbox, b.env.Driver, &specs.Process{Args: []string{shell, "-c", script}, Cwd: b.at(cwd)})
 			return driver.Run(s.ctx, d, p, driver.RunOptions{
 				Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
 				Started: func(proc driver.Process) func() {

@@ -68,8 +68,8 @@ type task struct {
 }
 
 // limits are those of one command: the policy's, and never more.
-func (s *Server) limits(timeout int64) policy.Limits {
-	l := s.config.Policy.Limits
+func (b *box) limits(timeout int64) policy.Limits {
+	l := b.env.Policy.Limits
 	if t := time.Duration(timeout) * time.Millisecond; t > 0 && (l.WallTime == 0 || t < l.WallTime) {
 		l.WallTime = t
 	}
@@ -81,7 +81,7 @@ func (s *Server) limits(timeout int64) policy.Limits {
 
 // run runs a command to its end. What it said on descriptor 3 is returned beside.
 func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t task) (*Result, string, error) {
-	l := s.limits(t.timeout)
+	l := b.limits(t.timeout)
 	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Sandboxed: true}
 	ro := driver.RunOptions{Capture: true}
 	var says *os.File
@@ -97,8 +97,8 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	before := refusals(b.sandbox)
 	stop := s.progress(ctx, req)
 	pr := &specs.Process{Args: t.args, Cwd: b.at(t.cwd)}
-	p := &policy.Policy{Profile: s.config.Policy.Profile, Limits: l}
-	res, err := driver.Run(ctx, session.In(b.sandbox, s.config.Driver, pr), p, ro)
+	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
+	res, err := driver.Run(ctx, session.In(b.sandbox, b.env.Driver, pr), p, ro)
 	stop()
 	if err != nil {
 		if b.ended() {
@@ -273,7 +273,7 @@ exit $__sbxrun`, "FD", fd)
 // bash runs a script where the last one ended, and keeps where this one did.
 func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, script, cwd string, timeout int64) (*Result, error) {
 	t := task{cwd: cwd, timeout: timeout, says: true}
-	start := b.at("")
+	start, home := b.at(""), dirOf(b.env.Policy)
 	var out *Result
 	var said string
 	var notes []string
@@ -291,12 +291,12 @@ func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, scr
 		// Nothing has run.
 		var c *driver.CommandError
 		switch missing := errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT); {
-		case cwd == "" && start != s.dir() && s.isGone(ctx, b, start):
+		case cwd == "" && start != home && s.isGone(ctx, b, start):
 			b.mu.Lock()
-			b.cwd = s.dir()
+			b.cwd = home
 			b.mu.Unlock()
-			start = s.dir()
-			notes = append(notes, "the directory that the last command ended in is gone; this one ran in "+s.dir())
+			start = home
+			notes = append(notes, "the directory that the last command ended in is gone; this one ran in "+home)
 			continue
 		case missing && shell == "bash":
 			notes = append(notes, noBash)

@@ -16,6 +16,7 @@ package mcpserver
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,27 +35,61 @@ import (
 
 // Config is what a server serves.
 type Config struct {
-	// Open builds one more sandbox of the policy. Its context bounds set-up.
-	Open func(context.Context) (driver.Sandbox, error)
+	// Open builds one more sandbox, of the policy as it is then. Its context
+	// bounds set-up.
+	Open func(context.Context) (*Environment, error)
 
-	Policy      *policy.Policy
-	Driver      string         // the name of what isolates, for results
+	Policy      *policy.Policy // as it was at the start, for what is said then
 	Rules       *command.Rules // of execute_command
-	MaxSessions int            // sandboxes at a time, the connection's own included
+	MaxSessions int            // sandboxes at a time, of all connections together
 	Version     string
+
+	quota *quota
+}
+
+// An Environment is where the commands of a session run.
+type Environment struct {
+	Sandbox driver.Sandbox
+	Policy  *policy.Policy
+	Driver  string // the name of what isolates, for results
+}
+
+// A quota is how many sandboxes there can be at a time.
+type quota struct {
+	mu         sync.Mutex
+	used, most int
+}
+
+func newQuota(most int) *quota { return &quota{most: most} }
+
+func (q *quota) take() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.used >= q.most {
+		return false
+	}
+	q.used++
+	return true
+}
+
+func (q *quota) give() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.used--
 }
 
 // A Server serves one connection.
 type Server struct {
-	config Config
-	mcp    *mcp.Server
-	ctx    context.Context // ends with the connection
-	end    context.CancelFunc
-	every  time.Duration // between two notifications of progress
+	id      string // of the connection, where it has one
+	config  Config
+	mcp     *mcp.Server
+	carrier func(*mcp.CallToolRequest) context.Context // what carried a call, or nil
+	ctx     context.Context                            // ends with the connection
+	end     context.CancelFunc
+	every   time.Duration // between two notifications of progress
 
 	mu       sync.Mutex
 	sessions map[string]*box
-	opening  int // sandboxes that are being built
 	closed   bool
 	closing  sync.Once
 
@@ -62,13 +97,22 @@ type Server struct {
 	own   *box
 }
 
+// schemas keeps what the SDK makes of the tools' types, which is the same for every
+// connection.
+var schemas = mcp.NewSchemaCache()
+
 // New returns a server that has not begun to serve.
 func New(c Config) *Server {
-	s := &Server{config: c, sessions: map[string]*box{}, every: 2 * time.Second}
+	if c.quota == nil {
+		c.quota = newQuota(c.MaxSessions)
+	}
+	s := &Server{id: rand.Text(), config: c, sessions: map[string]*box{}, every: 2 * time.Second}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "sbxrun", Title: "sbxrun", Version: c.Version}, &mcp.ServerOptions{
 		Instructions: s.instructions(),
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+		GetSessionID: func() string { return s.id },
+		SchemaCache:  schemas,
 		// What is worth saying is in results.
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -81,12 +125,12 @@ func New(c Config) *Server {
 
 func (s *Server) instructions() string {
 	return fmt.Sprintf(`Commands run in a sandbox (profile %s). They start in %s. /tmp and HOME are private to the session and empty at first. What the policy refuses looks like a missing file, "permission denied" or "connection refused"; results name what of the network was refused. No call can change the policy: say what you would need instead.`,
-		s.config.Policy.Profile, s.dir())
+		s.config.Policy.Profile, dirOf(s.config.Policy))
 }
 
-// dir is where commands start.
-func (s *Server) dir() string {
-	if o := s.config.Policy.OCI; o != nil && o.Process != nil && o.Process.Cwd != "" {
+// dirOf is where the commands of a policy start.
+func dirOf(p *policy.Policy) string {
+	if o := p.OCI; o != nil && o.Process != nil && o.Process.Cwd != "" {
 		return o.Process.Cwd
 	}
 	return "/"
@@ -132,17 +176,30 @@ func (s *Server) close() {
 		s.mu.Unlock()
 		var all sync.WaitGroup
 		for _, b := range list {
-			all.Go(b.close)
+			all.Go(func() {
+				b.close()
+				s.config.quota.give()
+			})
 		}
 		all.Wait()
 	})
 }
 
-// bounded ends a call's context with the connection too.
-func (s *Server) bounded(ctx context.Context) (context.Context, func()) {
+// bounded ends a call's context with the connection too, and with what carried it.
+func (s *Server) bounded(ctx context.Context, req *mcp.CallToolRequest) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.ctx, cancel)
-	return ctx, func() { stop(); cancel() }
+	stops := []func() bool{context.AfterFunc(s.ctx, cancel)}
+	if s.carrier != nil {
+		if carrier := s.carrier(req); carrier != nil {
+			stops = append(stops, context.AfterFunc(carrier, cancel))
+		}
+	}
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel()
+	}
 }
 
 // add adds a tool. The schema of its arguments is that of their type, with edits.
@@ -156,7 +213,7 @@ func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.S
 	}
 	t.InputSchema = schema
 	mcp.AddTool(s.mcp, t, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
-		ctx, done := s.bounded(ctx)
+		ctx, done := s.bounded(ctx, req)
 		defer done()
 		res, out, err := do(ctx, req, in)
 		if err != nil {

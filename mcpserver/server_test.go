@@ -106,7 +106,10 @@ func TestSince(t *testing.T) {
 }
 
 // server is a server of strict sandboxes, that has not begun to serve.
-func server(t *testing.T, edit func(*profiles.Request)) *Server {
+func server(t *testing.T, edit func(*profiles.Request)) *Server { return New(config(t, edit)) }
+
+// config is of a server of strict sandboxes.
+func config(t *testing.T, edit func(*profiles.Request)) Config {
 	t.Helper()
 	if err := (native.Driver{}).Available(t.Context()); err != nil {
 		t.Skip("the native driver is needed: ", err)
@@ -128,8 +131,10 @@ func server(t *testing.T, edit func(*profiles.Request)) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Config{Policy: r.Policy, Driver: "native", Rules: rules, MaxSessions: 2, Version: "test",
-		Open: func(ctx context.Context) (driver.Sandbox, error) { return native.Driver{}.Open(ctx, r.Policy) }})
+	return Config{Policy: r.Policy, Rules: rules, MaxSessions: 2, Version: "test", Open: func(ctx context.Context) (*Environment, error) {
+		sb, err := native.Driver{}.Open(ctx, r.Policy)
+		return &Environment{Sandbox: sb, Policy: r.Policy, Driver: "native"}, err
+	}}
 }
 
 // serve serves over a pipe and returns a client. The test waits for the server's end.

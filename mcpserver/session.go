@@ -23,7 +23,8 @@ import (
 type box struct {
 	id      string
 	created time.Time
-	sandbox driver.Sandbox
+	env     *Environment
+	sandbox driver.Sandbox // the environment's
 	files   files.Box
 	own     bool
 
@@ -73,32 +74,32 @@ func (s *Server) open(own bool) (*box, error) {
 	for id, b := range s.sessions {
 		if b.ended() {
 			delete(s.sessions, id)
+			s.config.quota.give()
 			go b.close()
 		}
 	}
-	if s.closed {
-		s.mu.Unlock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
 		return nil, errors.New("the connection is closed")
 	}
-	if len(s.sessions)+s.opening >= s.config.MaxSessions {
-		s.mu.Unlock()
+	if !s.config.quota.take() {
 		return nil, fmt.Errorf("there are %d sessions, and no more are allowed: session_destroy ends one", s.config.MaxSessions)
 	}
-	s.opening++
-	s.mu.Unlock()
 	// The connection's context, not the call's: a session outlives the call
 	// that made it.
-	sb, err := s.config.Open(s.ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.opening--
+	env, err := s.config.Open(s.ctx)
 	if err != nil {
+		s.config.quota.give()
 		return nil, err
 	}
-	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), sandbox: sb, own: own, cwd: s.dir()}
-	b.files.Sandbox = sb
+	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), env: env, sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy)}
+	b.files.Sandbox = env.Sandbox
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed {
-		go b.close()
+		s.config.quota.give()
+		b.close() // whoever closed the connection may be waiting to be told of the end
 		return nil, errors.New("the connection is closed")
 	}
 	s.sessions[b.id] = b
@@ -148,7 +149,7 @@ type SessionInfo struct {
 
 func (s *Server) info(b *box) SessionInfo {
 	i := SessionInfo{SessionID: b.id, Default: b.own, Created: b.created.UTC().Format(time.RFC3339), Cwd: b.at(""), Running: []string{},
-		Profile: s.config.Policy.Profile, Driver: s.config.Driver, Layers: []string{}, Degraded: []string{}}
+		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{}}
 	if st, err := b.sandbox.Status(); err == nil {
 		i.Layers, i.Degraded = names(st.Layers.String()), names(st.Degraded.String())
 	}
@@ -191,7 +192,7 @@ func (s *Server) addSessionTools() {
 		if err != nil {
 			return nil, SessionInfo{}, err
 		}
-		return text("session " + b.id + " is ready; commands start in " + s.dir()), s.info(b), nil
+		return text("session " + b.id + " is ready; commands start in " + b.at("")), s.info(b), nil
 	})
 	add(s, &mcp.Tool{
 		Name:        "session_list",
@@ -225,6 +226,7 @@ func (s *Server) addSessionTools() {
 		if !ok {
 			return nil, destroyed{}, fmt.Errorf("there is no session %q: session_list lists them", in.SessionID)
 		}
+		defer s.config.quota.give()
 		s.first.Lock()
 		if s.own == b {
 			s.own = nil // asked for: the next is no surprise

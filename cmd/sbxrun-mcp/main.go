@@ -23,7 +23,7 @@ import (
 
 func main() { os.Exit((&cli.Beside{MCP: serve, Check: check}).Main(os.Args[1:])) }
 
-// serve serves on stdin and stdout, which are the protocol's alone.
+// serve serves on stdin and stdout, which are the protocol's alone, or over HTTP.
 func serve(s *cli.Service) error {
 	rules, err := readRules(s.Commands)
 	if err != nil {
@@ -31,8 +31,15 @@ func serve(s *cli.Service) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	server := mcpserver.New(mcpserver.Config{Open: s.Open, Policy: s.Policy, Driver: s.Driver, Rules: rules, MaxSessions: s.MaxSessions, Version: s.Version})
-	return server.Serve(ctx, os.Stdin, os.Stdout)
+	config := mcpserver.Config{Policy: s.Policy, Rules: rules, MaxSessions: s.MaxSessions, Version: s.Version,
+		Open: func(ctx context.Context) (*mcpserver.Environment, error) {
+			e, err := s.Open(ctx)
+			return (*mcpserver.Environment)(e), err
+		}}
+	if s.HTTP != nil {
+		return serveHTTP(ctx, s, config)
+	}
+	return mcpserver.New(config).Serve(ctx, os.Stdin, os.Stdout)
 }
 
 // readRules reads a command policy; no name is the built-in one.

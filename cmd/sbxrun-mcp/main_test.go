@@ -317,7 +317,7 @@ func TestSessions(t *testing.T) {
 
 func TestBackground(t *testing.T) {
 	cs, _ := connect(t)
-	id := ok(t, cs, "bash", object{"command": "printf 'aü%.0s' 1 2 3; echo e >&2; read x < <(sleep 300)", "run_in_background": true})["id"]
+	id := ok(t, cs, "bash", object{"command": "echo e >&2; printf 'aü%.0s' 1 2 3; read x < <(sleep 300)", "run_in_background": true})["id"]
 	var got string
 	offset := 0.0
 	for len(got) < 9 {

@@ -1,36 +1,20 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/policy"
 )
 
 // mcpProgram is the program beside sbxrun that serves MCP and parses shell
 // scripts. What it links has init functions that no run should pay for.
 const mcpProgram = "sbxrun-mcp"
-
-// A Service is what sbxrun mcp was asked to serve: a policy, fixed by who
-// started it, and sandboxes of it.
-type Service struct {
-	Policy      *policy.Policy
-	Driver      string // its name
-	MaxSessions int    // sandboxes at a time
-	Commands    string // file with the command policy, "" for the built-in lists
-	Version     string
-
-	// Open builds one more sandbox of the policy.
-	Open func(context.Context) (driver.Sandbox, error)
-}
 
 // Beside are the commands of which the work is done by a program beside sbxrun.
 // Nil functions are those of sbxrun itself, which executes that program.
@@ -59,47 +43,6 @@ func (b *Beside) Main(args []string) int {
 
 func (b *Beside) commands() []*cobra.Command {
 	return []*cobra.Command{b.newMCP(), b.newCommand()}
-}
-
-func (b *Beside) newMCP() *cobra.Command {
-	o := &options{}
-	s := &Service{MaxSessions: 4}
-	c := plain(&cobra.Command{
-		Use:   "mcp [flags]",
-		Short: "Serve sandboxed commands to an agent, by the Model Context Protocol on stdin and stdout",
-		Long: `Serve tools that run commands, scripts and Python in sandboxes, and read and
-write files there, to a client of the Model Context Protocol on stdin and stdout.
-
-The flags make the policy, as those of a run do; no call can change it. Each
-sandbox is a session: a connection has one of its own, made at the first call,
-and can create more. All end with the connection. The limits on time and output
-are those of each command; the limits on memory, cpu and processes are those of
-each session.`,
-		Example: "  sbxrun mcp --profile strict -C ~/project\n  claude mcp add sandbox -- sbxrun mcp --profile strict",
-		Args:    noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if b.MCP == nil {
-				return executeBeside()
-			}
-			if err := o.service(s); err != nil {
-				return err
-			}
-			if isTerminal(os.Stdin) {
-				say.note("waiting for a client of the Model Context Protocol on stdin", "an agent starts this command; docs/agents.md tells how")
-			}
-			return b.MCP(s)
-		},
-	}, o)
-	o.policyFlags(c.Flags())
-	c.Flags().VarPF(&value{"FILE", func(f string) error { s.Commands = f; return checkPath(f) }}, "command-policy", "", "JSON file that says which commands execute_command runs (default: the built-in lists)")
-	c.Flags().VarPF(&value{"N", func(n string) error {
-		var err error
-		if s.MaxSessions, err = strconv.Atoi(n); err != nil || s.MaxSessions < 1 || s.MaxSessions > 1000 {
-			return &usageError{strconv.Quote(n) + " is not a number of sessions", "1 to 1000; each can use the limits on memory, cpu and processes in full"}
-		}
-		return nil
-	}}, "max-sessions", "", "sessions that there can be at a time (default 4)")
-	return c
 }
 
 func (b *Beside) newCommand() *cobra.Command {
@@ -136,37 +79,6 @@ never the boundary: what an allowed command may do is the sandbox's to say.`,
 	check.Flags().VarPF(&value{"FILE", func(f string) error { policyFile = f; return checkPath(f) }}, "command-policy", "", "JSON file with the lists (default: the built-in ones)")
 	c.AddCommand(check)
 	return c
-}
-
-// service resolves what the flags ask for.
-func (o *options) service(s *Service) error {
-	if o.req.Terminal {
-		return &usageError{"mcp gives no command a terminal", "leave out --tty"}
-	}
-	f, err := gatherFacts()
-	if err != nil {
-		return err
-	}
-	o.req.Command = []string{"/"} // commands come later
-	r, err := o.resolve(f)
-	if err != nil {
-		return err
-	}
-	ctx := context.Background()
-	d, err := selectDriver(ctx, f, r, o.req.Require)
-	if err != nil {
-		return err
-	}
-	k, ok := fit(d, f, r, false).(driver.Keeper)
-	if !ok {
-		return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "mcp needs the native driver"}
-	}
-	if err := o.verify(ctx, k, r, f); err != nil {
-		return err
-	}
-	s.Policy, s.Driver, s.Version = r.Policy, d.Name(), versionOf().Version
-	s.Open = func(ctx context.Context) (driver.Sandbox, error) { return k.Open(ctx, r.Policy) }
-	return nil
 }
 
 // executeBeside becomes the program that does the work of this command line.

@@ -67,6 +67,7 @@ var rooms = map[string][]string{
 	"test/integration/attack":      {},
 	"test/integration/fetch":       {},
 	"test/integration/stage":       {"internal/reexec", "internal/sys"},
+	"test/mcp":                     {},
 	"test/vm":                      {},
 	"test/architecture":            {},
 	"test/report":                  {},

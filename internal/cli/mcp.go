@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// tokenEnv holds the token of sbxrun mcp --http, if it is not in a file.
+const tokenEnv = "SBXRUN_MCP_TOKEN"
+
+// A Service is what sbxrun mcp was asked to serve: a policy, made by who started
+// it, and sandboxes of it.
+type Service struct {
+	Policy      *policy.Policy
+	MaxSessions int    // sandboxes at a time
+	Commands    string // file with the command policy, "" for the built-in lists
+	Version     string
+	HTTP        *HTTP // nil: one client, on stdin and stdout
+
+	// Open builds one more sandbox of the policy.
+	Open func(context.Context) (*Environment, error)
+
+	// Note tells who started the server something.
+	Note func(text, hint string)
+}
+
+// An Environment is where the commands of a session run.
+type Environment struct {
+	Sandbox driver.Sandbox
+	Policy  *policy.Policy
+	Driver  string // its name
+}
+
+// HTTP is how to serve clients over HTTP.
+type HTTP struct {
+	Address   netip.AddrPort
+	Remote    bool     // Address may be one that other machines reach
+	Hosts     []string // names to be called by, beside the address
+	Token     string   // "" if TokenFile has it, or one is to be made
+	TokenFile string   // "" for none
+	Idle      time.Duration
+}
+
+func (b *Beside) newMCP() *cobra.Command {
+	o := &options{}
+	s := &Service{MaxSessions: 4}
+	c := plain(&cobra.Command{
+		Use:   "mcp [flags]",
+		Short: "Serve sandboxed commands to an agent, by the Model Context Protocol",
+		Long: `Serve tools that run commands, scripts and Python in sandboxes, and read and
+write files there, to a client of the Model Context Protocol: to one on stdin
+and stdout, or with --http to any that bring the token.
+
+The flags make the policy, as those of a run do; no call can change it. Each
+sandbox is a session: a connection has one of its own, made at the first call,
+and can create more. All end with the connection. The limits on time and output
+are those of each command; the limits on memory, cpu and processes are those of
+each session.`,
+		Example: "  sbxrun mcp --profile strict -C ~/project\n  claude mcp add sandbox -- sbxrun mcp --profile strict\n  sbxrun mcp --http 127.0.0.1:7777 --token-file ~/.config/sbxrun/token",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if b.MCP == nil {
+				return executeBeside()
+			}
+			if err := s.HTTP.check(); err != nil {
+				return err
+			}
+			if err := o.service(s); err != nil {
+				return err
+			}
+			if s.HTTP == nil && isTerminal(os.Stdin) {
+				say.note("waiting for a client of the Model Context Protocol on stdin", "an agent starts this command; docs/agents.md tells how")
+			}
+			return b.MCP(s)
+		},
+	}, o)
+	o.policyFlags(c.Flags())
+	c.Flags().VarPF(&value{"FILE", func(f string) error { s.Commands = f; return checkPath(f) }}, "command-policy", "", "JSON file that says which commands execute_command runs (default: the built-in lists)")
+	c.Flags().VarPF(&value{"N", func(n string) error {
+		var err error
+		if s.MaxSessions, err = strconv.Atoi(n); err != nil || s.MaxSessions < 1 || s.MaxSessions > 1000 {
+			return &usageError{strconv.Quote(n) + " is not a number of sessions", "1 to 1000; each can use the limits on memory, cpu and processes in full"}
+		}
+		return nil
+	}}, "max-sessions", "", "sessions that there can be at a time, of all clients (default 4)")
+	s.httpFlags(c.Flags())
+	return c
+}
+
+func (s *Service) httpFlags(fs *pflag.FlagSet) {
+	h := &HTTP{Idle: 30 * time.Minute}
+	fs.VarPF(&value{"ADDR:PORT", func(a string) error {
+		ap, err := netip.ParseAddrPort(a)
+		if err != nil {
+			return &usageError{strconv.Quote(a) + " is not an address and a port", "for example 127.0.0.1:7777, or [::1]:0 for any free port"}
+		}
+		h.Address, s.HTTP = ap, h
+		return nil
+	}}, "http", "", "serve clients over HTTP at this address, path /mcp")
+	fs.BoolVar(&h.Remote, "http-remote", false, "let --http be an address that other machines reach; needs --token-file")
+	fs.VarPF(&value{"NAME[:PORT]", func(n string) error {
+		if n == "" || strings.ContainsAny(n, "/ \t\r\n\x00@") {
+			return &usageError{strconv.Quote(n) + " is not a host name", "what clients have between http:// and /mcp"}
+		}
+		h.Hosts = append(h.Hosts, n)
+		return nil
+	}}, "http-host", "", "a name by which clients call --http, beside its address")
+	fs.VarPF(&value{"FILE", func(f string) error { h.TokenFile = f; return checkPath(f) }}, "token-file", "", "file with the token that clients of --http bring; made if there is none (default: $"+tokenEnv+", else a new one, on stderr)")
+	fs.VarPF(&value{"DURATION", func(d string) error {
+		var err error
+		h.Idle, err = profiles.ParseDuration(d)
+		return err
+	}}, "idle-timeout", "", "end what a client of --http has, after it was silent for so long (default 30m)")
+}
+
+// check reports what is unsafe to serve.
+func (h *HTTP) check() error {
+	// No command inherits the token, whatever the policy passes on.
+	token := os.Getenv(tokenEnv)
+	os.Unsetenv(tokenEnv)
+	if h == nil {
+		return nil
+	}
+	if h.TokenFile == "" {
+		h.Token = token
+	}
+	if h.Address.Addr().IsLoopback() {
+		return nil
+	}
+	if !h.Remote {
+		return &usageError{"--http " + h.Address.String() + " is not a loopback address: other machines could call", "name 127.0.0.1, or say --http-remote"}
+	}
+	if h.TokenFile == "" && h.Token == "" {
+		return &usageError{"--http-remote needs a token that you chose", "--token-file FILE, or $" + tokenEnv}
+	}
+	say.warn("--http-remote: token and commands cross the network unencrypted; put a proxy with TLS in front")
+	return nil
+}
+
+// service resolves what the flags ask for.
+func (o *options) service(s *Service) error {
+	if o.req.Terminal {
+		return &usageError{"mcp gives no command a terminal", "leave out --tty"}
+	}
+	f, err := gatherFacts()
+	if err != nil {
+		return err
+	}
+	o.req.Command = []string{"/"} // commands come later
+	r, err := o.resolve(f)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	d, err := selectDriver(ctx, f, r, o.req.Require)
+	if err != nil {
+		return err
+	}
+	k, ok := fit(d, f, r, false).(driver.Keeper)
+	if !ok {
+		return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "mcp needs the native driver"}
+	}
+	if err := o.verify(ctx, k, r, f); err != nil {
+		return err
+	}
+	s.Policy, s.Version, s.Note = r.Policy, versionOf().Version, say.note
+	s.Open = func(ctx context.Context) (*Environment, error) {
+		sb, err := k.Open(ctx, r.Policy)
+		if err != nil {
+			return nil, err
+		}
+		return &Environment{Sandbox: sb, Policy: r.Policy, Driver: d.Name()}, nil
+	}
+	return nil
+}

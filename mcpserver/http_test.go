@@ -1,0 +1,278 @@
+//go:build linux
+
+package mcpserver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+const token = "a-token-that-is-long-enough"
+
+// listen serves over HTTP, until the test ends.
+func listen(t *testing.T, c Config, idle time.Duration) (*HTTP, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	h, err := NewHTTP(c, HTTPConfig{Token: token, Hosts: []string{l.Addr().String(), "localhost:" + port, "[::1]:" + port, "sandbox.example"}, Idle: idle})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- h.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if len(h.connections) != 0 || h.config.quota.used != 0 {
+			t.Errorf("%d connections and %d sandboxes are left", len(h.connections), h.config.quota.used)
+		}
+	})
+	return h, "http://" + l.Addr().String() + "/mcp"
+}
+
+// withToken brings the token with every request.
+type withToken struct{}
+
+func (withToken) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+token)
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func dial(t *testing.T, url string) *mcp.ClientSession {
+	t.Helper()
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(),
+		&mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: withToken{}}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cs.Close() })
+	return cs
+}
+
+func bashOver(t *testing.T, cs *mcp.ClientSession, script string) map[string]any {
+	t.Helper()
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "bash", Arguments: map[string]any{"command": script}})
+	if err != nil || res.IsError {
+		t.Fatalf("%q: %v, %v", script, err, res)
+	}
+	return res.StructuredContent.(map[string]any)
+}
+
+const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+
+// TestHTTPAccess: who lacks the token, calls the server by a name that is not its
+// own, or comes from another's page, is refused, and nothing begins (A09).
+func TestHTTPAccess(t *testing.T) {
+	h, url := listen(t, config(t, nil), time.Hour)
+	_, port, _ := net.SplitHostPort(strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/mcp"))
+	send := func(method, path string, edit func(*http.Request)) (int, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, strings.TrimSuffix(url, "/mcp")+path, strings.NewReader(initialize))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		r.Header.Set("Authorization", "Bearer "+token)
+		edit(r)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		io.Copy(io.Discard, res.Body)
+		return res.StatusCode, res.Header.Get(sessionHeader)
+	}
+	for name, edit := range map[string]func(*http.Request){
+		"no token":            func(r *http.Request) { r.Header.Del("Authorization") },
+		"an empty token":      func(r *http.Request) { r.Header.Set("Authorization", "Bearer ") },
+		"a wrong token":       func(r *http.Request) { r.Header.Set("Authorization", "Bearer x"+token[1:]) },
+		"part of the token":   func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token[:len(token)-1]) },
+		"more than the token": func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token+"x") },
+		"another scheme":      func(r *http.Request) { r.Header.Set("Authorization", "Basic "+token) },
+		"two tokens":          func(r *http.Request) { r.Header.Add("Authorization", "Bearer wrong-wrong-wrong") },
+		"token in the query":  func(r *http.Request) { r.Header.Del("Authorization"); r.URL.RawQuery = "token=" + token },
+		"a host of its own":   func(r *http.Request) { r.Host = "evil.example" },
+		"with our port":       func(r *http.Request) { r.Host = "evil.example:" + port },
+		"our name within":     func(r *http.Request) { r.Host = "localhost.evil.example:" + port },
+		"another port":        func(r *http.Request) { r.Host = "localhost:1" },
+		"no port":             func(r *http.Request) { r.Host = "localhost" },
+		"a page":              func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		"a local page":        func(r *http.Request) { r.Header.Set("Origin", "http://localhost:3000") },
+		"a page over TLS":     func(r *http.Request) { r.Header.Set("Origin", "https://localhost:"+port) },
+		"no page":             func(r *http.Request) { r.Header.Set("Origin", "null") },
+		"two pages": func(r *http.Request) {
+			r.Header["Origin"] = []string{"http://localhost:" + port, "http://evil.example"}
+		},
+	} {
+		for _, method := range []string{"POST", "GET", "DELETE", "OPTIONS"} {
+			if code, id := send(method, "/mcp", edit); code != http.StatusForbidden || id != "" {
+				t.Errorf("%s, %s: %d, session %q", name, method, code, id)
+			}
+		}
+	}
+	if n := len(h.connections); n != 0 {
+		t.Errorf("%d connections", n)
+	}
+	for name, edit := range map[string]func(*http.Request){
+		"the address":       func(*http.Request) {},
+		"a name":            func(r *http.Request) { r.Host = "LocalHost:" + port },
+		"a name of a proxy": func(r *http.Request) { r.Host = "sandbox.example" },
+		"our own page":      func(r *http.Request) { r.Header.Set("Origin", "http://localhost:"+port) },
+	} {
+		code, id := send("POST", "/mcp", edit)
+		if code != http.StatusOK || id == "" {
+			t.Errorf("%s: %d, session %q", name, code, id)
+		}
+		if code, _ := send("DELETE", "/mcp", func(r *http.Request) { r.Header.Set(sessionHeader, id) }); code != http.StatusNoContent {
+			t.Errorf("the end of %s: %d", name, code)
+		}
+	}
+	for path, want := range map[string]int{"/": 404, "/mcp/": 404, "/mcp/../mcp": 404} {
+		if code, _ := send("POST", path, func(*http.Request) {}); code != want {
+			t.Errorf("%s: %d, want %d", path, code, want)
+		}
+	}
+	if code, _ := send("POST", "/mcp", func(r *http.Request) { r.Header.Set(sessionHeader, "x") }); code != http.StatusNotFound {
+		t.Errorf("a session that is not there: %d", code)
+	}
+	if code, id := send("POST", "/mcp", func(r *http.Request) {
+		r.Body = io.NopCloser(strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+		r.ContentLength = -1
+	}); id != "" && code == 200 && len(h.connections) > 0 {
+		t.Errorf("what is no initialize made a connection: %d %q", code, id)
+	}
+}
+
+// TestHTTPSessions: each connection has a session of its own, which goes with it;
+// sandboxes are bounded for all together.
+func TestHTTPSessions(t *testing.T) {
+	h, url := listen(t, config(t, nil), time.Hour)
+	one, two := dial(t, url), dial(t, url)
+	bashOver(t, one, "echo one > /tmp/who")
+	r := bashOver(t, two, "cat /tmp/who 2>/dev/null; echo two")
+	if r["stdout"] != "two\n" {
+		t.Errorf("two connections share: %v", r)
+	}
+	// By its id, one's session is not there for two.
+	id := bashOver(t, one, "true")["session_id"]
+	res, err := two.CallTool(t.Context(), &mcp.CallToolParams{Name: "bash", Arguments: map[string]any{"command": "cat /tmp/who", "session_id": id}})
+	if err != nil || !res.IsError {
+		t.Errorf("a session of another connection: %v, %v", err, res)
+	}
+	if res, err := two.CallTool(t.Context(), &mcp.CallToolParams{Name: "session_create"}); err != nil || !res.IsError {
+		t.Errorf("a third sandbox: %v, %v", err, res)
+	}
+	one.Close()
+	eventually(t, "the session of a connection that ended is gone", func() bool {
+		h.config.quota.mu.Lock()
+		defer h.config.quota.mu.Unlock()
+		return h.config.quota.used == 1
+	})
+	if res, err := two.CallTool(t.Context(), &mcp.CallToolParams{Name: "session_create"}); err != nil || res.IsError {
+		t.Errorf("a second sandbox: %v, %v", err, res)
+	}
+}
+
+// TestHTTPGone: a client that goes away in the middle of a call ends what the call
+// started, and one that is silent ends its connection (A10).
+func TestHTTPGone(t *testing.T) {
+	ws := ""
+	c := config(t, func(r *profiles.Request) { ws = r.Dir })
+	h, url := listen(t, c, 300*time.Millisecond)
+	cs := dial(t, url)
+	bashOver(t, cs, "true")
+	id := cs.ID()
+	// The call, by a request that is then dropped.
+	ctx, drop := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(`{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"bash","arguments":{"command":"while :; do date +%N > beat; sleep 0.02; done"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + token, sessionHeader: id} {
+		r.Header.Set(k, v)
+	}
+	go func() {
+		if res, err := http.DefaultClient.Do(r); err == nil {
+			io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+	}()
+	beats := func() bool {
+		read := func() string { b, _ := os.ReadFile(filepath.Join(ws, "beat")); return string(b) }
+		before := read()
+		time.Sleep(300 * time.Millisecond)
+		now := read()
+		return before != "" && now != "" && now != before
+	}
+	eventually(t, "the command runs", beats)
+	if len(h.connections) != 1 {
+		t.Fatalf("%d connections", len(h.connections))
+	}
+	drop()
+	eventually(t, "the command of a dropped request has ended", func() bool { return !beats() })
+	if out := bashOver(t, cs, "echo here"); out["stdout"] != "here\n" {
+		t.Errorf("the connection: %v", out)
+	}
+	// A stream that waits for news is no silence; without one there is.
+	cs.Close()
+	quiet := rawConnect(t, url)
+	eventually(t, "a silent connection ends", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.connections[quiet] == nil
+	})
+}
+
+// rawConnect begins a connection and says nothing more.
+func rawConnect(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(initialize))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	r.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	id := res.Header.Get(sessionHeader)
+	if res.StatusCode != 200 || id == "" {
+		t.Fatal(fmt.Sprint(res.StatusCode, id))
+	}
+	return id
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for range 300 {
+		if holds() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("never: %s", what)
+}

@@ -9,6 +9,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"os"
 	"syscall"
 
@@ -120,6 +121,38 @@ type Sandbox interface {
 	// Close ends everything in the sandbox at once and waits until it is gone.
 	Close() error
 }
+
+// A Preparer is a Keeper that can do most of the work of Open before the policy is
+// known in full: what files are to be shown, above all.
+type Preparer interface {
+	Keeper
+
+	// Prepare builds as much of a sandbox as the policy, and every policy that
+	// shows more files than that, has in common. When it returns an error nothing
+	// is left behind.
+	Prepare(ctx context.Context, p *policy.Policy) (Prepared, error)
+}
+
+// A Prepared is a sandbox in which nothing has run yet. Its methods may be called
+// at the same time.
+type Prepared interface {
+	// Complete makes of it the sandbox that Open would make of the policy; the
+	// Prepared is that from then on, and not to be used any more. It is
+	// ErrMismatch, and changes nothing, if what is prepared is not part of what
+	// the policy asks for, on the host as it is now. After any other error
+	// nothing is left.
+	Complete(ctx context.Context, p *policy.Policy) (Sandbox, error)
+
+	// Check reports an error if it does not answer.
+	Check(ctx context.Context) error
+
+	// Done and Close are those of a Sandbox.
+	Done() <-chan struct{}
+	Close() error
+}
+
+// ErrMismatch says that a prepared sandbox is not one for a policy.
+var ErrMismatch = errors.New("prepared for another policy")
 
 // A Reloader is a Process or a Sandbox whose network rules can change while it
 // runs.

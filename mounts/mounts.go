@@ -163,8 +163,7 @@ func (e *TargetError) Error() string { return "mount target " + e.Target + ": " 
 // the directories in between. It reports a *TargetError for an entry that would
 // replace the root, repeat a target without masking it, or lie below a file.
 func (t *Tree) Ops() ([]Op, error) {
-	b := builder{kinds: make(map[string]Kind, len(t.Entries)*2)}
-	b.ops = make([]Op, 0, len(t.Entries)*2)
+	b := newBuilder(len(t.Entries))
 	for i := range t.Entries {
 		if err := b.add(&t.Entries[i]); err != nil {
 			return nil, err
@@ -176,6 +175,40 @@ func (t *Tree) Ops() ([]Op, error) {
 type builder struct {
 	ops   []Op
 	kinds map[string]Kind // what is at each path that was made
+}
+
+func newBuilder(entries int) builder {
+	return builder{ops: make([]Op, 0, entries*2), kinds: make(map[string]Kind, entries*2)}
+}
+
+// Rest returns the entries that a tree has beside those of another one, and
+// whether the other can be completed to the tree: applied after the other's, the
+// rest leads to the same file system. That is so if the other has nothing of its
+// own, and nothing of the rest is at, above or below what in the tree comes after
+// it and in the other is there already.
+func (t *Tree) Rest(other *Tree) (rest []Entry, ok bool) {
+	if t.ScratchBytes != other.ScratchBytes || t.ScratchInodes != other.ScratchInodes || t.Label != other.Label {
+		return nil, false
+	}
+	n := 0
+	for i := range t.Entries {
+		e := &t.Entries[i]
+		if n == len(other.Entries) || *e != other.Entries[n] {
+			rest = append(rest, *e)
+			continue
+		}
+		n++
+		for j := range rest {
+			if within(rest[j].Target, e.Target) || within(e.Target, rest[j].Target) {
+				return nil, false
+			}
+		}
+	}
+	return rest, n == len(other.Entries)
+}
+
+func within(p, dir string) bool {
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }
 
 func (b *builder) add(e *Entry) error {

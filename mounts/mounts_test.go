@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -124,5 +125,37 @@ func TestSortEntries(t *testing.T) {
 	}
 	if s := strings.Join(got, " "); s != "/b: /a: /a/b:bind /a/b:file /a/b/c:" {
 		t.Error(s)
+	}
+}
+
+func TestRest(t *testing.T) {
+	bind := func(p string) Entry { return Entry{Kind: Bind, Target: p, Source: p, IsDir: true} }
+	mask := func(p string) Entry { return Entry{Kind: Mask, Target: p, Optional: true} }
+	tree := func(e ...Entry) *Tree { return &Tree{ScratchBytes: 1, Entries: e} }
+	for _, tt := range []struct {
+		name        string
+		other, tree *Tree
+		rest        []Entry
+		ok          bool
+	}{
+		{"equal", tree(bind("/usr")), tree(bind("/usr")), nil, true},
+		{"more", tree(bind("/usr"), mask("/proc/1")), tree(bind("/usr"), bind("/work"), mask("/proc/1")), []Entry{bind("/work")}, true},
+		{"less", tree(bind("/usr"), bind("/opt")), tree(bind("/usr")), nil, false},
+		{"changed", tree(bind("/usr")), tree(Entry{Kind: Bind, Target: "/usr", Source: "/usr", IsDir: true, Attr: ReadOnly}), nil, false},
+		{"below", tree(bind("/usr")), tree(bind("/usr"), bind("/usr/x")), []Entry{bind("/usr/x")}, true},
+		// What is mounted above would hide what is there, and a mask that found
+		// nothing to hide would now have something.
+		{"above", tree(bind("/usr/x")), tree(bind("/usr"), bind("/usr/x")), nil, false},
+		{"unmasked", tree(mask("/work/secret")), tree(bind("/work"), mask("/work/secret")), nil, false},
+		{"twice", tree(mask("/a/b")), tree(bind("/a/b"), mask("/a/b")), nil, false},
+		{"name", tree(bind("/workshop")), tree(bind("/work"), bind("/workshop")), []Entry{bind("/work")}, true},
+		{"scratch", &Tree{ScratchBytes: 2}, tree(), nil, false},
+		{"inodes", &Tree{ScratchBytes: 1, ScratchInodes: 1}, tree(), nil, false},
+		{"label", &Tree{ScratchBytes: 1, Label: "x"}, tree(), nil, false},
+	} {
+		rest, ok := tt.tree.Rest(tt.other)
+		if ok != tt.ok || ok && !slices.Equal(rest, tt.rest) {
+			t.Errorf("%s: %v, %t", tt.name, rest, ok)
+		}
 	}
 }

@@ -28,17 +28,54 @@ const (
 // owned by that user namespace and a procfs in the old tree that is fully
 // visible.
 func Append(p *sys.Program, t *Tree) (root sys.Reg, err error) {
-	ops, err := t.Ops()
+	b, err := Begin(p, t)
 	if err != nil {
 		return 0, err
 	}
-	b := &lowering{p: p, store: p.NewReg(), root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg(), label: t.Label}
-	b.prepare(t)
-	for i := range ops {
-		b.op(&ops[i])
+	return b.Finish(p, nil)
+}
+
+// A Building is a tree of which the rest is not known yet. The host's tree is
+// still the root of who builds it: nothing that is not trusted may run before
+// Finish.
+type Building struct {
+	builder  builder
+	lowering *lowering
+}
+
+// Begin appends the system calls that build t, as Append does, but for those
+// that enter it.
+func Begin(p *sys.Program, t *Tree) (*Building, error) {
+	b := &Building{builder: newBuilder(len(t.Entries))}
+	b.lowering = &lowering{p: p, store: p.NewReg(), root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg(), label: t.Label}
+	b.lowering.prepare(t)
+	return b, b.append(t.Entries)
+}
+
+// Finish appends the system calls for more entries, which are applied after those
+// of Begin, and those that enter the tree and leave the host's behind. The program
+// may be another than that of Begin, if it is run after that on the same
+// registers. Finish is called once.
+func (b *Building) Finish(p *sys.Program, more []Entry) (root sys.Reg, err error) {
+	b.lowering.p = p
+	if err := b.append(more); err != nil {
+		return 0, err
 	}
-	b.enter()
-	return b.root, nil
+	b.lowering.enter()
+	return b.lowering.root, nil
+}
+
+func (b *Building) append(entries []Entry) error {
+	done := len(b.builder.ops)
+	for i := range entries {
+		if err := b.builder.add(&entries[i]); err != nil {
+			return err
+		}
+	}
+	for i := range b.builder.ops[done:] {
+		b.lowering.op(&b.builder.ops[done+i])
+	}
+	return nil
 }
 
 type lowering struct {

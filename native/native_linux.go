@@ -132,13 +132,40 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 // prepare does what needs no process yet. The caller calls release unless
 // there is an error.
 func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error) {
+	s, err := d.plan(ctx, p, rootfs.HostFS{})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.prepareCgroup(); err != nil {
+		return nil, err
+	}
+	if s.net, err = newNetwork(d, p); err != nil {
+		s.release()
+		return nil, err
+	}
+	s.onDemand()
+	return s, nil
+}
+
+// onDemand has the guard tell of connections. For a rule that names every port
+// listeners are made when a port is connected to, and what no rule names is
+// recorded: the kernel refuses it.
+func (s *starter) onDemand() {
+	if s.net != nil && s.net.gateway != nil && guard.Supported() {
+		s.net.onDemand = true
+		s.connect = s.net.connect
+	}
+}
+
+// plan decides what can be decided without holding anything.
+func (d Driver) plan(ctx context.Context, p *policy.Policy, host rootfs.Host) (*starter, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if err := check(p); err != nil {
 		return nil, err
 	}
-	low, err := rootfs.Lower(Name, p, rootfs.HostFS{})
+	low, err := rootfs.Lower(Name, p, host)
 	if err != nil {
 		return nil, err
 	}
@@ -154,19 +181,6 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 	}
 	if err := s.protect(); err != nil {
 		return nil, err
-	}
-	if err := s.prepareCgroup(); err != nil {
-		return nil, err
-	}
-	if s.net, err = newNetwork(d, p); err != nil {
-		s.release()
-		return nil, err
-	}
-	// For a rule that names every port listeners are made when a port is connected
-	// to, and what no rule names is recorded: the kernel refuses it.
-	if s.net != nil && s.net.gateway != nil && guard.Supported() {
-		s.net.onDemand = true
-		s.connect = s.net.connect
 	}
 	return s, nil
 }

@@ -21,50 +21,17 @@ import (
 // config writes the programs of the second stage. Their order is the order of
 // the package comment.
 func (s *starter) config() (*reexec.Config, error) {
-	p := s.p
-	oci := p.OCI
-	flags, cgroupNS, err := namespaces.Flags(oci.Linux.Namespaces)
+	oci := s.p.OCI
+	cfg, tree, err := s.begin()
 	if err != nil {
 		return nil, err
 	}
-	uidMap, err := namespaces.IDMap(oci.Linux.UIDMappings)
-	if err != nil {
+	init := cfg.Init
+	if s.root, err = tree.Finish(init, nil); err != nil {
 		return nil, err
 	}
-	gidMap, err := namespaces.IDMap(oci.Linux.GIDMappings)
-	if err != nil {
-		return nil, err
-	}
-
-	init := &sys.Program{}
-	init.Grow(384, 8<<10)
-	namespaces.AppendIDMaps(init, uidMap, gidMap)
-	namespaces.AppendLimits(init)
-	init.Call(0, sys.Step{Name: "prctl", Path: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
-	root, err := mounts.Append(init, &s.low.Tree)
-	if err != nil {
-		return nil, err
-	}
-	if flags&namespaces.CloneNewUTS != 0 && oci.Hostname != "" {
-		namespaces.AppendHostname(init, oci.Hostname)
-	}
-	if flags&namespaces.CloneNewNet != 0 {
-		namespaces.AppendLoopback(init)
-	}
-	var ruleset sys.Reg
-	if s.abi > 0 {
-		handled, _ := landlock.Handled(s.abi)
-		for i := range s.stdio {
-			if st := &s.stdio[i]; st.rights != 0 {
-				s.low.Ruleset.FDs = append(s.low.Ruleset.FDs, landlock.FDRule{FD: st.fd, Access: st.rights & handled})
-			}
-		}
-		ruleset = landlock.Append(init, root, s.abi, &s.low.Ruleset)
-	}
-	var proc sys.Reg
-	if s.label != "" {
-		proc = writableProc(init, root)
-	}
+	s.rules(init)
+	root, ruleset, proc, cgroupNS := s.root, s.ruleset, s.proc, s.cgroupNS
 	var slave sys.Reg
 	if oci.Process.Terminal {
 		slave = terminal(init, root, oci.Process.ConsoleSize, func(master sys.Value) { reexec.SendTerminal(init, master) })
@@ -78,16 +45,12 @@ func (s *starter) config() (*reexec.Config, error) {
 		}
 		sources[i] = openNode(init, root, st)
 	}
-	s.root, s.ruleset, s.proc, s.cgroupNS = root, ruleset, proc, cgroupNS
-
 	start := &sys.Program{}
 	start.ReserveRegs(init)
 	cmd := &sys.Program{}
 	cmd.Grow(128, 4<<10)
 
-	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Init: init, Start: start, Command: cmd, Finish: &sys.Program{}}
-	// Taking the mounts down takes a while, and the supervisor need not wait.
-	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
+	cfg.Start, cfg.Command = start, cmd
 	if s.guard != nil {
 		cfg.Keep = append(cfg.Keep, s.guard.FD())
 	}
@@ -96,17 +59,7 @@ func (s *starter) config() (*reexec.Config, error) {
 			cfg.Keep = append(cfg.Keep, s.stdio[i].fd)
 		}
 	}
-	if s.group != nil {
-		for _, slot := range s.group.Parents() {
-			cfg.Keep = append(cfg.Keep, slot.ParentFD)
-			cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
-			if slot.V2 {
-				cfg.Cgroup = start.NewReg()
-				start.Call(cfg.Cgroup, sys.Step{Name: "openat", Path: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), start.Str(slot.Name),
-					sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
-			}
-		}
-	}
+	cfg.Cgroup = openGroup(start, s.group)
 	cmd.ReserveRegs(start)
 	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, root: root, proc: proc, ruleset: ruleset, cgroupNS: cgroupNS, guard: s.guard}
 	if s.guard != nil {
@@ -126,6 +79,82 @@ func (s *starter) config() (*reexec.Config, error) {
 	cfg.Paths = reexec.Candidates(oci.Process.Args[0], oci.Process.Env)
 	s.breakLayer(cfg)
 	return cfg, nil
+}
+
+// begin writes what PID 1 does before it builds the rest of the file system, enters
+// that, and knows the rules for files.
+func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
+	oci := s.p.OCI
+	flags, cgroupNS, err := namespaces.Flags(oci.Linux.Namespaces)
+	if err != nil {
+		return nil, nil, err
+	}
+	uidMap, err := namespaces.IDMap(oci.Linux.UIDMappings)
+	if err != nil {
+		return nil, nil, err
+	}
+	gidMap, err := namespaces.IDMap(oci.Linux.GIDMappings)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.cgroupNS = cgroupNS
+	init := &sys.Program{}
+	init.Grow(384, 8<<10)
+	namespaces.AppendIDMaps(init, uidMap, gidMap)
+	namespaces.AppendLimits(init)
+	init.Call(0, sys.Step{Name: "prctl", Path: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
+	if flags&namespaces.CloneNewUTS != 0 && oci.Hostname != "" {
+		namespaces.AppendHostname(init, oci.Hostname)
+	}
+	if flags&namespaces.CloneNewNet != 0 {
+		namespaces.AppendLoopback(init)
+	}
+	tree, err := mounts.Begin(init, &s.low.Tree)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Init: init, Finish: &sys.Program{}}
+	// Taking the mounts down takes a while, and the supervisor need not wait.
+	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
+	if s.group != nil {
+		for _, slot := range s.group.Parents() {
+			cfg.Keep = append(cfg.Keep, slot.ParentFD)
+			cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
+		}
+	}
+	return cfg, tree, nil
+}
+
+// rules writes what makes the rules for files, once the root is the sandbox's.
+func (s *starter) rules(p *sys.Program) {
+	if s.abi > 0 {
+		handled, _ := landlock.Handled(s.abi)
+		for i := range s.stdio {
+			if st := &s.stdio[i]; st.rights != 0 {
+				s.low.Ruleset.FDs = append(s.low.Ruleset.FDs, landlock.FDRule{FD: st.fd, Access: st.rights & handled})
+			}
+		}
+		s.ruleset = landlock.Append(p, s.root, s.abi, &s.low.Ruleset)
+	}
+	if s.label != "" {
+		s.proc = writableProc(p, s.root)
+	}
+}
+
+// openGroup writes what opens the cgroup of version 2 for commands to be cloned
+// into; the register is 0 if there is none.
+func openGroup(p *sys.Program, group *cgroups.Group) (cgroup sys.Reg) {
+	if group == nil {
+		return 0
+	}
+	for _, slot := range group.Parents() {
+		if slot.V2 {
+			cgroup = p.NewReg()
+			p.Call(cgroup, sys.Step{Name: "openat", Path: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), p.Str(slot.Name),
+				sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+		}
+	}
+	return cgroup
 }
 
 // command is what the process that becomes a command is made of. Registers are

@@ -19,6 +19,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
+	"github.com/sbxrun/sbxrun/mounts"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -39,25 +40,66 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 		return nil, err
 	}
 	defer s.release()
+	cfg, tree, err := s.begin()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.complete(cfg.Init, tree, nil); err != nil {
+		return nil, err
+	}
+	cfg.Start = &sys.Program{}
+	cfg.Start.ReserveRegs(cfg.Init)
+	cgroup := openGroup(cfg.Start, s.group)
+	cfg.Hold, cfg.Command = s.hold(cgroup), &sys.Program{}
+	s.breakLayer(cfg)
+	b, err := s.open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.cgroup = cgroup
+	if err = b.child.Go(); err == nil {
+		err = b.answers()
+	}
+	if err != nil {
+		b.Close()
+		return nil, b.gone(err)
+	}
+	return b, nil
+}
+
+// complete writes what PID 1 does from the end of begin on, up to the first
+// command, but for opening the cgroup.
+func (s *starter) complete(p *sys.Program, tree *mounts.Building, rest []mounts.Entry) (err error) {
+	if s.root, err = tree.Finish(p, rest); err != nil {
+		return err
+	}
 	// One scope for all commands, by way of their parent.
 	s.low.Ruleset.Unscoped = true
 	if s.protected != nil {
 		s.protected.Shared = &sync.Mutex{}
 	}
-	cfg, err := s.config()
-	if err != nil {
-		return nil, err
-	}
+	s.rules(p)
 	if s.abi > 0 {
-		landlock.AppendScope(cfg.Init, s.root, s.abi)
+		landlock.AppendScope(p, s.root, s.abi)
 	}
-	cfg.Finish = nil // in the scope no mount can be taken down; they end with PID 1
-	cfg.MaxJobs = maxCommands
-	for _, r := range []sys.Reg{s.root, s.ruleset, s.proc, cfg.Cgroup} {
+	return nil
+}
+
+// hold are the registers that commands need.
+func (s *starter) hold(cgroup sys.Reg) (list []sys.Reg) {
+	for _, r := range []sys.Reg{s.root, s.ruleset, s.proc, cgroup} {
 		if r != 0 {
-			cfg.Hold = append(cfg.Hold, r)
+			list = append(list, r)
 		}
 	}
+	return list
+}
+
+// open starts the stage of a sandbox that stays, and gives it its cgroup and its
+// network. It has what the starter held.
+func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
+	cfg.Finish = nil // in the scope no mount can be taken down; they end with PID 1
+	cfg.MaxJobs = maxCommands
 	if s.group != nil {
 		// Those of commands are within the sandbox's, so they go first.
 		var dirs []reexec.Dir
@@ -71,33 +113,33 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 	if err != nil {
 		return nil, explain(err)
 	}
-	b := &sandbox{s: s, child: child, cgroup: cfg.Cgroup, done: make(chan struct{})}
+	b := &sandbox{s: s, child: child, done: make(chan struct{})}
 	if s.group != nil {
 		if err := s.group.Create(); err != nil {
 			child.Close(false) // release removes the cgroup
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}
-		b.group, s.group = s.group, nil
+		b.group = s.group
 		b.subs = make([]*cgroups.Group, maxCommands)
 	}
+	b.net = s.net
+	s.group, s.net = nil, nil
 	go b.watch()
-	b.net, s.net = s.net, nil
 	if err := b.net.open(child); err != nil {
 		b.Close()
 		return nil, b.gone(err)
 	}
-	// That PID 1 does as it is told is the proof that the set-up is complete.
-	if err = child.Go(); err == nil {
-		var j *reexec.Job
-		if j, err = child.NewJob(); err == nil {
-			err = j.Call()
-		}
-	}
-	if err != nil {
-		b.Close()
-		return nil, b.gone(err)
-	}
 	return b, nil
+}
+
+// answers asks PID 1 to do nothing. That it does as it is told is the proof that
+// its set-up is complete.
+func (b *sandbox) answers() error {
+	j, err := b.child.NewJob()
+	if err != nil {
+		return err
+	}
+	return j.Call()
 }
 
 // withoutCommand is a policy with what every policy needs in the place of a

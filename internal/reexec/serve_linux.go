@@ -70,7 +70,9 @@ func (c *Child) NewJob() (*Job, error) {
 		if js.live[i] == nil {
 			j := &Job{c: c, index: i, Steps: &sys.Program{}, started: make(chan struct{}), ended: make(chan struct{}), terminal: make(chan *os.File, 1)}
 			j.Steps.ReserveRegs(c.cfg.Init)
-			j.Steps.ReserveRegs(c.cfg.Start)
+			if c.cfg.Start != nil {
+				j.Steps.ReserveRegs(c.cfg.Start)
+			}
 			js.live[i] = j
 			return j, nil
 		}
@@ -120,7 +122,9 @@ func (j *Job) Exec() error {
 	return nil
 }
 
-// Call runs the job's steps in PID 1 itself, and is done with the job.
+// Call runs the job's steps in PID 1 itself, and is done with the job. Before
+// [Child.Complete] that is all that a job can be used for, and it has no
+// descriptors.
 func (j *Job) Call() error {
 	defer j.Drop()
 	return j.send(msgCall)

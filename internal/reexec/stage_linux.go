@@ -208,10 +208,22 @@ func (s *stage) end() {
 func (s *stage) waitGo() bool {
 	for {
 		n, e := s.recv()
-		if e != 0 || n != messageSize || s.msg.Kind != msgSocket {
-			return e == 0 && n == messageSize && s.msg.Kind == msgGo
+		if e != 0 || n != messageSize {
+			return false
 		}
-		s.socket()
+		switch s.msg.Kind {
+		case msgGo:
+			return true
+		case msgSocket:
+			s.socket()
+		case msgCall:
+			s.callJob(0)
+		case msgEnd:
+			s.msg.A = 0 // no command, and so no status
+			s.end()
+		default:
+			return false
+		}
 	}
 }
 

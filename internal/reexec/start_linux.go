@@ -29,7 +29,8 @@ type Config struct {
 	Freeze *sys.Program
 
 	// Init runs as PID 1 right after the clone, while the supervisor goes on;
-	// Start runs as PID 1 once the supervisor called Go; Command runs in the
+	// Start runs as PID 1 once the supervisor called Go (for a stage that serves
+	// it may be nil: then [Child.Complete] brings it); Command runs in the
 	// process that becomes the command; Finish runs as PID 1 when it has
 	// reported the end, while the supervisor acts on that: a step that fails
 	// there changes nothing any more. They share one set of registers. Finish
@@ -80,7 +81,9 @@ type Child struct {
 	mu     sync.Mutex // guards closed against senders
 	closed bool
 
-	jobs *jobs // of a stage that serves
+	jobs *jobs  // of a stage that serves
+	late *stage // of a stage that serves, to be completed; nil otherwise
+	keep []int  // what a stage that serves has open beside what it is to hold
 
 	sockets *os.File   // where sockets of the sandbox's network come from, or nil
 	asking  sync.Mutex // one request at a time
@@ -160,17 +163,12 @@ func Start(cfg *Config) (*Child, error) {
 	for _, d := range cfg.Dirs {
 		keep = append(keep, d.ParentFD)
 	}
-	epilogue := &sys.Program{}
-	if serving != nil {
-		next := slices.Max(append(slices.Clone(cfg.Keep), keep...)) + 1
-		for i, r := range cfg.Hold {
-			epilogue.Call(r, sys.Step{Name: "dup3"}, unix.SYS_DUP3, r.Value(), sys.Imm(next+i), sys.Imm(unix.O_CLOEXEC))
-			keep = append(keep, next+i)
-		}
+	var epilogue *sys.Program
+	st.init = cfg.Init.Runnable()
+	if cfg.Start != nil {
+		epilogue = afterStart(keep, cfg)
+		st.epilogue, st.start = epilogue.Runnable(), cfg.Start.Runnable()
 	}
-	appendCloseOthers(epilogue, keep)
-	st.epilogue = epilogue.Runnable()
-	st.init, st.start = cfg.Init.Runnable(), cfg.Start.Runnable()
 	if cfg.Finish != nil {
 		st.finish = cfg.Finish.Runnable()
 	}
@@ -199,6 +197,9 @@ func Start(cfg *Config) (*Child, error) {
 	// The stage runs in this memory until it has been waited for, whatever
 	// becomes of the Child.
 	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg, jobs: serving}
+	if cfg.Start == nil {
+		c.late, c.keep = st, keep
+	}
 	stages.Store(c, []any{task, st, cfg, &mem, prologue, epilogue, serving, dirs, pass, refuse})
 	if cfg.Sockets {
 		c.sockets = os.NewFile(uintptr(sockets[0]), "sockets")
@@ -207,6 +208,46 @@ func Start(cfg *Config) (*Child, error) {
 		go c.dispatch()
 	}
 	return c, nil
+}
+
+// afterStart writes the program by which PID 1 closes what it needs no more: all
+// but the given descriptors, and the registers to hold, which are moved to numbers
+// that are known.
+func afterStart(keep []int, cfg *Config) *sys.Program {
+	p := &sys.Program{}
+	keep = slices.Clone(keep)
+	if cfg.MaxJobs > 0 {
+		next := slices.Max(append(slices.Clone(cfg.Keep), keep...)) + 1
+		// First out of the way, so that none takes the number of another.
+		for _, r := range cfg.Hold {
+			p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, r.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(next+len(cfg.Hold)))
+		}
+		for i, r := range cfg.Hold {
+			p.Call(r, sys.Step{Name: "dup3"}, unix.SYS_DUP3, r.Value(), sys.Imm(next+i), sys.Imm(unix.O_CLOEXEC))
+			keep = append(keep, next+i)
+		}
+	}
+	appendCloseOthers(p, keep)
+	return p
+}
+
+// Complete brings what was left out of the configuration, Start and the registers
+// to hold for jobs, and lets the stage run it. It is called once; an error of the
+// program comes from the next job, as from Wait.
+//
+// Preconditions: Init has run, as a job that was called proves. Start was written
+// after the stage was started, with the registers of Init reserved.
+func (c *Child) Complete(start *sys.Program, hold []sys.Reg) error {
+	c.jobs.mu.Lock()
+	c.cfg.Start, c.cfg.Hold = start, hold
+	c.jobs.mu.Unlock()
+	epilogue := afterStart(c.keep, c.cfg)
+	if v, ok := stages.Load(c); ok {
+		stages.Store(c, append(v.([]any), start, epilogue))
+	}
+	// The stage reads them after it has received Go.
+	c.late.start, c.late.epilogue = start.Runnable(), epilogue.Runnable()
+	return c.Go()
 }
 
 // arguments lays out what execve is given, in the memory of mem.
@@ -231,7 +272,9 @@ func passSockets(cfg *Config, fd int) (pass, refuse *sys.Program, reg sys.Reg) {
 			pass.ReserveRegs(p)
 		}
 	}
-	reg = pass.NewReg()
+	if reg = pass.NewReg(); cfg.Start == nil {
+		reg = cfg.Init.NewReg() // one that the program of Complete cannot have
+	}
 	step := sys.Step{Name: "sendmsg", Path: "socket"}
 	send := func(p *sys.Program, body, oob []byte) {
 		iov := &unix.Iovec{Base: &body[0]}
@@ -508,6 +551,10 @@ func (c *Child) failed(m message, command *sys.Program) error {
 	case stageInit:
 		e.Stage, step = "init", c.cfg.Init.Step(e.Index)
 	case stageStart:
+		if c.late != nil {
+			c.jobs.mu.Lock()
+			defer c.jobs.mu.Unlock()
+		}
 		e.Stage, step = "init", c.cfg.Start.Step(e.Index)
 	case stageClone:
 		e.Stage, step = "command", sys.Step{Name: "clone3"}

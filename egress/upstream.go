@@ -30,7 +30,7 @@ func parseUpstream(s, noProxy string) (*upstream, error) {
 		return nil, nil
 	}
 	bad := func(want string) (*upstream, error) {
-		return nil, &policy.InvalidError{Field: "upstream proxy", Value: "…", Want: want}
+		return nil, upstreamError{&policy.InvalidError{Field: "HTTPS_PROXY, the host's own proxy", Value: "…", Want: want}}
 	}
 	if !strings.Contains(s, "://") {
 		s = "http://" + s
@@ -65,6 +65,14 @@ func parseUpstream(s, noProxy string) (*upstream, error) {
 		}
 	}
 	return up, nil
+}
+
+// upstreamError is a proxy of the host's that cannot be used.
+type upstreamError struct{ *policy.InvalidError }
+
+func (e upstreamError) Unwrap() error { return e.InvalidError }
+func (e upstreamError) Hint() string {
+	return "start sbxrun with HTTPS_PROXY=http://HOST:PORT, or with HTTPS_PROXY= to connect without a proxy"
 }
 
 // proxyFor returns the proxy for a target, or nil where it is dialled directly.

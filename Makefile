@@ -15,7 +15,7 @@ all: build
 
 .PHONY: help
 help: ## what the targets do
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
 
 .PHONY: run
 run: ## build, and show the main job: a real command, confined, with its result
@@ -106,6 +106,25 @@ fuzz: ## every fuzz target for FUZZTIME
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5x $$(dirname $$f) || exit 1; \
 		done; done
 
+# A version of Debian's and RPM's form: 1.2.3, or 0.0.0 and the commit.
+PACKAGE_VERSION ?= $(shell git describe --tags --match 'v[0-9]*' 2>/dev/null | sed 's/^v//' | grep . || echo 0.0.0+git$$(git rev-list --count HEAD).$$(git rev-parse --short HEAD))
+NFPM := $(CACHE)/nfpm
+
+.PHONY: packages
+packages: build $(NFPM) ## dist/*.deb and *.rpm for amd64 and arm64, with man pages, completions and the AppArmor profile
+	@tools/deps packages
+	@rm -rf dist && mkdir -p dist
+	@for arch in amd64 arm64; do \
+		packaging/stage $$arch $(VERSION) $(CACHE)/stage-$$arch || exit 1; \
+		for kind in deb rpm; do \
+			ARCH=$$arch PACKAGE_VERSION=$(PACKAGE_VERSION) STAGE=$(CACHE)/stage-$$arch $(NFPM) package -f packaging/nfpm.yaml -p $$kind -t dist/sbxrun_$$arch.$$kind || exit 1; \
+		done; \
+	done
+	@packaging/check dist/sbxrun_$$($(GO) env GOHOSTARCH).deb dist/sbxrun_$$($(GO) env GOHOSTARCH).rpm
+
+$(NFPM): tools/go.mod
+	cd tools && $(GO) build -o $@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+
 .PHONY: clean
 clean: ## what the other targets made here
-	rm -rf bin $(CACHE)
+	rm -rf bin dist $(CACHE)

@@ -102,4 +102,9 @@ type Spec struct {
 	ID     string         `json:"id"`
 	Driver string         `json:"driver"`
 	Policy *policy.Policy `json:"policy"`
+
+	// Owner is a process whose end is the session's, 0 if there is none, and when
+	// it began (in ticks since boot), because numbers are used again.
+	Owner      int    `json:"owner,omitempty"`
+	OwnerBegan uint64 `json:"owner_began,omitempty"`
 }

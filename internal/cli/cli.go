@@ -24,12 +24,16 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
 	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/persona"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // Main runs sbxrun with the arguments after the program's name and returns its
 // exit code.
 func Main(args []string) int {
+	if name := persona.Name(os.Args[0]); name != "" {
+		return asShell(name, args)
+	}
 	if code, ok := inner(args); ok {
 		return code
 	}
@@ -88,7 +92,7 @@ func newRunFlags(o *options, name string) *pflag.FlagSet {
 // first can: after a flag or "--", a word is the command to run.
 func isSubcommand(arg string) bool {
 	switch arg {
-	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "version", "completion", "help", "mcp", "command",
+	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "version", "completion", "help", "mcp", "command", "shell",
 		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return true
 	}

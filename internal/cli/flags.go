@@ -24,6 +24,12 @@ type options struct {
 	resultFD   int
 	dryRun     bool
 	session    string // to run in, instead of a sandbox of the command's own
+
+	// What only a shell has: another directory to start in than the workspace,
+	// descriptors beside the standard ones, and a look at the policy.
+	cwd     string
+	extra   []*os.File
+	decided func(*policy.Policy)
 }
 
 // value is a flag whose argument a function takes.

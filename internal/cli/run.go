@@ -145,11 +145,19 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.cwd != "" {
+		if err := startIn(r.Policy, o.cwd); err != nil {
+			return nil, err
+		}
+	}
 	ctx := context.Background()
 	if o.dryRun {
 		return nil, o.printDryRun(ctx, r, facts)
 	}
 	p := r.Policy
+	if o.decided != nil {
+		o.decided(p)
+	}
 	d, err := selectDriver(ctx, facts, r, o.req.Require)
 	if err != nil {
 		return nil, err
@@ -179,7 +187,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 // [driver.RunOptions].
 func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func(), started func(driver.Process) func()) (*driver.Result, error) {
 	ro := driver.RunOptions{Capture: o.json}
-	ro.Stdio.Stdin = os.Stdin
+	ro.Stdio.Stdin, ro.Stdio.Extra = os.Stdin, o.extra
 	if !o.json {
 		ro.Stdio.Stdout, ro.Stdio.Stderr = os.Stdout, os.Stderr
 	}

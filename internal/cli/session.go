@@ -116,7 +116,7 @@ limits on memory, cpu and processes hold for all of them together.`,
 			if len(args) == 1 {
 				id = args[0]
 			}
-			info, err := o.createSession(id)
+			info, err := o.createSession(id, nil)
 			if err != nil {
 				return sessionError(err)
 			}
@@ -132,8 +132,9 @@ limits on memory, cpu and processes hold for all of them together.`,
 	return c
 }
 
-// createSession starts a holder and returns when the session is ready.
-func (o *options) createSession(id string) (*session.Info, error) {
+// createSession starts a holder and returns when the session is ready. It ends with
+// the process that owns it, if one does.
+func (o *options) createSession(id string, owner *process) (*session.Info, error) {
 	if id == "" {
 		id = "s" + strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strconv.Itoa(os.Getpid())
 	}
@@ -173,7 +174,11 @@ func (o *options) createSession(id string) (*session.Info, error) {
 	if err := st.Create(info, r.Policy); err != nil {
 		return nil, err
 	}
-	if err := startHolder(&session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy}); err != nil {
+	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy}
+	if owner != nil {
+		spec.Owner, spec.OwnerBegan = owner.pid, owner.began
+	}
+	if err := startHolder(spec); err != nil {
 		rerr := st.Record(&session.Info{ID: id, State: session.Failed, Error: err.Error()})
 		if rerr == nil {
 			rerr = st.Remove(id)
@@ -292,6 +297,13 @@ func hold() int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	if spec.Owner != 0 {
+		gone, err := ended(&process{pid: spec.Owner, began: spec.OwnerBegan})
+		if err != nil {
+			return report(err)
+		}
+		go func() { <-gone; stop() }()
+	}
 	served := false
 	err = session.Hold(ctx, st, keeper, &spec, func() {
 		served = true

@@ -150,6 +150,9 @@ func (s *stage) main() {
 	if pid, _ := sys.Raw(unix.SYS_GETPID, 0, 0, 0, 0, 0, 0); pid != 1 && s.tree == 0 {
 		s.exit(1)
 	}
+	// Who kills the supervisor's process group is not to kill this one with it:
+	// it has the cgroups to remove.
+	sys.Raw(unix.SYS_SETSID, 0, 0, 0, 0, 0, 0)
 	if _, e := s.prologue.Run(&s.regs); e != 0 {
 		s.exit(1)
 	}
@@ -468,8 +471,6 @@ func (s *stage) adopt() {
 	if _, e := sys.Raw(unix.SYS_PRCTL, unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0, 0); e != 0 {
 		s.fail(stageTree, 0, e)
 	}
-	// Who kills the supervisor's process group is not to kill this one with it.
-	sys.Raw(unix.SYS_SETSID, 0, 0, 0, 0, 0, 0)
 	fd, e := sys.Raw(unix.SYS_OPENAT, atFDCWD, s.childrenPath, unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
 	if e != 0 {
 		s.fail(stageTree, 1, e)

@@ -1,0 +1,547 @@
+package cli
+
+import (
+	"errors"
+	"hash/fnv"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/persona"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+// Variables that configure a shell where no flag can: an agent that is told of one
+// by its path alone.
+const (
+	envShellWorkspace = "SBXRUN_SHELL_WORKSPACE"
+	envShellSession   = "SBXRUN_SHELL_SESSION"
+)
+
+// autoSession is the session of the agent that calls, which ends with it.
+const autoSession = "auto"
+
+// A shell is sbxrun in the place of an agent's shell.
+type shell struct {
+	options
+	name      string // of the shell to run, "" for bash, else sh
+	keep      string // session: "", auto or an id
+	cwdFD     int    // where to tell the directory that the script ended in; -1 is nowhere
+	ignoreEnv bool
+}
+
+// asShell is sbxrun called by the name of a shell.
+func asShell(name string, args []string) int {
+	s := &shell{name: name, cwdFD: -1}
+	s.resultFD = -1
+	return report(pflag.NewFlagSet(name, pflag.ContinueOnError), s.run(args))
+}
+
+func newShell() *cobra.Command {
+	s := &shell{}
+	fs := s.flags()
+	c := &cobra.Command{
+		Use:   "shell [flags] [--] [SHELL-ARG...]",
+		Short: "Stand in the place of an agent's shell: run bash, with its own arguments, in a sandbox",
+		Long: `Run a shell in a sandbox, with the arguments of a shell: -c SCRIPT, -lc SCRIPT,
+-c -l SCRIPT, -i -c SCRIPT, a file, or none. The same is done by a symbolic link
+to sbxrun by the name of bash, sh or zsh, which an agent can be given as its shell.
+
+The workspace is the directory that the caller, the agent, runs in; the shell starts
+in the current one, which must be in there. A script of Claude Code's tells the
+agent the directory that it ended in, as outside. Flags come first, in their long
+form; what follows is the shell's. --session auto keeps one sandbox for as long as
+the calling agent lives.
+
+Where no flag can be given, SBXRUN_SHELL_WORKSPACE and SBXRUN_SHELL_SESSION take
+the place of --cd and --session, beside the variables that every run heeds.`,
+		Example: `  sbxrun shell -c 'make test'
+  sbxrun shell --profile aicode --session auto -- -lc 'npm test'
+  ln -s /usr/local/bin/sbxrun ~/.local/sandboxed/bash
+  CLAUDE_CODE_SHELL_PREFIX="$HOME/.local/sandboxed/bash -c" claude`,
+		DisableFlagsInUseLine: true,
+		DisableFlagParsing:    true,
+		RunE: func(c *cobra.Command, args []string) error {
+			own, rest, err := splitShell(fs, args)
+			if err == nil {
+				err = fs.Parse(own)
+			}
+			if err == pflag.ErrHelp {
+				return c.Help()
+			}
+			if err != nil {
+				return flagError(fs, err)
+			}
+			return s.run(rest)
+		},
+	}
+	c.Flags().SortFlags = false
+	c.Flags().AddFlagSet(fs)
+	return c
+}
+
+// flags defines those of sbxrun shell, which have no short forms: those are the
+// shell's.
+func (s *shell) flags() *pflag.FlagSet {
+	s.cwdFD, s.resultFD = -1, -1
+	all := pflag.NewFlagSet("shell", pflag.ContinueOnError)
+	s.policyFlags(all)
+	s.voiceFlags(all)
+	fs := pflag.NewFlagSet("shell", pflag.ContinueOnError)
+	fs.Usage = func() {}
+	fs.SortFlags = false
+	all.SortFlags = false
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Name == "tty" { // a shell has a terminal if its caller has
+			return
+		}
+		long := *f
+		long.Shorthand = ""
+		if f.Name == "cd" {
+			long.Usage = "workspace (default: the directory that the calling agent runs in)"
+		}
+		fs.AddFlag(&long)
+	})
+	fs.VarPF(&value{"NAME", func(n string) error {
+		s.name = n
+		if persona.Name(n) != n {
+			return &usageError{strconv.Quote(n) + " is not a shell that can be stood in for", "one of " + strings.Join(persona.Shells, ", ")}
+		}
+		return nil
+	}}, "shell", "", "the shell to run: bash, sh or zsh (default: bash, else sh)")
+	fs.VarPF(&value{"auto|ID", func(id string) error {
+		s.keep = id
+		return session.CheckID(id)
+	}}, "session", "", "run in this session; auto: in one of the calling agent's own, which ends with it")
+	fs.BoolVar(&s.ignoreEnv, "ignore-env", false, "let no SBXRUN_ variable count: a project may be able to set them for an agent")
+	fs.VarPF(&value{"N", func(n string) error {
+		var err error
+		if s.cwdFD, err = strconv.Atoi(n); err != nil || s.cwdFD < 3 {
+			return &usageError{strconv.Quote(n) + " is not a descriptor", "an open one above 2"}
+		}
+		return nil
+	}}, "cwd-fd", "", "write the directory that a script of -c ended in to an open descriptor")
+	return fs
+}
+
+// splitShell tells the flags of sbxrun shell from the arguments of the shell: the
+// first word that is no long flag, or what follows "--".
+func splitShell(fs *pflag.FlagSet, args []string) (own, rest []string, err error) {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		switch {
+		case arg == "--":
+			return args[:i], args[i+1:], nil
+		case arg == "-h" && i == 0:
+			return []string{"--help"}, nil, nil
+		case !strings.HasPrefix(arg, "--"):
+			return args[:i], args[i:], nil
+		}
+		name, _, has := strings.Cut(arg[2:], "=")
+		f := fs.Lookup(name)
+		switch {
+		case f != nil && !has && f.NoOptDefVal == "":
+			i++ // its value
+		case f == nil && slices.Contains([]string{"login", "norc", "noprofile", "posix", "rcfile", "init-file", "restricted", "noediting"}, name):
+			return args[:i], args[i:], nil // the shell's
+		}
+	}
+	return args, nil, nil
+}
+
+// run runs the shell.
+func (s *shell) run(args []string) error {
+	if s.ignoreEnv {
+		for _, kv := range os.Environ() {
+			if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "SBXRUN_") {
+				os.Unsetenv(name)
+			}
+		}
+	}
+	workspace, keep := os.Getenv(envShellWorkspace), os.Getenv(envShellSession)
+	// No keys of a profile.
+	os.Unsetenv(envShellWorkspace)
+	os.Unsetenv(envShellSession)
+	if s.req.Dir == "" {
+		s.req.Dir = workspace
+	}
+	if s.keep == "" {
+		s.keep = keep
+		if s.keep != "" {
+			if err := session.CheckID(s.keep); err != nil {
+				return &usageError{envShellSession + ": " + err.Error(), "auto, or the name of a session"}
+			}
+		}
+	}
+	agent := caller()
+	start, err := workingDirectory()
+	if err != nil {
+		return err
+	}
+	if err := s.place(start, agent); err != nil {
+		return err
+	}
+	// Before the agent's own, which count less than what the flags say.
+	s.req.Env = append(s.environ(), s.req.Env...)
+
+	file, err := findShell(s.name)
+	if err != nil {
+		return err
+	}
+	script, err := s.prepare(filepath.Base(file), args)
+	if err != nil {
+		return err
+	}
+	defer script.close()
+	s.req.Command = append([]string{file}, script.args...)
+	s.req.Terminal = isTerminal(os.Stdin) && isTerminal(os.Stdout)
+	s.extra = script.extra
+
+	if s.keep == "" {
+		s.cwd = start
+		s.decided = func(p *policy.Policy) { script.policy = p }
+	} else if script.policy, err = s.enter(agent, start); err != nil {
+		return err
+	}
+	err = s.options.run(s.req.Command)
+	script.tell(s.cwdFD)
+	return err
+}
+
+// place chooses the workspace. What an agent passes for one command, the current
+// directory among it, may be a model's choice; where the agent itself runs is its
+// owner's.
+func (s *shell) place(start string, agent *process) error {
+	if s.req.Dir != "" {
+		return nil
+	}
+	dir, err := agent.dir()
+	if errors.Is(err, errors.ErrUnsupported) {
+		dir, err = start, nil
+	}
+	if err != nil {
+		return &usageError{"the directory that the calling process " + strconv.Itoa(agent.pid) + " runs in is not known: " + err.Error(),
+			"name the workspace: --cd DIR, or " + envShellWorkspace}
+	}
+	s.req.Dir = dir
+	return nil
+}
+
+// environ is what the command gets beside what the profile gives it.
+func (s *shell) environ() []string {
+	env := persona.Environ(os.Environ())
+	self, err := os.Executable()
+	if err != nil {
+		return env
+	}
+	me, err := os.Stat(self)
+	if err != nil {
+		return env
+	}
+	path, ok := os.LookupEnv("PATH")
+	if !ok {
+		return env
+	}
+	clean := persona.Path(path, func(file string) bool {
+		fi, err := os.Stat(file)
+		return err == nil && os.SameFile(fi, me)
+	})
+	if clean != path {
+		env = append(env, "PATH="+clean)
+	}
+	return env
+}
+
+// findShell returns the shell itself, which is not this program.
+func findShell(name string) (string, error) {
+	names := []string{name}
+	if name == "" {
+		names = []string{"bash", "sh"}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	me, err := os.Stat(self)
+	if err != nil {
+		return "", err
+	}
+	for _, n := range names {
+		for _, dir := range []string{"/bin", "/usr/bin", "/usr/local/bin", "/run/current-system/sw/bin", "/opt/homebrew/bin"} {
+			file := filepath.Join(dir, n)
+			if fi, err := os.Stat(file); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 && !os.SameFile(fi, me) {
+				return file, nil
+			}
+		}
+	}
+	return "", notFound{&driver.CommandError{Command: names[0], Err: syscall.ENOENT, Fix: "install it in /bin or /usr/bin"}}
+}
+
+// startIn has a run begin in a directory that need not be the workspace itself.
+func startIn(p *policy.Policy, dir string) error {
+	if !shown(p, dir) {
+		return &usageError{"the directory to start in, " + dir + ", is not in the sandbox: its workspace is " + p.OCI.Process.Cwd,
+			"--cd DIR or " + envShellWorkspace + " names another workspace, --ro and --rw show more"}
+	}
+	p.OCI.Process.Cwd = dir
+	return nil
+}
+
+// shown reports whether a directory of the host is in the sandbox under its own
+// name.
+func shown(p *policy.Policy, dir string) bool {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil || real != dir {
+		return false
+	}
+	fi, err := os.Stat(dir)
+	return err == nil && fi.IsDir() && access(p, dir)&(policy.Read|policy.Execute) != 0
+}
+
+// enter makes sure that there is the session to run in, and returns its policy.
+func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
+	id := s.keep
+	if id == autoSession {
+		// The command line and the configuration are the session's; a shell with
+		// another must not get into it.
+		h := fnv.New64a()
+		for _, a := range append([]string{s.req.Dir, os.Getenv("PATH")}, os.Args[:max(1, len(os.Args)-len(s.req.Command)+1)]...) {
+			h.Write([]byte(a))
+			h.Write([]byte{0})
+		}
+		for _, kv := range os.Environ() {
+			if strings.HasPrefix(kv, "SBXRUN_") {
+				h.Write([]byte(kv))
+				h.Write([]byte{0})
+			}
+		}
+		id = "agent-" + strconv.Itoa(agent.pid) + "-" + strconv.FormatUint(agent.began, 36) + "-" + strconv.FormatUint(h.Sum64(), 36)
+		if err := s.open(id, agent); err != nil {
+			return nil, err
+		}
+	}
+	st, err := openStore()
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	p, err := st.Policy(id)
+	if err != nil {
+		return nil, sessionError(err)
+	}
+	if !shown(p, start) {
+		return nil, startIn(p, start)
+	}
+	// From here on the flags are those of a command in a session.
+	s.session = id
+	s.req.Dir = start
+	return p, nil
+}
+
+// open makes an agent's session, unless it is there.
+func (s *shell) open(id string, agent *process) error {
+	if agent.pid <= 1 || agent.began == 0 {
+		return &usageError{"there is no calling process whose session this could be", "name a session, or leave --session out"}
+	}
+	st, err := openStore()
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	// Another call of the same agent may be making it.
+	for range 600 {
+		info, err := st.Lookup(id)
+		switch {
+		case err == nil && (info.State == session.Ready || info.State == session.Running):
+			return nil
+		case err == nil && (info.State == session.Stopped || info.State == session.Failed):
+			// It ended, and the agent did not: a new one.
+			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) {
+				return sessionError(err)
+			}
+		case errors.Is(err, session.ErrNotFound):
+			child := s.options
+			child.req.Terminal = false
+			_, err := child.createSession(id, agent)
+			if !errors.Is(err, session.ErrExists) {
+				return sessionError(err)
+			}
+		case err != nil:
+			return sessionError(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return &usageError{"session " + id + " did not become ready", "sbxrun session inspect " + id}
+}
+
+// A script is what a shell was asked to run, and what it tells in the end.
+type script struct {
+	args   []string
+	extra  []*os.File
+	file   string // of the host, for the directory; "" if there is none
+	says   *os.File
+	policy *policy.Policy // decides whether the directory can be told
+}
+
+func (s *script) close() {
+	for _, f := range append(s.extra, s.says) {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// prepare makes of a shell's arguments those of the shell inside.
+func (s *shell) prepare(name string, args []string) (*script, error) {
+	sc := &script{args: slices.Clone(args)}
+	at, ok := persona.Script(args)
+	if !ok {
+		return sc, nil
+	}
+	w, ok := &persona.Wrapped{}, false
+	if os.Getenv("CLAUDECODE") == "1" {
+		w, ok = persona.Wrap(args[at], claude())
+	}
+	if !ok && s.cwdFD < 0 {
+		return sc, nil
+	}
+	next := 3
+	snapshotFD, cwdFD := 0, 0
+	if ok && w.Snapshot != "" {
+		if f := copyOf(w.Snapshot); f != nil {
+			sc.extra = append(sc.extra, f)
+			snapshotFD = next
+			next++
+		} else {
+			w.Forget()
+		}
+	}
+	if s.cwdFD >= 0 || w.Cwd != "" {
+		r, pipe, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		sc.extra, sc.says, sc.file = append(sc.extra, pipe), r, w.Cwd
+		cwdFD = next
+	}
+	if s.cwdFD >= 0 {
+		sc.args[at] = persona.Telling(name, args[at], cwdFD)
+	} else {
+		sc.args[at] = w.Script(name, snapshotFD, cwdFD)
+	}
+	return sc, nil
+}
+
+// claude is where Claude Code has its files, by the environment that it gives its
+// commands.
+func claude() persona.Claude {
+	c := persona.Claude{Temp: []string{"/tmp"}}
+	for _, name := range []string{"TMPDIR", "CLAUDE_CODE_TMPDIR"} {
+		if dir := os.Getenv(name); filepath.IsAbs(dir) {
+			c.Temp = append(c.Temp, filepath.Clean(dir))
+		}
+	}
+	if dir := os.Getenv("CLAUDE_CONFIG_DIR"); filepath.IsAbs(dir) {
+		c.Config = filepath.Clean(dir)
+	} else if home := os.Getenv("HOME"); filepath.IsAbs(home) {
+		c.Config = filepath.Join(home, ".claude")
+	}
+	return c
+}
+
+// maxSnapshot bounds the copy of a snapshot: they are some ten kilobytes.
+const maxSnapshot = 4 << 20
+
+// copyOf returns a file that holds what a regular file of the caller's own holds,
+// nil if it cannot be had: the script does without.
+func copyOf(name string) *os.File {
+	from, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer from.Close()
+	if !own(from) {
+		return nil
+	}
+	to, err := anonymous("snapshot")
+	if err != nil {
+		return nil
+	}
+	if _, err := io.Copy(to, io.LimitReader(from, maxSnapshot)); err == nil {
+		_, err = to.Seek(0, io.SeekStart)
+		if err == nil {
+			return to
+		}
+	}
+	to.Close()
+	return nil
+}
+
+// own reports whether a file is a regular one of this user's, by one name.
+func own(f *os.File) bool {
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
+		return false
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid() && st.Nlink == 1
+}
+
+// tell passes on the directory that a script ended in, if there is such a one
+// outside, too.
+func (s *script) tell(fd int) {
+	if s.says == nil || s.policy == nil {
+		return
+	}
+	s.extra[len(s.extra)-1].Close()
+	// What the command left running may have the descriptor too: what there is
+	// now is all that counts.
+	s.says.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	data, _ := io.ReadAll(io.LimitReader(s.says, 64<<10))
+	dir := persona.Told(string(data))
+	switch {
+	case dir == "":
+		return // the script failed before its end, as it may
+	case !shown(s.policy, dir):
+		say.note("the next command does not start in "+dir+", which is the sandbox's alone", "")
+		return
+	}
+	if err := deliver(s.file, fd, dir); err != nil {
+		say.warn("the next command does not start in " + dir + ": " + err.Error())
+	}
+}
+
+// deliver writes a directory where the agent reads it.
+func deliver(file string, fd int, dir string) error {
+	if fd >= 0 {
+		f := os.NewFile(uintptr(fd), "cwd-fd")
+		if f == nil {
+			return syscall.EBADF
+		}
+		_, err := f.WriteString(dir + "\n")
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if !own(f) {
+		return &os.PathError{Op: "write", Path: file, Err: errors.New("not a file of this user's alone")}
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.WriteString(dir + "\n")
+	return err
+}

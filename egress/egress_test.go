@@ -17,11 +17,11 @@ func TestRoutes(t *testing.T) {
 	w.host("allowed.example", "93.184.216.34", 7, echo)
 	for route, dial := range map[Route]func() net.Conn{
 		RouteTransparent: func() net.Conn { return w.dialTransparent(netip.AddrPortFrom(w.number("allowed.example"), 7)) },
-		RouteConnect:     func() net.Conn { c, _ := w.dialConnect("Allowed.Example.:7"); return c },
-		RouteSOCKS:       func() net.Conn { c, _ := w.dialSOCKS5("ALLOWED.example", 7); return c },
-		"socks4":         func() net.Conn { c, _ := w.dialSOCKS4("allowed.example", 7); return c },
-		"socks number":   func() net.Conn { c, _ := w.dialSOCKS5(w.number("allowed.example").String(), 7); return c },
-		"connect number": func() net.Conn { c, _ := w.dialConnect(w.number("allowed.example").String() + ":7"); return c },
+		RouteConnect:     func() net.Conn { return w.openConnect("Allowed.Example.:7") },
+		RouteSOCKS:       func() net.Conn { return w.openSOCKS5("ALLOWED.example", 7) },
+		"socks4":         func() net.Conn { return w.openSOCKS4("allowed.example", 7) },
+		"socks number":   func() net.Conn { return w.openSOCKS5(w.number("allowed.example").String(), 7) },
+		"connect number": func() net.Conn { return w.openConnect(w.number("allowed.example").String() + ":7") },
 	} {
 		t.Run(string(route), func(t *testing.T) {
 			c := dial()

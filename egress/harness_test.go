@@ -352,6 +352,35 @@ func (w *world) dialSOCKS4(host string, port uint16) (net.Conn, byte) {
 	return c, 0
 }
 
+// openConnect, openSOCKS5 and openSOCKS4 are for tunnels that have to come about.
+func (w *world) openConnect(hostport string) net.Conn {
+	w.t.Helper()
+	c, answer := w.dialConnect(hostport)
+	return w.opened(c, answer)
+}
+
+func (w *world) openSOCKS5(host string, port uint16) net.Conn {
+	w.t.Helper()
+	c, code := w.dialSOCKS5(host, port)
+	return w.opened(c, code)
+}
+
+func (w *world) openSOCKS4(host string, port uint16) net.Conn {
+	w.t.Helper()
+	c, code := w.dialSOCKS4(host, port)
+	return w.opened(c, code)
+}
+
+func (w *world) opened(c net.Conn, answer any) net.Conn {
+	w.t.Helper()
+	if c == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.t.Fatalf("refused: %v; %+v", answer, w.records)
+	}
+	return c
+}
+
 // talk says something to an echo server and reports whether it came back.
 func talk(c net.Conn, say string) error {
 	if _, err := io.WriteString(c, say); err != nil {

@@ -274,8 +274,8 @@ func TestHost(t *testing.T) {
 				}
 				return w.dialTransparent(netip.AddrPortFrom(a, port))
 			},
-			RouteConnect: func(to string) net.Conn { c, _ := w.dialConnect(net.JoinHostPort(to, fmt.Sprint(port))); return c },
-			RouteSOCKS:   func(to string) net.Conn { c, _ := w.dialSOCKS5(to, port); return c },
+			RouteConnect: func(to string) net.Conn { return w.openConnect(net.JoinHostPort(to, fmt.Sprint(port))) },
+			RouteSOCKS:   func(to string) net.Conn { return w.openSOCKS5(to, port) },
 		} {
 			for _, q := range []struct {
 				to, host string

@@ -283,8 +283,8 @@ func TestReload(t *testing.T) {
 	w := newWorld(t, allow("a.example", "b.example"))
 	w.host("a.example", "93.184.216.34", 7, echo)
 	w.host("b.example", "93.184.216.35", 7, echo)
-	a, _ := w.dialSOCKS5("a.example", 7)
-	b, _ := w.dialSOCKS5("b.example", 7)
+	a := w.openSOCKS5("a.example", 7)
+	b := w.openSOCKS5("b.example", 7)
 	defer a.Close()
 	defer b.Close()
 	if err := errors.Join(talk(a, "\x00"), talk(b, "\x00")); err != nil {
@@ -450,7 +450,7 @@ func TestNothingLeft(t *testing.T) {
 			c := w.dialTransparent(netip.AddrPortFrom(w.number("a.example"), 7))
 			defer c.Close()
 			io.WriteString(c, "\x00hello")
-			c, _ = w.dialConnect("a.example:7")
+			c = w.openConnect("a.example:7")
 			defer c.Close()
 			if i%2 == 0 {
 				c.(interface{ CloseWrite() error }).CloseWrite()

@@ -255,16 +255,14 @@ func TestTLS(t *testing.T) {
 				if c.name {
 					to = "a.example"
 				}
-				nc, _ := w.dialSOCKS5(to, c.port)
-				return nc
+				return w.openSOCKS5(to, c.port)
 			},
 			RouteConnect: func() net.Conn {
 				to := "93.184.216.34"
 				if c.name {
 					to = "a.example"
 				}
-				nc, _ := w.dialConnect(net.JoinHostPort(to, map[uint16]string{443: "443", 8443: "8443"}[c.port]))
-				return nc
+				return w.openConnect(net.JoinHostPort(to, map[uint16]string{443: "443", 8443: "8443"}[c.port]))
 			},
 		} {
 			nc := dial()

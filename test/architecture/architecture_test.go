@@ -49,6 +49,7 @@ var rooms = map[string][]string{
 	"docker":                       {"policy", "driver", "seccomp"},
 	"containeruse":                 {"policy", "driver"},
 	"session":                      {"policy", "driver"},
+	"pool":                         {"policy", "driver"},
 	"files":                        {"driver"},
 	"command":                      {"policy"},
 	"persona":                      {},

@@ -19,7 +19,6 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/session"
 )
 
 const (
@@ -107,12 +106,18 @@ func (s *stream) page(offset, length int64) (part string, next int64, rest, trun
 }
 
 // background starts a script that outlives the call.
-func (s *Server) background(b *box, script, cwd string, timeout int64) (*Result, error) {
+func (s *Server) background(b *box, t task, script string) (*Result, error) {
+	if t.env == nil {
+		t.env = b.env
+	}
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
 	j, err := b.newJob()
 	if err != nil {
 		return nil, err
 	}
-	l := b.limits(timeout)
+	l, at := b.limits(t.timeout), b.at(t.cwd)
 	j.timeout = l.WallTime.Milliseconds()
 	var pipes [2][2]*os.File
 	for i := range pipes {
@@ -133,8 +138,8 @@ func (s *Server) background(b *box, script, cwd string, timeout int64) (*Result,
 		p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 		ran := false
 		run := func(shell string) (*driver.Result, error) {
-			d := session.In(b.sandbox, b.env.Driver, &specs.Process{Args: []string{shell, "-c", script}, Cwd: b.at(cwd)})
-			return driver.Run(s.ctx, d, p, driver.RunOptions{
+			t.args = []string{shell, "-c", script}
+			return driver.Run(s.ctx, t.env.in(&specs.Process{Args: t.args, Cwd: at}), p, driver.RunOptions{
 				Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
 				Started: func(proc driver.Process) func() {
 					ran = true
@@ -173,14 +178,17 @@ func (s *Server) background(b *box, script, cwd string, timeout int64) (*Result,
 		case <-drained:
 		case <-time.After(streamGrace):
 		}
+		// Nobody waits to be told that there is no record of it; what comes next
+		// is refused.
+		s.record(b, t, at, res)
 		j.result = res
 		close(j.done)
 	}()
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	return &Result{SessionID: b.id, ID: j.id, Reason: "running", TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: true, Denials: []driver.Denial{},
-		Notes: []string{"running in the background as " + j.id + ": bash_output has its output, bash_kill ends it"}}, nil
+	return &Result{SessionID: b.id, ID: j.id, Reason: "running", TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: t.env.sandboxed(), Denials: []driver.Denial{},
+		Notes: append(t.env.notes(), "running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
 }
 
 func (b *box) newJob() (*job, error) {

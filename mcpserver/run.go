@@ -18,9 +18,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/session"
 )
 
 const (
@@ -53,7 +53,7 @@ type Result struct {
 	TimeoutMS       int64           `json:"timeout_ms,omitempty" jsonschema:"the time limit that was in force"`
 	Cwd             string          `json:"cwd" jsonschema:"where the next command of bash starts"`
 	Sandboxed       bool            `json:"sandboxed"`
-	Denials         []driver.Denial `json:"denials" jsonschema:"what the network rules refused in the session while the command ran"`
+	Denials         []driver.Denial `json:"denials" jsonschema:"what the policy refused while the command ran: hosts, of the whole session, and protected paths"`
 	Notes           []string        `json:"notes,omitempty"`
 	ID              string          `json:"id,omitempty" jsonschema:"the command in the background, for bash_output and bash_kill"`
 	Value           string          `json:"value,omitempty" jsonschema:"repr() of the last expression, for python_execute"`
@@ -65,6 +65,10 @@ type task struct {
 	cwd     string // "" is the session's
 	timeout int64  // milliseconds, 0 is the policy's limit
 	says    bool   // descriptor 3 is a pipe to us
+
+	tool string   // that was called
+	asks []string // what it was asked to run, for the record; nil is args
+	env  *Environment
 }
 
 // limits are those of one command: the policy's, and never more.
@@ -81,8 +85,14 @@ func (b *box) limits(timeout int64) policy.Limits {
 
 // run runs a command to its end. What it said on descriptor 3 is returned beside.
 func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t task) (*Result, string, error) {
+	if t.env == nil {
+		t.env = b.env
+	}
+	if err := s.ready(); err != nil {
+		return nil, "", err
+	}
 	l := b.limits(t.timeout)
-	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Sandboxed: true}
+	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Notes: t.env.notes()}
 	ro := driver.RunOptions{Capture: true}
 	var says *os.File
 	if t.says {
@@ -94,12 +104,16 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		defer w.Close()
 		says, ro.Stdio.Extra = r, []*os.File{w}
 	}
-	before := refusals(b.sandbox)
+	before := refusals(t.env.Sandbox)
 	stop := s.progress(ctx, req)
 	pr := &specs.Process{Args: t.args, Cwd: b.at(t.cwd)}
 	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
-	res, err := driver.Run(ctx, session.In(b.sandbox, b.env.Driver, pr), p, ro)
+	res, err := driver.Run(ctx, t.env.in(pr), p, ro)
 	stop()
+	res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, refusals(t.env.Sandbox))...)
+	if aerr := s.record(b, t, pr.Cwd, res); aerr != nil {
+		return nil, "", aerr
+	}
 	if err != nil {
 		if b.ended() {
 			err = fmt.Errorf("session %s has ended: %w", b.id, err)
@@ -111,7 +125,6 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		res.Stderr = res.Error + "\n"
 	}
 	out.fill(res)
-	out.Denials = since(before, refusals(b.sandbox))
 	said := ""
 	if says != nil {
 		// What the command left running has the descriptor too: what there is
@@ -128,9 +141,49 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	return out, said, err
 }
 
+// ready reports why a command must not run: its record could not be written.
+func (s *Server) ready() error {
+	if s.config.Audit == nil {
+		return nil
+	}
+	if err := s.config.Audit.Ready(); err != nil {
+		return fmt.Errorf("nothing runs without a record: %w", err)
+	}
+	return nil
+}
+
+// record writes down what ran.
+func (s *Server) record(b *box, t task, cwd string, res *driver.Result) error {
+	if s.config.Audit == nil {
+		return nil
+	}
+	asks := t.asks
+	if asks == nil {
+		asks = t.args
+	}
+	err := s.config.Audit.Run(audit.Record{Source: "mcp", Session: b.id, Tool: t.tool, Command: asks, Cwd: cwd, Profile: b.env.Policy.Profile,
+		Driver: t.env.Driver, Sandboxed: t.env.sandboxed(), Why: t.env.Why}, audit.OutcomeOf(res), res.Denials)
+	if err != nil {
+		return fmt.Errorf("the command has run, and the record of it could not be written: %w", err)
+	}
+	return nil
+}
+
+// denied writes down what was refused before anything ran. That it is refused
+// stands, whether there is a record or not.
+func (s *Server) denied(tool, session string, asks []string, all ...driver.Denial) {
+	if s.config.Audit == nil {
+		return
+	}
+	for _, d := range all {
+		s.config.Audit.Denied(audit.Record{Source: "mcp", Session: session, Tool: tool, Command: asks, Profile: s.config.Policy.Profile, Sandboxed: true}, d)
+	}
+}
+
 func (r *Result) fill(res *driver.Result) {
 	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = res.ExitCode, res.Signal, res.Reason, res.DurationMS, res.Sandboxed
 	r.Stdout, r.StdoutTruncated = strings.ToValidUTF8(res.Stdout, "\uFFFD"), res.StdoutTruncated
+	r.Denials = res.Denials
 	r.Stderr, r.StderrTruncated = strings.ToValidUTF8(res.Stderr, "\uFFFD"), res.StderrTruncated
 }
 
@@ -222,6 +275,9 @@ func (r *Result) text() string {
 	}
 	for _, d := range r.Denials {
 		why := d.Reason
+		if why == "" && d.Rule != "" {
+			why = d.Rule
+		}
 		if why == "" {
 			why = "not allowed"
 		}
@@ -272,7 +328,7 @@ exit $__sbxrun`, "FD", fd)
 
 // bash runs a script where the last one ended, and keeps where this one did.
 func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, script, cwd string, timeout int64) (*Result, error) {
-	t := task{cwd: cwd, timeout: timeout, says: true}
+	t := task{tool: "bash", cwd: cwd, timeout: timeout, says: true}
 	start, home := b.at(""), dirOf(b.env.Policy)
 	var out *Result
 	var said string
@@ -282,7 +338,7 @@ func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, scr
 		if slices.Contains(notes, noBash) {
 			shell, fd = "sh", "9" // POSIX knows no descriptor of two digits
 		}
-		t.args = []string{shell, "-c", wrapper(fd), shell, script}
+		t.args, t.asks = []string{shell, "-c", wrapper(fd), shell, script}, []string{shell, "-c", script}
 		var err error
 		out, said, err = s.run(ctx, req, b, t)
 		if err == nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/command"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
@@ -39,7 +40,16 @@ type Config struct {
 	// bounds set-up.
 	Open func(context.Context) (*Environment, error)
 
+	// Bare is what a call that says dangerouslyDisableSandbox runs in: the bare
+	// host, if the operator allows that. Nil, of the function or of what it
+	// returns, is a refusal.
+	Bare func(context.Context) (*Environment, error)
+
+	// Audit has every run and every refusal. Nil is none.
+	Audit *audit.Log
+
 	Policy      *policy.Policy // as it was at the start, for what is said then
+	Why         string         // commands are not sandboxed, "" if they are
 	Rules       *command.Rules // of execute_command
 	MaxSessions int            // sandboxes at a time, of all connections together
 	Version     string
@@ -52,6 +62,7 @@ type Environment struct {
 	Sandbox driver.Sandbox
 	Policy  *policy.Policy
 	Driver  string // the name of what isolates, for results
+	Why     string // it is no sandbox, "" if it is one
 }
 
 // A quota is how many sandboxes there can be at a time.
@@ -95,6 +106,9 @@ type Server struct {
 
 	first sync.Mutex // held while the connection's own session is looked for or made
 	own   *box
+
+	bareMu sync.Mutex
+	bare   []*Environment // that calls had in place of a sandbox
 }
 
 // schemas keeps what the SDK makes of the tools' types, which is the same for every
@@ -124,6 +138,9 @@ func New(c Config) *Server {
 }
 
 func (s *Server) instructions() string {
+	if s.config.Why != "" {
+		return fmt.Sprintf("Commands run on the host, WITHOUT a sandbox (%s). They start in %s.", s.config.Why, dirOf(s.config.Policy))
+	}
 	return fmt.Sprintf(`Commands run in a sandbox (profile %s). They start in %s. /tmp and HOME are private to the session and empty at first. What the policy refuses looks like a missing file, "permission denied" or "connection refused"; results name what of the network was refused. No call can change the policy: say what you would need instead.`,
 		s.config.Policy.Profile, dirOf(s.config.Policy))
 }
@@ -175,6 +192,11 @@ func (s *Server) close() {
 		s.sessions = map[string]*box{}
 		s.mu.Unlock()
 		var all sync.WaitGroup
+		s.bareMu.Lock()
+		for _, e := range s.bare {
+			all.Go(func() { e.Sandbox.Close() })
+		}
+		s.bareMu.Unlock()
 		for _, b := range list {
 			all.Go(func() {
 				b.close()

@@ -14,10 +14,36 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
+	"github.com/sbxrun/sbxrun/session"
 )
+
+// in is an environment as a driver, of which the command is the given process.
+func (e *Environment) in(p *specs.Process) driver.Driver {
+	return place{session.In(e.Sandbox, e.Driver, p), e.sandboxed()}
+}
+
+// sandboxed reports whether commands are confined at all.
+func (e *Environment) sandboxed() bool { return e.Why == "" }
+
+// place is a driver that says whether it isolates.
+type place struct {
+	driver.Driver
+	sandboxed bool
+}
+
+func (p place) Sandboxed() bool { return p.sandboxed }
+
+// notes is what a result says of a command that ran on the bare host.
+func (e *Environment) notes() []string {
+	if e.sandboxed() {
+		return nil
+	}
+	return []string{"NOT SANDBOXED: this ran on the host with all that its user can do, because " + e.Why}
+}
 
 // A box is one session.
 type box struct {
@@ -145,11 +171,12 @@ type SessionInfo struct {
 	Driver    string   `json:"driver"`
 	Layers    []string `json:"layers" jsonschema:"layers of isolation that are enforced"`
 	Degraded  []string `json:"degraded" jsonschema:"layers that are missing, as the operator allowed"`
+	Sandboxed bool     `json:"sandboxed"`
 }
 
 func (s *Server) info(b *box) SessionInfo {
 	i := SessionInfo{SessionID: b.id, Default: b.own, Created: b.created.UTC().Format(time.RFC3339), Cwd: b.at(""), Running: []string{},
-		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{}}
+		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{}, Sandboxed: b.env.sandboxed()}
 	if st, err := b.sandbox.Status(); err == nil {
 		i.Layers, i.Degraded = names(st.Layers.String()), names(st.Degraded.String())
 	}
@@ -192,7 +219,11 @@ func (s *Server) addSessionTools() {
 		if err != nil {
 			return nil, SessionInfo{}, err
 		}
-		return text("session " + b.id + " is ready; commands start in " + b.at("")), s.info(b), nil
+		words := "session " + b.id + " is ready; commands start in " + b.at("")
+		for _, n := range b.env.notes() {
+			words += "\n[" + n + "]"
+		}
+		return text(words), s.info(b), nil
 	})
 	add(s, &mcp.Tool{
 		Name:        "session_list",

@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sbxrun/sbxrun/command"
+	"github.com/sbxrun/sbxrun/driver"
 )
 
 type bashArguments struct {
@@ -19,7 +20,7 @@ type bashArguments struct {
 	Timeout     int64  `json:"timeout,omitempty" jsonschema:"time limit in milliseconds, at most 600000 and at most the operator's"`
 	Description string `json:"description,omitempty" jsonschema:"what the command does, in a few words; for people"`
 	Background  bool   `json:"run_in_background,omitempty" jsonschema:"do not wait for the end: returns an id for bash_output and bash_kill"`
-	Disable     bool   `json:"dangerouslyDisableSandbox,omitempty" jsonschema:"refused: commands run in the sandbox"`
+	Disable     bool   `json:"dangerouslyDisableSandbox,omitempty" jsonschema:"refused unless the operator allows it: commands run in the sandbox"`
 	SessionID   string `json:"session_id,omitempty" jsonschema:"the session to run in; without it the connection's own"`
 	Cwd         string `json:"cwd,omitempty" jsonschema:"directory to run in, for this call; without it where the last command of the session ended"`
 }
@@ -122,20 +123,39 @@ func (s *Server) addCommandTools() {
 }
 
 func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bashArguments) (*mcp.CallToolResult, *Result, error) {
-	if in.Disable {
-		return nil, nil, errors.New("dangerouslyDisableSandbox is refused: the operator does not allow it; call again without it, the command will run in the sandbox")
-	}
 	if err := checkScript("command", in.Command); err != nil {
 		return nil, nil, err
+	}
+	var bare *Environment
+	if in.Disable {
+		var err error
+		if bare, err = s.openBare(); err != nil {
+			return nil, nil, err
+		}
+		if bare == nil {
+			s.denied("bash", in.SessionID, []string{"bash", "-c", in.Command}, driver.Denial{Operation: "dangerouslyDisableSandbox", Target: "the host", Rule: "agents.unsandboxed", Grant: "agents.unsandboxed: true"})
+			return nil, nil, errors.New("dangerouslyDisableSandbox is refused: the operator does not allow it; call again without it, the command will run in the sandbox")
+		}
 	}
 	b, notes, err := s.in(in.SessionID, in.Cwd)
 	if err != nil {
 		return nil, nil, err
 	}
+	t := task{tool: "bash", cwd: in.Cwd, timeout: in.Timeout, env: bare}
+	if bare != nil && in.Cwd == "" && !below(b.at(""), dirOf(bare.Policy)) {
+		// Where the session is, is not there on the host, or is another place.
+		t.cwd = dirOf(bare.Policy)
+	}
 	var out *Result
-	if in.Background {
-		out, err = s.background(b, in.Command, in.Cwd, in.Timeout)
-	} else {
+	switch {
+	case in.Background:
+		out, err = s.background(b, t, in.Command)
+	case bare != nil:
+		t.args = []string{"bash", "-c", in.Command}
+		if out, _, err = s.run(ctx, req, b, t); out != nil {
+			err = nil
+		}
+	default:
 		out, err = s.bash(ctx, req, b, in.Command, in.Cwd, in.Timeout)
 	}
 	if err != nil {
@@ -143,6 +163,31 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 	}
 	out.Notes = append(notes, out.Notes...)
 	return text(out.text()), out, nil
+}
+
+// openBare returns the bare host to run in, nil if the operator does not allow it.
+func (s *Server) openBare() (*Environment, error) {
+	if s.config.Bare == nil {
+		return nil, nil
+	}
+	e, err := s.config.Bare(s.ctx)
+	if e == nil || err != nil {
+		return nil, err
+	}
+	s.bareMu.Lock()
+	defer s.bareMu.Unlock()
+	for _, known := range s.bare {
+		if known.Policy == e.Policy && known.Why == e.Why {
+			return known, nil // the new one holds nothing
+		}
+	}
+	s.bare = append(s.bare, e)
+	return e, nil
+}
+
+// below reports whether a path is a directory or below it.
+func below(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
 func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in executeArguments) (*mcp.CallToolResult, executeResult, error) {
@@ -166,6 +211,9 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 		decision = s.config.Rules.CheckArgs(args)
 	}
 	if !decision.Allowed {
+		for _, r := range decision.Refusals {
+			s.denied("execute_command", in.SessionID, args, driver.Denial{Operation: "execute", Target: r.Word, Rule: "command policy", Reason: r.String()})
+		}
 		out.Refusals = append(out.Refusals, decision.Refusals...)
 		var b strings.Builder
 		b.WriteString("refused by the command policy, nothing ran:\n")
@@ -180,7 +228,7 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 	if err != nil {
 		return nil, out, err
 	}
-	r, _, err := s.run(ctx, req, b, task{args: args, cwd: in.Cwd, timeout: in.Timeout})
+	r, _, err := s.run(ctx, req, b, task{tool: "execute_command", args: args, cwd: in.Cwd, timeout: in.Timeout})
 	if r == nil {
 		return nil, out, err
 	}
@@ -202,7 +250,7 @@ func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in she
 	if shell == "" {
 		shell = "bash"
 	}
-	return s.call(ctx, req, in.SessionID, task{args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd, timeout: in.Timeout})
+	return s.call(ctx, req, in.SessionID, task{tool: "shell_execute", args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd, timeout: in.Timeout})
 }
 
 func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in pythonArguments) (*mcp.CallToolResult, *Result, error) {
@@ -212,7 +260,7 @@ func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in py
 	if err := checkScript("code", in.Code); err != nil {
 		return nil, nil, err
 	}
-	return s.call(ctx, req, in.SessionID, task{args: []string{"python3", "-c", pythonWrapper, in.Code}, cwd: in.Cwd, timeout: in.Timeout, says: true})
+	return s.call(ctx, req, in.SessionID, task{tool: "python_execute", args: []string{"python3", "-c", pythonWrapper, in.Code}, asks: []string{"python3", "-c", in.Code}, cwd: in.Cwd, timeout: in.Timeout, says: true})
 }
 
 // call runs a command of which what it says on descriptor 3 is a value.

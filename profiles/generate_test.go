@@ -44,6 +44,7 @@ var keyConst = [numKeys]string{
 	"keyEnvPass", "keyEnvSet", "keyEnvInherit",
 	"keyMemory", "keyCPUs", "keyPids", "keyFileSize", "keyOpenFiles", "keyDisk", "keyWallTime", "keyKillAfter", "keyOutput",
 	"keySeccomp", "keyRequire", "keyDegrade", "keySELinux", "keyAppArmor",
+	"keyAuditFile", "keyAuditSize", "keyAuditKeep", "keyUnsandboxed", "keyRolloutEnabled", "keyRolloutPercent", "keyRolloutForce",
 }
 
 func title(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

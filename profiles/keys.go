@@ -61,6 +61,13 @@ const (
 	keyDegrade
 	keySELinux
 	keyAppArmor
+	keyAuditFile
+	keyAuditSize
+	keyAuditKeep
+	keyUnsandboxed
+	keyRolloutEnabled
+	keyRolloutPercent
+	keyRolloutForce
 	numKeys
 )
 
@@ -101,6 +108,10 @@ type keyInfo struct {
 	env   string // variable that sets it, without "SBXRUN_"; "" if none does
 	doc   string
 	enum  []string
+
+	// operator keys are about who runs agents, not about what a command may do:
+	// no profile and no project has a say in them, however trusted.
+	operator bool
 }
 
 // keys is plain data: no package initialisation builds it.
@@ -158,6 +169,14 @@ var keys = [numKeys]keyInfo{
 	keyDegrade:  {name: "allow_degraded", kind: kindList, order: orderFewer, env: "ALLOW_DEGRADED", doc: "Layers to go without where the host cannot give them."},
 	keySELinux:  {name: "selinux_label", doc: "SELinux label of the process."},
 	keyAppArmor: {name: "apparmor_profile", doc: "AppArmor profile of the process."},
+
+	keyAuditFile:      {name: "audit.file", env: "AUDIT", operator: true, doc: "File to append a line of JSON to for each run and each refusal. Configuration files only."},
+	keyAuditSize:      {name: "audit.max_size", kind: kindSize, operator: true, doc: "Size at which the file is put away and begun anew; 10m if not said, none for never. Configuration files only."},
+	keyAuditKeep:      {name: "audit.keep", kind: kindCount, operator: true, doc: "Files that were put away and are kept; 5 if not said. Configuration files only."},
+	keyUnsandboxed:    {name: "agents.unsandboxed", kind: kindBool, operator: true, doc: "Let an agent's call that says dangerouslyDisableSandbox run on the bare host. Configuration files only."},
+	keyRolloutEnabled: {name: "rollout.enabled", kind: kindBool, operator: true, doc: "Whether agents' commands are sandboxed at all; true if not said. Configuration files only."},
+	keyRolloutPercent: {name: "rollout.percent", kind: kindCount, operator: true, doc: "Share of agents, by a hash of each one's key, whose commands are sandboxed; 100 if not said. Configuration files only."},
+	keyRolloutForce:   {name: "rollout.force", kind: kindList, operator: true, doc: "Keys of agents whose commands are sandboxed whatever percent says. Configuration files only."},
 }
 
 // A value is what a profile says of one key. It is unset if origin is empty,
@@ -300,6 +319,14 @@ func checkValue(k key, v *value) error {
 	case keyMemory:
 		if v.n != 0 && v.n < minMemory {
 			return &Error{What: FormatSize(uint64(v.n)) + " of memory is too little to start anything: want 1m or more", Fix: "none removes the limit"}
+		}
+	case keyRolloutPercent:
+		if v.n > 100 {
+			return &Error{What: strconv.FormatInt(v.n, 10) + " is not a share: want 0 to 100"}
+		}
+	case keyAuditKeep:
+		if v.n > 1000 {
+			return &Error{What: strconv.FormatInt(v.n, 10) + " files are too many: want 0 to 1000"}
 		}
 	case keyUser:
 		_, err := parseUser(v.s)

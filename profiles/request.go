@@ -53,6 +53,7 @@ type Request struct {
 	Image     string         // --image
 	Fallback  []string       // --fallback
 	Verify    *bool          // --verify
+	Audit     string         // --audit
 	SELinux   string         // --selinux-label
 	AppArmor  string         // --apparmor-profile
 }

@@ -37,6 +37,8 @@ type Resolved struct {
 	// Verify asks for the boundary's self-test on the first run on a host.
 	Verify bool
 
+	Operator Operator
+
 	// Notes are for the caller to see: what has no effect, or less than it
 	// seems.
 	Notes []string
@@ -143,6 +145,7 @@ func (c *collected) flags(req *Request) error {
 		text(keySeccomp, req.Seccomp, "seccomp"),
 		text(keyHostname, req.Hostname, "hostname"),
 		text(keySELinux, req.SELinux, "selinux-label"),
+		text(keyAuditFile, req.Audit, "audit"),
 		text(keyAppArmor, req.AppArmor, "apparmor-profile"),
 		text(keyDriver, req.Driver, "driver"),
 		text(keyImage, req.Image, "image"),
@@ -237,6 +240,10 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 		merged:    &r.profile,
 		began:     r.began,
 	}
+	var err error
+	if out.Operator, err = r.operator(r.facts); err != nil {
+		return nil, err
+	}
 	if d := r.text(keyDriver); d != "" {
 		out.Drivers = append(out.Drivers, d)
 	} else {
@@ -313,6 +320,11 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 	if len(r.req.Command) > 0 {
 		if err := p.Validate(); err != nil {
 			return nil, &Error{What: err.Error()}
+		}
+	}
+	if out.Operator.Audit.File != "" && isolated {
+		if err := auditable(out.Operator.Audit.File, p); err != nil {
+			return nil, at(r.where(keyAuditFile), err)
 		}
 	}
 	out.Notes = r.notes

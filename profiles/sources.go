@@ -121,6 +121,9 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 	if v := &p.values[keyProfile]; v.isSet() {
 		return nil, &Error{Where: v.origin, What: "profile belongs in a configuration file", Fix: "extends: " + v.s + " builds on that profile"}
 	}
+	if err := p.operators("profiles have no say in it"); err != nil {
+		return nil, err
+	}
 	ext := p.values[keyExtends]
 	p.values[keyExtends] = value{}
 	p.name = strings.TrimSuffix(strings.TrimSuffix(path.Base(file), ".yaml"), ".yml")
@@ -384,6 +387,9 @@ func (s source) project(workspace string) (p *profile, src string, trusted bool,
 		return nil, "", false, err
 	}
 	if p, err = parseOverlay(name, src); err != nil {
+		return nil, "", false, err
+	}
+	if err := p.operators("a project has no say in it, trusted or not"); err != nil {
 		return nil, "", false, err
 	}
 	trusted, err = s.trusts(name, src)

@@ -194,8 +194,13 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 		o.session = s
 		return session.CheckID(s)
 	}}, "session", "", "run in this session; of the other flags, those of sbxrun session exec count")
+	o.auditFlag(fs)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would run and start nothing")
 	o.voiceFlags(fs)
+}
+
+func (o *options) auditFlag(fs *pflag.FlagSet) {
+	fs.VarPF(&value{"FILE", func(f string) error { o.req.Audit = f; return checkPath(f) }}, "audit", "", "append what ran and what was refused to a file, a line of JSON each")
 }
 
 // execFlags defines the flags of a command in a session.

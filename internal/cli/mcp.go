@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -27,9 +28,15 @@ type Service struct {
 	Commands    string // file with the command policy, "" for the built-in lists
 	Version     string
 	HTTP        *HTTP // nil: one client, on stdin and stdout
+	Audit       *audit.Log
+	RolloutKey  string // of this agent; "" is made of user and workspace
+	Why         string // commands are not sandboxed, "" if they are
 
-	// Open builds one more sandbox of the policy.
+	// Open builds one more sandbox, of the policy as the files have it now.
 	Open func(context.Context) (*Environment, error)
+
+	// Bare is the bare host, nil if the operator does not let a call ask for it.
+	Bare func(context.Context) (*Environment, error)
 
 	// Note tells who started the server something.
 	Note func(text, hint string)
@@ -40,6 +47,7 @@ type Environment struct {
 	Sandbox driver.Sandbox
 	Policy  *policy.Policy
 	Driver  string // its name
+	Why     string // it is no sandbox, "" if it is one
 }
 
 // HTTP is how to serve clients over HTTP.
@@ -94,6 +102,8 @@ each session.`,
 		}
 		return nil
 	}}, "max-sessions", "", "sessions that there can be at a time, of all clients (default 4)")
+	c.Flags().VarPF(&value{"KEY", func(k string) error { s.RolloutKey = k; return nil }}, "rollout-key", "", "what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
+	o.auditFlag(c.Flags())
 	s.httpFlags(c.Flags())
 	return c
 }
@@ -145,42 +155,5 @@ func (h *HTTP) check() error {
 		return &usageError{"--http-remote needs a token that you chose", "--token-file FILE, or $" + tokenEnv}
 	}
 	say.warn("--http-remote: token and commands cross the network unencrypted; put a proxy with TLS in front")
-	return nil
-}
-
-// service resolves what the flags ask for.
-func (o *options) service(s *Service) error {
-	if o.req.Terminal {
-		return &usageError{"mcp gives no command a terminal", "leave out --tty"}
-	}
-	f, err := gatherFacts()
-	if err != nil {
-		return err
-	}
-	o.req.Command = []string{"/"} // commands come later
-	r, err := o.resolve(f)
-	if err != nil {
-		return err
-	}
-	ctx := context.Background()
-	d, err := selectDriver(ctx, f, r, o.req.Require)
-	if err != nil {
-		return err
-	}
-	k, ok := fit(d, f, r, false).(driver.Keeper)
-	if !ok {
-		return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "mcp needs the native driver"}
-	}
-	if err := o.verify(ctx, k, r, f); err != nil {
-		return err
-	}
-	s.Policy, s.Version, s.Note = r.Policy, versionOf().Version, say.note
-	s.Open = func(ctx context.Context) (*Environment, error) {
-		sb, err := k.Open(ctx, r.Policy)
-		if err != nil {
-			return nil, err
-		}
-		return &Environment{Sandbox: sb, Policy: r.Policy, Driver: d.Name()}, nil
-	}
 	return nil
 }

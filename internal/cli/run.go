@@ -154,6 +154,23 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if o.dryRun {
 		return nil, o.printDryRun(ctx, r, facts)
 	}
+	if r.Operator.Audit.File == "" {
+		return o.start(ctx, r, facts)
+	}
+	log, err := openAudit(r, facts)
+	if err != nil {
+		return nil, err
+	}
+	res, err := o.start(ctx, r, facts)
+	if rerr := record(log, o, r, res, err); rerr != nil && err == nil {
+		err = rerr
+		res.ExitCode, res.Error, res.Code, res.Hint = driver.ExitSetup, err.Error(), driver.CodeOf(err), driver.HintOf(err)
+	}
+	return res, err
+}
+
+// start selects what isolates, and runs.
+func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts) (*driver.Result, error) {
 	p := r.Policy
 	if o.decided != nil {
 		o.decided(p)
@@ -266,6 +283,9 @@ func (o *options) explain(res *driver.Result) {
 		say.note("the command failed after the process limit refused it "+count(res.Usage.PidsDenied, "process", "processes"), "--pids sets it")
 	}
 	explainDenials(res)
+	if say.verbose {
+		explainPaths(res)
+	}
 	if res.Degraded != 0 && res.Sandboxed {
 		say.note("ran without "+res.Degraded.String()+", as allowed", "")
 	}
@@ -298,6 +318,16 @@ func explainDenials(res *driver.Result) {
 	}
 	if res.Network != nil && res.Network.Error != "" {
 		say.warn("the network gateway stopped before the command did: " + res.Network.Error)
+	}
+}
+
+// explainPaths says which protected paths were refused: programs mostly say so
+// themselves, but not what would allow it.
+func explainPaths(res *driver.Result) {
+	for _, d := range res.Denials {
+		if d.Operation != "connect" && d.Operation != "resolve" {
+			say.note("refused: "+d.Operation+" "+d.Target+": "+d.Rule, d.Grant)
+		}
 	}
 }
 

@@ -174,10 +174,10 @@ func FuzzWrap(f *testing.F) {
 			}
 			return
 		}
-		if w.Cwd != "" && (!slices.Contains(claude.Temp, filepath.Dir(w.Cwd)) || !cwdName.MatchString(filepath.Base(w.Cwd)) || !strings.Contains(s, w.Cwd)) {
+		if w.Cwd != "" && (!slices.Contains(claude.Temp, filepath.Dir(w.Cwd)) || !cwdName().MatchString(filepath.Base(w.Cwd)) || !strings.Contains(s, w.Cwd)) {
 			t.Fatalf("cwd %q", w.Cwd)
 		}
-		if w.Snapshot != "" && (filepath.Dir(w.Snapshot) != "/home/me/.claude/shell-snapshots" || !snapshotName.MatchString(filepath.Base(w.Snapshot))) {
+		if w.Snapshot != "" && (filepath.Dir(w.Snapshot) != "/home/me/.claude/shell-snapshots" || !snapshotName().MatchString(filepath.Base(w.Snapshot))) {
 			t.Fatalf("snapshot %q", w.Snapshot)
 		}
 		if !strings.Contains(s, w.body) || !strings.Contains(w.Script("bash", 3, 4), w.body) {

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Claude is where Claude Code has its files on this host.
@@ -37,27 +38,33 @@ type Wrapped struct {
 // and only in its own directories: whatever a model says in between, at most a
 // file of that name is read or written.
 var (
-	sources = regexp.MustCompile(`^source (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)') 2>/dev/null \|\| true && `)
-	tells   = regexp.MustCompile(` && pwd -P >\| (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)')$`)
+	sources = lazily(`^source (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)') 2>/dev/null \|\| true && `)
+	tells   = lazily(` && pwd -P >\| (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)')$`)
 
-	snapshotName = regexp.MustCompile(`^snapshot-(bash|zsh|sh)-[0-9]{1,20}-[a-z0-9]{1,20}\.sh$`)
-	cwdName      = regexp.MustCompile(`^claude-[0-9a-z]{4,32}-cwd$`)
+	snapshotName = lazily(`^snapshot-(bash|zsh|sh)-[0-9]{1,20}-[a-z0-9]{1,20}\.sh$`)
+	cwdName      = lazily(`^claude-[0-9a-z]{4,32}-cwd$`)
 )
+
+// lazily compiles an expression when it is first used: every run of sbxrun would
+// pay for it otherwise.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // Wrap recognises a script of Claude Code's. It reports false for every other,
 // which is to run as it is.
 func Wrap(script string, c Claude) (*Wrapped, bool) {
 	w := &Wrapped{body: script}
-	if m := sources.FindStringSubmatch(script); m != nil {
-		if file := m[1] + m[2]; c.Config != "" && path.Dir(file) == path.Join(c.Config, "shell-snapshots") && snapshotName.MatchString(path.Base(file)) {
+	if m := sources().FindStringSubmatch(script); m != nil {
+		if file := m[1] + m[2]; c.Config != "" && path.Dir(file) == path.Join(c.Config, "shell-snapshots") && snapshotName().MatchString(path.Base(file)) {
 			w.Snapshot, w.head, w.body = file, m[0], script[len(m[0]):]
 		}
 	}
-	if at := tells.FindStringSubmatchIndex(w.body); at != nil {
-		m := tells.FindStringSubmatch(w.body[at[0]:])
+	if at := tells().FindStringSubmatchIndex(w.body); at != nil {
+		m := tells().FindStringSubmatch(w.body[at[0]:])
 		file := m[1] + m[2]
 		for _, dir := range c.Temp {
-			if path.Dir(file) == dir && cwdName.MatchString(path.Base(file)) {
+			if path.Dir(file) == dir && cwdName().MatchString(path.Base(file)) {
 				w.Cwd, w.body = file, w.body[:at[0]]
 				break
 			}

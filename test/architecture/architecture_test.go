@@ -5,6 +5,7 @@ package architecture
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,6 +88,41 @@ var heavy = []string{
 	"github.com/godbus", "github.com/cilium/ebpf", "github.com/cpuguy83/go-md2man", "google.golang.org",
 	"github.com/opencontainers/selinux", "github.com/rogpeppe/go-internal", "github.com/creack/pty",
 	"net/http", "crypto/tls", "testing", "mvdan.cc/sh",
+}
+
+// TestInit keeps what the packages of this module do before main, on every start,
+// small: the runtime tells how much each allocates, which does not depend on how
+// busy the machine is. A regular expression takes 20 KiB.
+func TestInit(t *testing.T) {
+	const maxBytes, maxAllocs = 8 << 10, 200
+	program := filepath.Join(t.TempDir(), "sbxrun")
+	build := exec.Command("go", "build", "-o", program, module+"cmd/sbxrun")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	run := exec.Command(program, "version")
+	run.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	out, err := run.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		var name string
+		var at, took float64
+		var bytes, allocs int
+		if n, _ := fmt.Sscanf(line, "init %s @%f ms, %f ms clock, %d bytes, %d allocs", &name, &at, &took, &bytes, &allocs); n != 5 || !strings.HasPrefix(name, module) {
+			continue
+		}
+		seen++
+		if bytes > maxBytes || allocs > maxAllocs {
+			t.Errorf("%s allocates %d bytes in %d pieces before main: make it when it is used", name, bytes, allocs)
+		}
+	}
+	if seen == 0 {
+		t.Errorf("no package of this module: %s", out)
+	}
 }
 
 type listed struct {

@@ -41,6 +41,7 @@ build: ## bin/sbxrun, bin/sbxrun-mcp, and bin/sbxrun-seccomp where libseccomp is
 .PHONY: test
 test: ## install what the tests need, and run all of them
 	@tools/deps test
+	@tools/agents
 	@$(MAKE) --no-print-directory build
 	$(GO) vet $(PACKAGES)
 	@# -count=1: the integration tests run programs that go test does not know they depend on.

@@ -56,6 +56,8 @@ var rooms = map[string][]string{
 	"command":                      {"policy"},
 	"persona":                      {},
 	"mcpserver":                    {"audit", "policy", "driver", "session", "files", "command"},
+	"agents/model":                 {},
+	"test/agents":                  {},
 	"internal/probe":               {"cgroups", "internal/sys"},
 	"internal/sigpipe":             {"internal/sys"},
 	"internal/cli":                 {"audit", "policy", "profiles", "driver", "native", "landlocked", "bwrap", "gvisor", "host", "seatbelt", "docker", "containeruse", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "session", "files", "persona"},

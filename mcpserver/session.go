@@ -53,6 +53,7 @@ type box struct {
 	sandbox driver.Sandbox // the environment's
 	files   files.Box
 	own     bool
+	python  python
 
 	mu   sync.Mutex
 	cwd  string // where the next command of tool bash starts
@@ -119,7 +120,7 @@ func (s *Server) open(own bool) (*box, error) {
 		s.config.quota.give()
 		return nil, err
 	}
-	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), env: env, sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy)}
+	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), env: env, sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
 	b.files.Sandbox = env.Sandbox
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,7 +50,7 @@ type shellArguments struct {
 
 type pythonArguments struct {
 	Code         string   `json:"code" jsonschema:"a Python 3 program; the value of a last expression is in the result"`
-	Dependencies []string `json:"dependencies,omitempty" jsonschema:"not supported yet: must be empty"`
+	Dependencies []string `json:"dependencies,omitempty" jsonschema:"what pip is to install first, into the session's own virtual environment: requests, pandas>=2"`
 	Timeout      int64    `json:"timeout,omitempty" jsonschema:"time limit in milliseconds, at most 600000 and at most the operator's"`
 	SessionID    string   `json:"session_id,omitempty" jsonschema:"the session to run in; without it the connection's own"`
 	Cwd          string   `json:"cwd,omitempty" jsonschema:"directory to run in"`
@@ -113,11 +113,11 @@ func (s *Server) addCommandTools() {
 	}, s.callShell)
 	add(s, &mcp.Tool{
 		Name:        "python_execute",
-		Description: "Run a Python 3 program in the sandbox. The value of a last expression is in the result, as repr() prints it. Nothing but files persists from one call to the next.",
+		Description: "Run a Python 3 program in the sandbox. The value of a last expression is in the result, as repr() prints it. Nothing but files and installed dependencies persists from one call to the next; dependencies come from the package index that the operator set up, if the network rules reach it.",
 		Annotations: runs("Run Python"),
 	}, func(p map[string]*jsonschema.Schema) {
 		timed(p)
-		p["dependencies"].Types, p["dependencies"].Type = nil, "array"
+		p["dependencies"].Types, p["dependencies"].Type, p["dependencies"].MaxItems = nil, "array", new(maxDependencies)
 	}, s.callPython)
 	s.addBackgroundTools()
 }
@@ -253,27 +253,16 @@ func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in she
 	return s.call(ctx, req, in.SessionID, task{tool: "shell_execute", args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd, timeout: in.Timeout})
 }
 
-func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in pythonArguments) (*mcp.CallToolResult, *Result, error) {
-	if len(in.Dependencies) > 0 {
-		return nil, nil, errors.New("dependencies are not supported yet: use what is installed, or pip in a virtual environment by tool bash if the network rules let it")
-	}
-	if err := checkScript("code", in.Code); err != nil {
-		return nil, nil, err
-	}
-	return s.call(ctx, req, in.SessionID, task{tool: "python_execute", args: []string{"python3", "-c", pythonWrapper, in.Code}, asks: []string{"python3", "-c", in.Code}, cwd: in.Cwd, timeout: in.Timeout, says: true})
-}
-
-// call runs a command of which what it says on descriptor 3 is a value.
+// call runs a command in a session.
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, id string, t task) (*mcp.CallToolResult, *Result, error) {
 	b, notes, err := s.in(id, t.cwd)
 	if err != nil {
 		return nil, nil, err
 	}
-	out, said, err := s.run(ctx, req, b, t)
+	out, _, err := s.run(ctx, req, b, t)
 	if out == nil {
 		return nil, nil, err
 	}
-	out.Value = strings.ToValidUTF8(said, "\uFFFD")
 	out.Notes = append(notes, out.Notes...)
 	return text(out.text()), out, nil
 }

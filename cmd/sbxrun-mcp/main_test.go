@@ -249,7 +249,6 @@ func TestExecute(t *testing.T) {
 	if r := ok(t, cs, "python_execute", object{"code": "if"}); r["exit_code"] != 1.0 || !strings.Contains(fmt.Sprint(r["stderr"]), "SyntaxError") {
 		t.Errorf("python: %v", r)
 	}
-	refused(t, cs, "python_execute", object{"code": "1", "dependencies": []string{"numpy"}}, "not supported yet")
 }
 
 func TestFiles(t *testing.T) {

@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"net/netip"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -103,9 +105,48 @@ each session.`,
 		return nil
 	}}, "max-sessions", "", "sessions that there can be at a time, of all clients (default 4)")
 	c.Flags().VarPF(&value{"KEY", func(k string) error { s.RolloutKey = k; return nil }}, "rollout-key", "", "what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
+	o.pythonFlags(c.Flags())
 	o.auditFlag(c.Flags())
 	s.httpFlags(c.Flags())
 	return c
+}
+
+// pythonFlags say where python_execute gets dependencies from. They are words for
+// flags that make the policy: pip reads its own variables, and the policy decides
+// what it reaches.
+func (o *options) pythonFlags(fs *pflag.FlagSet) {
+	fs.VarPF(&value{"URL", func(s string) error {
+		u, err := url.Parse(s)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+			return &usageError{strconv.Quote(s) + " is not the address of a package index", "for example https://pypi.org/simple"}
+		}
+		port := u.Port()
+		if port == "" {
+			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+		}
+		host := u.Hostname()
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		o.req.AllowHosts = append(o.req.AllowHosts, host+":"+port)
+		o.req.Env = append(o.req.Env, "PIP_INDEX_URL="+s)
+		if u.Scheme == "http" {
+			o.req.Env = append(o.req.Env, "PIP_TRUSTED_HOST="+u.Host)
+		}
+		return nil
+	}}, "python-index", "", "package index for the dependencies of python_execute; lets commands reach its host")
+	fs.VarPF(&value{"DIR", func(s string) error {
+		if err := checkPath(s); err != nil {
+			return err
+		}
+		dir, err := filepath.Abs(s)
+		if err != nil || strings.ContainsAny(dir, " \t") {
+			return &usageError{strconv.Quote(s) + " cannot be a directory of wheels: pip would read more than one from it", "rename it, without spaces"}
+		}
+		o.req.ReadOnly = append(o.req.ReadOnly, dir)
+		o.req.Env = append(o.req.Env, "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+dir)
+		return nil
+	}}, "python-wheels", "", "directory of wheels to take them from instead, without a network")
 }
 
 func (s *Service) httpFlags(fs *pflag.FlagSet) {

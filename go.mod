@@ -3,6 +3,7 @@ module github.com/sbxrun/sbxrun
 go 1.26.0
 
 require (
+	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/bmatcuk/doublestar/v4 v4.10.4
 	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/creack/pty v1.1.24

@@ -60,6 +60,7 @@ func (Driver) Describe() driver.Description {
 			"process": yes, "user": yes, "hostname": yes,
 			"terminal":   {Support: driver.Partly, Note: "it is called /dev/console inside, and is the host's"},
 			"files.read": yes, "files.write": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
+			"files.overlay":  {Note: "only the native driver keeps a workspace's changes apart"},
 			"files.noexec":   {Note: "bubblewrap has no option for mounts without execution"},
 			"synthetic":      yes,
 			"scratch":        {Support: driver.Partly, Note: "each private directory has the whole bound to itself; files are not counted"},

@@ -88,6 +88,7 @@ func (d Driver) Describe() driver.Description {
 		"hostname":       part("not with --net host"),
 		"files.read":     part("what is mounted below is not shown; /sbin stays the image's"),
 		"files.write":    yes,
+		"files.overlay":  no("only the native driver keeps a workspace's changes apart"),
 		"files.noexec":   no("a bind mount of an engine is executable"),
 		"files.hide":     part("what is there when the run starts"),
 		"files.nested":   yes,

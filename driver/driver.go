@@ -162,6 +162,17 @@ type Reloader interface {
 	Reload(e policy.Egress) error
 }
 
+// A Layered is a Process or a Sandbox that can have a copy-on-write path.
+type Layered interface {
+	// Layer hands over the directory that holds what was changed at the
+	// policy's path with Overlay, in the form of the kernel's overlayfs, and
+	// waits for it to be made. It can be read for as long as the file is open,
+	// also when nothing of the sandbox is left. It is called at most once, by
+	// whom the file then belongs to, and before Wait of a Process. It is nil if
+	// no path has Overlay.
+	Layer() (*os.File, error)
+}
+
 // Status is what a driver recorded of a process that ended.
 type Status struct {
 	// Exited holds the command's exit code, or Signal the signal that ended

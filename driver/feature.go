@@ -272,6 +272,8 @@ var Features = []Feature{
 		Uses: files(func(r *policy.FileRule) bool { return r.Access&policy.Read != 0 && r.Access&policy.Write == 0 })},
 	{Name: "files.write", What: "host paths shown writable",
 		Uses: files(func(r *policy.FileRule) bool { return r.Access&policy.Write != 0 })},
+	{Name: "files.overlay", What: "host paths copy-on-write (--workspace overlay)", Fields: []string{"Files.Overlay"},
+		Uses: files(func(r *policy.FileRule) bool { return r.Overlay })},
 	{Name: "files.noexec", What: "host paths without execution",
 		Uses: files(func(r *policy.FileRule) bool { return r.Access != policy.Hide && r.Access&policy.Execute == 0 })},
 	{Name: "files.hide", What: "paths hidden below shown ones", Uses: filesBelow(func(r, above *policy.FileRule) bool {

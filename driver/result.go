@@ -54,6 +54,7 @@ type Result struct {
 	Usage           Usage         `json:"usage"`
 	Denials         []Denial      `json:"denials"`
 	Network         *Network      `json:"network,omitempty"` // in egress mode proxy
+	Changes         *Changes      `json:"changes,omitempty"` // with a copy-on-write workspace
 
 	// Error and Hint are set when sbxrun itself failed (reason "setup").
 	Error string `json:"error,omitempty"`
@@ -70,6 +71,22 @@ type Usage struct {
 	ThrottledMS     float64 `json:"cpu_throttled_ms,omitempty"` // time that cpu.max held it back
 	OOMKills        uint64  `json:"oom_kills,omitempty"`
 	PidsDenied      uint64  `json:"pids_denied,omitempty"` // forks refused at the limit
+}
+
+// Changes tells what became of a copy-on-write workspace.
+type Changes struct {
+	ID        string `json:"id,omitempty"` // of the change set; "" if nothing was changed
+	Workspace string `json:"workspace"`
+	Added     int    `json:"added"`
+	Modified  int    `json:"modified"`
+	Deleted   int    `json:"deleted"`
+	Skipped   int    `json:"skipped"` // what no change set can hold, such as sockets
+
+	// Full reports that the storage for changes was full when the command ended.
+	Full bool `json:"full,omitempty"`
+
+	// Error says why the changes were not kept, in which case they are lost.
+	Error string `json:"error,omitempty"`
 }
 
 // A Denial is something that the command tried and the policy refused.

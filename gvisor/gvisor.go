@@ -97,6 +97,7 @@ func (d Driver) Describe() driver.Description {
 		"process": partly(process1 + "; bytes that are not UTF-8 are refused"), "terminal": yes, "hostname": yes,
 		"user":       partly("the command sees itself as root, without capabilities"),
 		"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
+		"files.overlay":  no("only the native driver keeps a workspace's changes apart"),
 		"synthetic":      yes,
 		"scratch":        partly("each private directory has the whole bound to itself; files are not counted"),
 		"mounts.private": yes, "mounts.sized": yes, "mounts.noexec": yes, "mounts.bind": yes, "mounts.system": yes,

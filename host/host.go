@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,6 +60,11 @@ func (*Driver) Available(context.Context) error { return nil }
 func (*Driver) Check(p *policy.Policy) error {
 	if err := p.Validate(); err != nil {
 		return err
+	}
+	// That nothing of the workspace is changed is a promise about the result, not
+	// only a rule for the command.
+	if i := slices.IndexFunc(p.Files, func(r policy.FileRule) bool { return r.Overlay }); i >= 0 {
+		return &driver.UnsupportedError{Driver: Name, Rules: []string{"files.overlay " + p.Files[i].Path}, Fix: "leave out --workspace overlay, or use a driver that isolates"}
 	}
 	if p.OCI.Process.Terminal && !hasPty {
 		return &driver.UnsupportedError{

@@ -78,6 +78,7 @@ func (Driver) Describe() driver.Description {
 			"hostname":        partly("the host's name is seen"),
 			"files.read":      yes,
 			"files.write":     yes,
+			"files.overlay":   no("there is no mount of the sandbox's own"),
 			"files.noexec":    yes,
 			"files.hide":      no("Landlock cannot take back below a path what it grants above it"),
 			"files.nested":    no("Landlock cannot take back below a path what it grants above it"),

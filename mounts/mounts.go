@@ -21,6 +21,9 @@
 //     superblock to create. A private directory is never made in place: it is
 //     made in the scratch and mounted, so that it is private also where the
 //     target lies in a bind of the host.
+//   - A copy-on-write directory is an overlayfs whose upper layer lies in the
+//     scratch, under the same budget. Its layers are reached through the store, so
+//     that nobody else can change what their names lead to.
 //
 // The package knows nothing of policies, profiles or namespaces; it needs to run
 // in a mount namespace whose user namespace it is privileged in.
@@ -50,9 +53,10 @@ const (
 	Mask                     // nothing: whatever is there cannot be read or listed
 	Dir                      // an empty directory of the read-only root
 	Readonly                 // a path of an earlier entry becomes read-only
+	Overlay                  // a host directory, copy-on-write: changes go to the scratch storage
 )
 
-var kindNames = [...]string{"", "bind", "scratch", "tmpfs", "proc", "devpts", "mqueue", "device", "symlink", "file", "mask", "dir", "readonly"}
+var kindNames = [...]string{"", "bind", "scratch", "tmpfs", "proc", "devpts", "mqueue", "device", "symlink", "file", "mask", "dir", "readonly", "overlay"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
@@ -93,7 +97,7 @@ func (a Attr) String() string {
 type Entry struct {
 	Kind   Kind
 	Target string // absolute and clean
-	Source string // Bind, Device: host path; Symlink: its content
+	Source string // Bind, Overlay, Device: host path; Symlink: its content
 	Attr   Attr
 	IsDir  bool // Bind, Mask: what the source (or what is masked) is
 
@@ -101,7 +105,7 @@ type Entry struct {
 	// over if nothing is.
 	Optional bool
 
-	Mode   uint32 // Scratch, Tmpfs, Dir, File: permission bits; 0 is 0755, for File 0644
+	Mode   uint32 // Scratch, Tmpfs, Dir, File, Overlay: permission bits; 0 is 0755, for File 0644
 	Size   uint64 // Tmpfs: bytes
 	Inodes uint64 // Tmpfs: 0 means in proportion to Size
 	Data   string // File: content
@@ -119,7 +123,7 @@ type Tree struct {
 
 	// Entries are applied in order: later ones may lie in earlier ones. An
 	// entry whose parent is part of the new root gets its parents made; below
-	// a bind the target must exist.
+	// a bind the target must exist. No more than one is an Overlay.
 	Entries []Entry
 }
 
@@ -175,6 +179,8 @@ func (t *Tree) Ops() ([]Op, error) {
 type builder struct {
 	ops   []Op
 	kinds map[string]Kind // what is at each path that was made
+
+	overlay bool // there is one
 }
 
 func newBuilder(entries int) builder {
@@ -254,6 +260,12 @@ func (b *builder) add(e *Entry) error {
 			return &TargetError{e.Target, "is not there, so there is nothing to change"}
 		}
 		op.InBind = true
+	case Overlay:
+		if b.overlay {
+			return &TargetError{e.Target, "is a second overlay, and there can be one"}
+		}
+		b.overlay = true
+		fallthrough
 	default:
 		if old == Symlink {
 			// Mounting on it would be a mount elsewhere.

@@ -65,6 +65,11 @@ func (b *Building) Finish(p *sys.Program, more []Entry) (root sys.Reg, err error
 	return b.lowering.root, nil
 }
 
+// Layer is the register with the directory that takes what is changed in the
+// tree's Overlay, open for reading; 0 if there is none. It is known once the entry
+// was appended.
+func (b *Building) Layer() sys.Reg { return b.lowering.layer }
+
 func (b *Building) append(entries []Entry) error {
 	done := len(b.builder.ops)
 	for i := range entries {
@@ -83,6 +88,7 @@ type lowering struct {
 	store, root    sys.Reg // the scratch tmpfs, and the directory of it that is the new root
 	src, tree, dst sys.Reg
 	umask          sys.Reg // the caller's
+	layer          sys.Reg // what is changed in the overlay
 
 	label             string // SELinux context
 	stored            int    // how many things were made in the store
@@ -128,6 +134,9 @@ func fsmountFlags(a Attr) uint64 {
 	return f
 }
 
+// flagOption is the value of an option that has none.
+const flagOption = ""
+
 // filesystem creates a superblock and leaves a detached mount of it in out.
 //
 //	int fsopen(const char *fstype, unsigned int flags);
@@ -140,6 +149,11 @@ func (b *lowering) filesystem(out sys.Reg, fstype, about string, a Attr, options
 		options = append(options, "context", b.label)
 	}
 	for i := 0; i < len(options); i += 2 {
+		if options[i+1] == flagOption {
+			p.Call(0, sys.Step{Name: "fsconfig", Path: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
+				sys.Imm(unix.FSCONFIG_SET_FLAG), p.Str(options[i]), sys.Imm(0), sys.Imm(0))
+			continue
+		}
 		p.Call(0, sys.Step{Name: "fsconfig", Path: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
 			sys.Imm(unix.FSCONFIG_SET_STRING), p.Str(options[i]), p.Str(options[i+1]), sys.Imm(0))
 	}
@@ -165,7 +179,7 @@ func (b *lowering) prepare(t *Tree) {
 	// Only what is part of the namespace can be cloned (before Linux 6.15), so
 	// the store is attached to the old tree, and goes when that goes. /proc is
 	// a directory that every host has, and no source lies in.
-	b.over(b.store, "/proc")
+	b.over(b.store, storeDir)
 	b.make(rootName, 0o755)
 	p.Call(b.root, sys.Step{Name: "open_tree", Path: "/"}, unix.SYS_OPEN_TREE, b.store.Value(), p.Str(rootName), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	// pivot_root(2) wants its new root to be mounted. On top of the old one no
@@ -235,6 +249,8 @@ func (b *lowering) op(o *Op) {
 		b.clone(b.src.Value(), o, attr, true)
 		b.mountpoint(o)
 		b.attach(o)
+	case Overlay:
+		b.overlay(o)
 	case Tmpfs:
 		opts := []string{"size", strconv.FormatUint(o.Size, 10), "mode", "0" + strconv.FormatUint(uint64(mode(o)), 8)}
 		if o.Inodes != 0 {
@@ -276,6 +292,50 @@ func (b *lowering) op(o *Op) {
 		}
 	}
 }
+
+// storeDir is where the store is attached, in the old tree; see prepare.
+const storeDir = "/proc"
+
+// overlay mounts the source below a layer in the store that takes all changes;
+// see overlayfs.rst. The mark of what is removed and replaced is a user
+// attribute (userxattr, Linux 5.11), of which tmpfs has had any since Linux 6.6:
+// without them the mount would come about, and fail at the first such change.
+//
+//	int fsetxattr(int fd, const char *name, const void *value, size_t size, int flags);
+func (b *lowering) overlay(o *Op) {
+	p := b.p
+	name := b.fresh()
+	const lower, upper, work = "/lower", "/upper", "/work"
+	b.make(name, 0o700)
+	b.make(name+lower, 0o700)
+	b.make(name+upper, mode(o)) // its mode is that of the overlay's root
+	b.make(name+work, 0o700)
+	b.layer = p.NewReg()
+	p.Call(b.layer, sys.Step{Name: "openat", Path: overlayStep}, unix.SYS_OPENAT, b.store.Value(), p.Str(name+upper),
+		sys.Imm(unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+	attr, value := p.Str("user.sbxrun"), p.Data("y")
+	p.Call(0, sys.Step{Name: "fsetxattr", Path: overlayStep}, unix.SYS_FSETXATTR, b.layer.Value(), attr, value, sys.Imm(1), sys.Imm(0))
+	p.Call(0, sys.Step{Name: "fremovexattr", Path: overlayStep}, unix.SYS_FREMOVEXATTR, b.layer.Value(), attr)
+
+	p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
+		sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
+		sys.Imm(unix.SizeofOpenHow))
+	// Not recursive: an overlay shows nothing of what is mounted below its
+	// layers, and EINVAL says that there is something, which the caller mounted.
+	p.Call(b.tree, sys.Step{Name: "open_tree", Path: overlayStep}, unix.SYS_OPEN_TREE, b.src.Value(), b.empty(),
+		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
+	b.setattr(o.Target, unix.AT_EMPTY_PATH, ReadOnly|NoDev)
+	p.Call(0, sys.Step{Name: "move_mount", Path: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
+		b.store.Value(), p.Str(name+lower), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	dir := storeDir + "/" + name
+	b.filesystem(b.tree, "overlay", o.Target, o.Attr|NoDev, "userxattr", flagOption,
+		"lowerdir", dir+lower, "upperdir", dir+upper, "workdir", dir+work)
+	b.mountpoint(o)
+	b.attach(o)
+}
+
+// overlayStep is what steps are about that only an overlay takes.
+const overlayStep = "overlay"
 
 func mode(o *Op) uint32 {
 	if o.Mode != 0 {

@@ -13,7 +13,8 @@ func (Driver) Describe() driver.Description {
 		Claims: driver.Claims{
 			"process": yes, "terminal": yes, "user": yes, "hostname": yes,
 			"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
-			"synthetic": yes, "scratch": yes,
+			"files.overlay": {Support: driver.Yes, Note: "from Linux 6.6 on; what is changed is within the private storage"},
+			"synthetic":     yes, "scratch": yes,
 			"mounts.private": yes, "mounts.sized": yes, "mounts.noexec": yes, "mounts.bind": yes, "mounts.system": yes,
 			"mounts.other": {Note: "only proc, devpts, tmpfs, mqueue and binds"},
 			"masked":       yes, "devices": yes,

@@ -57,6 +57,14 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 		}
 	case policy.LayerMount:
 		switch {
+		case e.Path == "overlay" && e.Step == "fsetxattr" && e.Errno == syscall.EOPNOTSUPP:
+			return "", "a copy-on-write workspace needs user attributes on tmpfs: Linux 6.6 or later, with CONFIG_TMPFS_XATTR"
+		case e.Path == "overlay" && e.Step == "open_tree" && e.Errno == syscall.EINVAL:
+			return "", "another file system is mounted below the workspace, which copy-on-write cannot show: use --workspace bind, or a directory without mounts"
+		case e.Path == "overlay" && e.Step == "fsopen" && e.Errno == syscall.ENODEV:
+			return "", "this kernel has no overlayfs, or its module is not loaded: modprobe overlay (as root)"
+		case e.Path == "userxattr", e.Path == "overlay" && e.Errno == syscall.EPERM:
+			return "", "a copy-on-write workspace needs overlayfs in user namespaces: Linux 5.11 or later, and no security module that forbids it"
 		case e.Errno == syscall.ENOSYS:
 			return "the mount API is missing (before Linux 5.12) or filtered", "run on Linux 5.12 or later" + elsewhere
 		case (e.Errno == syscall.EPERM || e.Errno == syscall.EACCES) && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "move_mount") && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":

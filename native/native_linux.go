@@ -118,8 +118,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		child.Close(false) // release removes the cgroup
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
-	proc := &process{child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal, net: s.net, guard: s.guard}
-	s.group, s.net, s.guard = nil, nil, nil
+	s.layer.started()
+	proc := &process{layer: s.layer, child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal, net: s.net, guard: s.guard}
+	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
 	if p.OCI.Process.Terminal {
 		if proc.pty, err = child.Terminal(); err != nil {
 			_, werr := proc.end(nil, err)
@@ -142,6 +143,12 @@ func (d Driver) prepare(ctx context.Context, p *policy.Policy) (*starter, error)
 	if s.net, err = newNetwork(d, p); err != nil {
 		s.release()
 		return nil, err
+	}
+	if overlaid(&s.low.Tree) {
+		if s.layer, err = newLayer(); err != nil {
+			s.release()
+			return nil, err
+		}
 	}
 	s.onDemand()
 	return s, nil
@@ -203,6 +210,7 @@ type starter struct {
 	connect   func(to netip.AddrPort, stream func() bool) // for the guard; see network.connect
 	protected *guard.Config                               // nil without protected paths
 	net       *network                                    // nil if the supervisor has no part in it
+	layer     *layer                                      // nil without an overlay
 
 	// What config leaves in the stage's registers for commands; 0 is none.
 	root, ruleset, proc sys.Reg
@@ -213,6 +221,7 @@ type starter struct {
 // sandbox is left by then.
 func (s *starter) release() {
 	s.net.close()
+	s.layer.close()
 	if s.guard != nil {
 		s.guard.Close()
 	}
@@ -600,6 +609,7 @@ type process struct {
 	pty      *os.File
 	net      *network
 	guard    *guard.Guard
+	layer    *layer
 
 	killed atomic.Bool // by Kill
 }
@@ -658,6 +668,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		p.pty.Close()
 	}
 	p.net.close()
+	p.layer.close()
 	status := statusOf(p.layers, p.degraded, stats)
 	p.net.report(status)
 	if p.guard != nil {

@@ -34,6 +34,9 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 	if err != nil {
 		return nil, err
 	}
+	if overlaid(&s.low.Tree) {
+		return nil, &driver.UnsupportedError{Driver: Name, Rules: []string{"files.overlay before the workspace is known"}, Fix: "prepare without a workspace"}
+	}
 	layers, degraded := s.layers, s.degraded
 	if err := s.prepareCgroup(); err != nil {
 		return nil, err
@@ -122,7 +125,7 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 		return nil, err
 	}
 	rest, ok := q.fits(s, files)
-	if !ok {
+	if !ok || overlaid(&s.low.Tree) { // process 1 has nothing to send the layer on
 		return nil, driver.ErrMismatch
 	}
 	s.layers = (s.layers | q.got) &^ q.lost

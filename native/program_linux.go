@@ -30,6 +30,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	if s.root, err = tree.Finish(init, nil); err != nil {
 		return nil, err
 	}
+	s.sendLayer(init, tree)
 	s.rules(init)
 	root, ruleset, proc, cgroupNS := s.root, s.ruleset, s.proc, s.cgroupNS
 	var slave sys.Reg
@@ -116,6 +117,9 @@ func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
 	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Init: init, Finish: &sys.Program{}}
 	// Taking the mounts down takes a while, and the supervisor need not wait.
 	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
+	if s.layer != nil {
+		cfg.Keep = append(cfg.Keep, s.layer.inner)
+	}
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
 			cfg.Keep = append(cfg.Keep, slot.ParentFD)

@@ -73,6 +73,7 @@ func (s *starter) complete(p *sys.Program, tree *mounts.Building, rest []mounts.
 	if s.root, err = tree.Finish(p, rest); err != nil {
 		return err
 	}
+	s.sendLayer(p, tree)
 	// One scope for all commands, by way of their parent.
 	s.low.Ruleset.Unscoped = true
 	if s.protected != nil {
@@ -122,8 +123,9 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 		b.group = s.group
 		b.subs = make([]*cgroups.Group, maxCommands)
 	}
-	b.net = s.net
-	s.group, s.net = nil, nil
+	s.layer.started()
+	b.net, b.layer = s.net, s.layer
+	s.group, s.net, s.layer = nil, nil, nil
 	go b.watch()
 	if err := b.net.open(child); err != nil {
 		b.Close()
@@ -163,6 +165,7 @@ type sandbox struct {
 	child  *reexec.Child
 	cgroup sys.Reg // version 2, 0 for none
 	net    *network
+	layer  *layer
 
 	mu    sync.Mutex
 	group *cgroups.Group   // nil for none, and after the end
@@ -195,6 +198,7 @@ func (b *sandbox) watch() {
 	b.mu.Unlock()
 	b.child.Close(removed)
 	b.net.close()
+	b.layer.close()
 	b.err = err
 	close(b.done)
 }

@@ -39,7 +39,8 @@ type Policy struct {
 
 	// Protect are patterns for paths that cannot be changed, removed or made
 	// below what Files and mounts show writable of the host: ".git/hooks",
-	// ".vscode". A name, or several with slashes between them, match at any
+	// ".vscode". What is copy-on-write is the sandbox's own: there they are for
+	// who takes the changes over. A name, or several with slashes between them, match at any
 	// depth, whatever their letter case, and * matches within a name. What
 	// matches is protected with all below it; with a slash at the end, the
 	// entry itself and not what it holds. ".git" in front of other names also
@@ -109,6 +110,11 @@ type FileRule struct {
 	Path string `json:"path"`
 
 	Access Access `json:"access"`
+
+	// Overlay makes the path copy-on-write: what is changed below it goes to
+	// the private storage that Scratch bounds, and the host's stays as it is.
+	// It needs Write, and at most one rule has it.
+	Overlay bool `json:"overlay,omitempty"`
 
 	// Optional rules are passed over when Path does not exist. A rule that is
 	// not optional and does not exist is an error.

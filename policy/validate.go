@@ -40,9 +40,19 @@ func (p *Policy) Validate() error {
 	if err := cleanPath("cwd", proc.Cwd); err != nil {
 		return err
 	}
+	overlay := ""
 	for _, r := range p.Files {
 		if err := cleanPath("files", r.Path); err != nil {
 			return err
+		}
+		if r.Overlay {
+			if r.Access&Write == 0 || r.Access&Read == 0 {
+				return &InvalidError{Field: "files." + r.Path + ".overlay", Value: r.Access.String(), Want: "access to read and write"}
+			}
+			if overlay != "" && overlay != r.Path {
+				return &InvalidError{Field: "files." + r.Path + ".overlay", Value: "true", Want: "no more than one, and " + overlay + " is"}
+			}
+			overlay = r.Path
 		}
 		if r.Access > All {
 			return &InvalidError{Field: "files." + r.Path, Value: fmt.Sprint(uint8(r.Access)), Want: "a set of read, write and execute"}
@@ -139,6 +149,7 @@ func Sort(rules []FileRule) []FileRule {
 			continue
 		}
 		last.Access |= r.Access
+		last.Overlay = last.Overlay || r.Overlay
 		last.Origin = r.Origin
 	}
 	return merged

@@ -124,7 +124,7 @@ var keys = [numKeys]keyInfo{
 	keyFallback:    {name: "fallback", kind: kindList, order: orderFewer, env: "FALLBACK", doc: "Drivers to try, in order, when the first cannot run here."},
 	keyImage:       {name: "image", doc: "Container image, for drivers that use one."},
 	keyVerify:      {name: "verify", kind: kindBool, order: orderTrue, env: "VERIFY", doc: "Prove with canaries, once per host, that what is denied is denied."},
-	keyWorkspace:   {name: "workspace", kind: kindEnum, order: orderEnum, env: "WORKSPACE", enum: []string{"bind", "ro", "none"}, doc: "How the working directory is shown: writable, read-only or not at all."},
+	keyWorkspace:   {name: "workspace", kind: kindEnum, order: orderEnum, env: "WORKSPACE", enum: []string{"bind", "overlay", "ro", "none"}, doc: "How the working directory is shown: writable; copy-on-write, so that what is changed is kept apart until sbxrun apply; read-only; or not at all."},
 	keyHome:        {name: "home", kind: kindEnum, order: orderEnum, enum: []string{"host", "private"}, doc: "private is an empty home that is thrown away; host is the caller's, as far as files shows it."},
 	keyUser:        {name: "user", doc: "User and group id inside, UID[:GID]; 1000:1000 if not said."},
 	keyHostname:    {name: "hostname", order: orderFree, doc: "Host name inside."},

@@ -23,7 +23,7 @@ type Request struct {
 	Binds     []Bind   // --bind SRC:DST[:ro]
 	Tmpfs     []Tmpfs  // --tmpfs PATH[:size]
 	Devices   []string // --device PATH
-	Workspace string   // --workspace bind|ro|none; "" leaves the profile's
+	Workspace string   // --workspace bind|overlay|ro|none; "" leaves the profile's
 
 	Env        []string // --env KEY or KEY=VALUE
 	ClearEnv   bool     // --clear-env

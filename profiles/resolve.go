@@ -58,7 +58,7 @@ func (r *Resolved) Again(req *Request, facts *Facts) (*Resolved, error) {
 
 // A Workspace is the directory that a run works in.
 type Workspace struct {
-	Mode string // "bind", "ro" or "none"
+	Mode string // "bind", "overlay", "ro" or "none"
 	Path string // without symbolic links
 }
 
@@ -306,7 +306,7 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 			flag string
 		}{
 			{len(r.req.ReadOnly) > 0, "--ro"}, {len(r.req.Hide) > 0, "--hide"}, {len(r.req.Binds) > 0, "--bind"}, {len(r.req.Tmpfs) > 0, "--tmpfs"},
-			{r.req.Workspace == "ro" || r.req.Workspace == "none", "--workspace"}, {r.req.User != nil, "--user"}, {r.req.Hostname != "", "--hostname"},
+			{r.req.Workspace != "" && r.req.Workspace != "bind", "--workspace"}, {r.req.User != nil, "--user"}, {r.req.Hostname != "", "--hostname"},
 			{p.Egress.Mode != policy.EgressHost, "--net"},
 		} {
 			if unmet.set {
@@ -901,7 +901,7 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		if mode == "ro" {
 			access = policy.ReadExec
 		}
-		st = append(st, statement{path: r.workspace, access: access, named: true, origin: "workspace"})
+		st = append(st, statement{path: r.workspace, access: access, named: true, overlay: mode == "overlay", origin: "workspace"})
 	}
 	for _, f := range [...]struct {
 		flag  string
@@ -944,6 +944,33 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		mounts[i] = m.Destination
 	}
 	p.Files = combine(st, mounts)
+	if mode == "overlay" {
+		return r.checkOverlay(p)
+	}
+	return nil
+}
+
+// checkOverlay refuses rules under which the workspace would not be copy-on-write
+// as a whole.
+func (r *resolver) checkOverlay(p *policy.Policy) error {
+	i := slices.IndexFunc(p.Files, func(f policy.FileRule) bool { return f.Overlay })
+	if i < 0 {
+		what := "another rule"
+		if i := slices.IndexFunc(p.Files, func(f policy.FileRule) bool { return f.Path == r.workspace }); i >= 0 && p.Files[i].Origin != "" {
+			what = p.Files[i].Origin
+		}
+		return &Error{Where: r.where(keyWorkspace), What: "the workspace cannot be copy-on-write: " + what + " says otherwise of " + r.workspace, Fix: "leave one of the two out"}
+	}
+	for _, f := range p.Files {
+		if f.Path != r.workspace && within(f.Path, r.workspace) && f.Access&policy.Write != 0 {
+			return &Error{Where: f.Origin, What: f.Path + " lies in the workspace, which is copy-on-write, and would be written to at once", Fix: "leave it out, or use --workspace bind"}
+		}
+	}
+	for _, m := range p.OCI.Mounts {
+		if m.Destination == r.workspace {
+			return &Error{Where: r.where(keyWorkspace), What: m.Destination + " is private storage or a bind, and cannot be a copy-on-write workspace", Fix: "leave one of the two out"}
+		}
+	}
 	return nil
 }
 

@@ -24,6 +24,7 @@ type statement struct {
 	named    bool          // the grant names this path itself, not a pattern
 	link     bool          // the path is a symbolic link, granted so that it can be followed
 	way      *place        // how the path was found, if by a link that an earlier command can have made
+	overlay  bool          // the path is copy-on-write
 	flag     bool          // a flag grants it: what weaker sources grant for this very path does not count
 
 	hide   bool          // hidden, whatever else is said
@@ -52,6 +53,7 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 		path    string
 		visible bool // something of the host is shown here
 		access  policy.Access
+		overlay bool // copy-on-write
 		deny    policy.Access
 		hidden  bool
 		secret  bool
@@ -64,13 +66,13 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 		}
 		above := stack[len(stack)-1]
 		if above.visible && covered(above.path, n.path, mounts) {
-			above.visible, above.access = false, 0
+			above.visible, above.access, above.overlay = false, 0, false
 		}
 		at := above
 		at.path = n.path
 		at.deny |= n.deny
 		emit := func(a policy.Access, optional bool) {
-			rules = append(rules, policy.FileRule{Path: n.path, Access: a, Optional: optional, Origin: n.origin})
+			rules = append(rules, policy.FileRule{Path: n.path, Access: a, Overlay: at.overlay && n.overlay, Optional: optional, Origin: n.origin})
 		}
 		switch {
 		case above.hidden:
@@ -79,16 +81,18 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 			if at.visible {
 				emit(policy.Hide, true)
 			}
-			at.visible, at.access = false, 0
+			at.visible, at.access, at.overlay = false, 0, false
 		case n.access != 0 && (!above.secret || n.named) && !(n.link && above.visible):
 			at.secret = false
 			at.access = n.access &^ at.deny
 			at.visible = true
-			if !above.visible || above.access != at.access {
+			at.overlay = n.overlay && at.access&policy.Write != 0 || above.overlay && above.access == at.access
+			if !above.visible || above.access != at.access || n.overlay {
 				emit(at.access, n.optional)
 			}
 		case at.visible && at.access&at.deny != 0:
 			at.access &^= at.deny
+			at.overlay = false
 			emit(at.access, true)
 		}
 		stack = append(stack, at)
@@ -133,11 +137,12 @@ func mergeStatements(statements []statement) []statement {
 		switch {
 		case s.access == 0:
 		case m.access == 0 || s.flag && !m.flag:
-			m.access, m.optional, m.link, m.flag, m.origin = s.access, s.optional, s.link, s.flag, s.origin
+			m.access, m.optional, m.link, m.overlay, m.flag, m.origin = s.access, s.optional, s.link, s.overlay, s.flag, s.origin
 		case s.flag == m.flag:
 			m.access |= s.access
 			m.optional = m.optional && s.optional
 			m.link = m.link && s.link
+			m.overlay = m.overlay || s.overlay
 			m.origin = s.origin
 		}
 		m.named = m.named || s.named

@@ -24,7 +24,7 @@ func (HostFS) Lookup(p string) (Node, error) {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		return Node{Kind: NodeDir}, nil
+		return Node{Kind: NodeDir, Mode: st.Mode & 0o777}, nil
 	case unix.S_IFLNK:
 		link, err := os.Readlink(p)
 		if err != nil {

@@ -153,7 +153,14 @@ func (l *lowering) file(r policy.FileRule) error {
 		return l.wholeRoot(r)
 	}
 	isDir := node.Kind == NodeDir
-	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Attr: attrs(r.Access), IsDir: isDir})
+	e := mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Attr: attrs(r.Access), IsDir: isDir}
+	if r.Overlay {
+		if !isDir {
+			return &driver.SetupError{Driver: l.driver, Err: &pathError{r.Path, "is no directory, and cannot be copy-on-write", r.Origin}}
+		}
+		e.Kind, e.Mode = mounts.Overlay, node.Mode
+	}
+	l.entries = append(l.entries, e)
 	l.grant(r.Path, rights(r.Access), !isDir)
 	return nil
 }
@@ -396,7 +403,7 @@ func (l *lowering) synthetic(f *policy.SyntheticFile) error {
 func (l *lowering) shown(dir string) bool {
 	for i := range l.entries {
 		e := &l.entries[i]
-		if e.Kind == mounts.Bind && e.Source == e.Target && within(dir, e.Target) {
+		if (e.Kind == mounts.Bind || e.Kind == mounts.Overlay) && e.Source == e.Target && within(dir, e.Target) {
 			return true
 		}
 	}

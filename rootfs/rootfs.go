@@ -21,6 +21,7 @@ type Host interface {
 // Node is what is at a path.
 type Node struct {
 	Kind NodeKind
+	Mode uint32 // permission bits of a directory
 	Link string // content of a symbolic link
 	Real string // for a symbolic link: the path it leads to, "" if nowhere
 }

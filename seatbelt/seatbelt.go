@@ -69,6 +69,7 @@ func (d Driver) Describe() driver.Description {
 		"user":       part("the caller's ids"),
 		"hostname":   part("the host's own name"),
 		"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
+		"files.overlay":  no("macOS has no overlay file system"),
 		"synthetic":      part("left out"),
 		"scratch":        part("watched, not bounded"),
 		"mounts.private": part("a directory of the run's own, to which variables point; its place is not there"),

@@ -84,12 +84,15 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	case <-h.box.Done():
 	}
 	l.Close()
-	h.box.Close()
+	cerr := h.box.Close()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.info.State = Stopped
 	if !h.stopping {
 		h.info.State, h.info.Error = Failed, "the sandbox ended by itself: its init died"
+	}
+	if cerr != nil {
+		h.info.State, h.info.Error = Failed, cerr.Error()
 	}
 	h.info.Pid = 0
 	return st.Record(&h.info)

@@ -103,7 +103,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 		return err
 	})
 	arg("device", "", "PATH", "give access to a device node", paths(&r.Devices))
-	arg("workspace", "", "bind|ro|none", "how the workspace is shown: writable, read-only, not at all", oneOf(&r.Workspace, "bind", "ro", "none"))
+	arg("workspace", "", "bind|overlay|ro|none", "how the workspace is shown: writable; copy-on-write, see sbxrun diff; read-only; not at all", oneOf(&r.Workspace, "bind", "overlay", "ro", "none"))
 
 	arg("env", "e", "KEY[=VALUE]", "set a variable, or pass the caller's", func(s string) error {
 		if err := checkEnv(s); err != nil {

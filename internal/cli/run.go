@@ -196,7 +196,24 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if p.Egress.Mode == policy.EgressProxy {
 		follow = func(proc driver.Process) func() { return o.follow(r, facts, proc) }
 	}
-	return o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
+	kept, err := o.keepChanges(facts, p)
+	if err != nil {
+		return nil, err
+	}
+	if kept == nil {
+		return o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
+	}
+	defer kept.close()
+	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, both(kept.started, follow))
+	if err == nil {
+		res.Changes, err = kept.result()
+		if err != nil {
+			// What the command did is lost: whatever it said of itself, this
+			// run has failed.
+			res.ExitCode, res.Error, res.Hint = driver.ExitSetup, err.Error(), driver.HintOf(err)
+		}
+	}
+	return res, err
 }
 
 // execute runs a policy's command with the caller's own streams and terminal.
@@ -286,6 +303,7 @@ func (o *options) explain(res *driver.Result) {
 	if say.verbose {
 		explainPaths(res)
 	}
+	explainChanges(res.Changes)
 	if res.Degraded != 0 && res.Sandboxed {
 		say.note("ran without "+res.Degraded.String()+", as allowed", "")
 	}

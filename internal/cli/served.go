@@ -120,7 +120,7 @@ func (v *served) open(ctx context.Context) (*Environment, error) {
 	if !ok {
 		return v.onHost(r, "the driver is "+d.Name()), nil
 	}
-	sb, err := k.Open(ctx, r.Policy)
+	sb, err := keepsChanges{k, v.facts, changesID, false}.Open(ctx, r.Policy)
 	if err != nil {
 		return nil, err
 	}

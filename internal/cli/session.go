@@ -171,6 +171,9 @@ func (o *options) createSession(id string, owner *process) (*session.Info, error
 	defer st.Close()
 	info := &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
 		Created: time.Now(), Limits: r.Policy.Limits}
+	if err := freeForChanges(f, r.Policy, id); err != nil {
+		return nil, err
+	}
 	if err := st.Create(info, r.Policy); err != nil {
 		return nil, err
 	}
@@ -214,7 +217,7 @@ func startHolder(spec *session.Spec) error {
 	cmd.Dir = "/"
 	// What the holder itself needs: how to find its directories and what the
 	// drivers run. Commands have the policy's environment.
-	for _, k := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
+	for _, k := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
 		"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"} {
 		if v, ok := os.LookupEnv(k); ok {
 			cmd.Env = append(cmd.Env, k+"="+v)
@@ -305,6 +308,7 @@ func hold() int {
 		go func() { <-gone; stop() }()
 	}
 	served := false
+	keeper = keepsChanges{keeper, f, func() string { return spec.ID }, true}
 	err = session.Hold(ctx, st, keeper, &spec, func() {
 		served = true
 		json.NewEncoder(out).Encode(holderReport{})
@@ -712,7 +716,7 @@ type pruner interface {
 
 func newPrune() *cobra.Command {
 	o := &options{}
-	age, containers := 24*time.Hour, false
+	age, containers, changes := 24*time.Hour, false, false
 	c := plain(&cobra.Command{
 		Use:   "prune [flags]",
 		Short: "Remove what is left of sessions that ended, and of runs that were killed",
@@ -728,6 +732,7 @@ func newPrune() *cobra.Command {
 				fmt.Println("session " + id)
 			}
 			errs := []error{err}
+			errs = append(errs, pruneChanges(age, changes))
 			groups, err := cgroups.Prune(age)
 			if !errors.Is(err, errors.ErrUnsupported) {
 				errs = append(errs, err)
@@ -762,6 +767,7 @@ func newPrune() *cobra.Command {
 		age = d
 		return err
 	}}, "older-than", "only what ended longer ago (default 24h)")
+	c.Flags().BoolVar(&changes, "changes", false, "change sets that nobody has applied or discarded, too")
 	c.Flags().BoolVar(&containers, "containers", false, "ask Docker and podman for containers of runs that were killed, too")
 	return c
 }

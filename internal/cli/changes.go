@@ -1,0 +1,710 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/workspace"
+)
+
+// openChanges opens the directory that this user's change sets are in; see
+// XDG_STATE_HOME in the XDG Base Directory Specification.
+func openChanges(f *facts) (*workspace.Store, error) {
+	dir, err := changesDir(f)
+	if err != nil {
+		return nil, err
+	}
+	return workspace.OpenStore(dir)
+}
+
+func changesDir(f *facts) (string, error) {
+	dir := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(dir) {
+		if f.Home == "" {
+			return "", &usageError{"there is no home directory to keep changes in", "set HOME or XDG_STATE_HOME"}
+		}
+		dir = f.Home + "/.local/state"
+	}
+	return filepath.Join(dir, "sbxrun", "changes"), nil
+}
+
+// overlayOf is the path of a policy that is copy-on-write, "" for none.
+func overlayOf(p *policy.Policy) string {
+	if i := slices.IndexFunc(p.Files, func(r policy.FileRule) bool { return r.Overlay }); i >= 0 {
+		return p.Files[i].Path
+	}
+	return ""
+}
+
+var changesCount atomic.Uint32
+
+// changesID names a change set of a run.
+func changesID() string {
+	id := "w" + strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strconv.Itoa(os.Getpid())
+	if n := changesCount.Add(1); n > 1 {
+		id += "-" + strconv.Itoa(int(n))
+	}
+	return id
+}
+
+// freeForChanges reports an error if the changes of a session of that name could
+// not be kept.
+func freeForChanges(f *facts, p *policy.Policy, id string) error {
+	if overlayOf(p) == "" {
+		return nil
+	}
+	st, err := changesStore(f, p)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	if st.Exists(id) {
+		return &hinted{fmt.Errorf("%s: %w", id, workspace.ErrExists), "sbxrun diff " + id + " shows the changes; sbxrun apply or discard them, or choose another name"}
+	}
+	return nil
+}
+
+// changesStore is openChanges for what a policy allows.
+func changesStore(f *facts, p *policy.Policy) (*workspace.Store, error) {
+	dir, err := changesDir(f)
+	if err != nil {
+		return nil, err
+	}
+	// A command that can write there could say what is to be applied.
+	if access(p, dir)&policy.Write != 0 {
+		return nil, &usageError{"the changes would be kept in " + dir + ", where the command can write", "set XDG_STATE_HOME to another directory, or grant less"}
+	}
+	return workspace.OpenStore(dir)
+}
+
+// changes are those of one sandbox: from before its workspace is shown until they
+// are a change set.
+type changes struct {
+	store *workspace.Store
+	base  *workspace.Base
+	info  workspace.Info
+	limit uint64
+
+	layer *os.File
+	set   *workspace.Set
+	full  bool
+	err   error
+}
+
+// keepChanges gets ready to keep what is changed in a workspace; it is nil if that
+// is not copy-on-write.
+func (o *options) keepChanges(f *facts, p *policy.Policy) (*changes, error) {
+	return newChanges(f, p, workspace.Info{ID: changesID(), Command: o.req.Command})
+}
+
+func newChanges(f *facts, p *policy.Policy, info workspace.Info) (*changes, error) {
+	path := overlayOf(p)
+	if path == "" {
+		return nil, nil
+	}
+	st, err := changesStore(f, p)
+	if err != nil {
+		return nil, err
+	}
+	base, err := workspace.Take(path)
+	if err != nil {
+		st.Close()
+		return nil, err
+	}
+	info.Profile, info.Protect = p.Profile, p.Protect
+	return &changes{store: st, base: base, info: info, limit: p.Scratch.Bytes}, nil
+}
+
+func (c *changes) close() {
+	c.base.Close()
+	c.store.Close()
+}
+
+// started takes the layer of a sandbox that has begun, and returns what is to be
+// done when it has ended.
+func (c *changes) started(proc driver.Process) func() {
+	c.take(proc)
+	return c.collect
+}
+
+func (c *changes) take(from any) {
+	l, ok := from.(driver.Layered)
+	if !ok {
+		c.err = errors.New("the driver does not hand out what was changed")
+		return
+	}
+	// A sandbox that is gone by now says why by itself.
+	if c.layer, c.err = l.Layer(); errors.Is(c.err, driver.ErrSandboxGone) {
+		c.err = nil
+	}
+}
+
+// collect makes a change set of the layer.
+func (c *changes) collect() {
+	if c.layer == nil || c.err != nil {
+		return
+	}
+	defer c.layer.Close()
+	c.full = workspace.Full(c.layer)
+	c.set, c.err = workspace.Collect(c.store, c.info, c.base, c.layer, c.limit)
+}
+
+// result tells what became of the changes.
+func (c *changes) result() (*driver.Changes, error) {
+	r := &driver.Changes{Workspace: c.base.Path, Full: c.full}
+	if c.err != nil {
+		r.Error = c.err.Error()
+		return r, &hinted{c.err, "what the command changed is lost; see that there is room in the directory for changes ($XDG_STATE_HOME/sbxrun/changes)"}
+	}
+	if c.set != nil {
+		i := &c.set.Info
+		r.ID, r.Added, r.Modified, r.Deleted, r.Skipped = i.ID, i.Added, i.Modified, i.Deleted, i.Skipped
+	}
+	return r, nil
+}
+
+// explainChanges says where the changes of a run are.
+func explainChanges(c *driver.Changes) {
+	if c == nil {
+		return
+	}
+	if c.Full {
+		say.note("the private storage was full, which is also what the workspace's changes are in", "--disk sets its size")
+	}
+	if c.ID == "" {
+		say.detail("nothing was changed in " + c.Workspace)
+		return
+	}
+	text := summary(c.Added, c.Modified, c.Deleted) + " kept as change set " + c.ID
+	if c.Skipped > 0 {
+		text += "; " + strconv.Itoa(c.Skipped) + " left out"
+	}
+	say.note(text, "sbxrun diff "+c.ID+" shows them; sbxrun apply "+c.ID+" takes them over, sbxrun discard "+c.ID+" does not")
+}
+
+func summary(added, modified, deleted int) string {
+	var parts []string
+	for _, p := range [...]struct {
+		n    int
+		what string
+	}{{added, "added"}, {modified, "modified"}, {deleted, "deleted"}} {
+		if p.n > 0 {
+			parts = append(parts, strconv.Itoa(p.n)+" "+p.what)
+		}
+	}
+	if parts == nil {
+		return "no change that can be taken over,"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// keepsChanges is a driver whose sandboxes leave a change set each when they end.
+type keepsChanges struct {
+	driver.Keeper
+	facts   *facts
+	id      func() string
+	session bool
+}
+
+// Open builds a sandbox.
+func (k keepsChanges) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+	c, err := newChanges(k.facts, p, workspace.Info{ID: k.id(), Session: k.session})
+	if err != nil {
+		return nil, err
+	}
+	box, err := k.Keeper.Open(ctx, p)
+	if c == nil || err != nil {
+		if c != nil {
+			c.close()
+		}
+		return box, err
+	}
+	c.take(box)
+	s := &keptSandbox{Sandbox: box, changes: c, tell: !k.session, done: make(chan struct{})}
+	if c.err != nil || c.layer == nil {
+		box.Close()
+		c.close()
+		return nil, errors.Join(driver.ErrSandboxGone, c.err)
+	}
+	go func() {
+		<-box.Done()
+		s.keep()
+	}()
+	return s, nil
+}
+
+// keptSandbox is a sandbox whose changes are kept when it ends, before it says
+// that it has.
+type keptSandbox struct {
+	driver.Sandbox
+	changes *changes
+	tell    bool // what becomes of the changes, on stderr
+	once    sync.Once
+	done    chan struct{}
+}
+
+func (s *keptSandbox) keep() {
+	s.once.Do(func() {
+		s.changes.collect()
+		if s.tell {
+			r, err := s.changes.result()
+			if err != nil {
+				say.error(err)
+			}
+			explainChanges(r)
+		}
+		s.changes.close()
+		close(s.done)
+	})
+}
+
+// Done is closed when the changes are kept.
+func (s *keptSandbox) Done() <-chan struct{} { return s.done }
+
+// Close ends the sandbox. The error is about its changes.
+func (s *keptSandbox) Close() error {
+	err := s.Sandbox.Close()
+	<-s.done
+	if s.changes.err != nil {
+		return s.changes.err
+	}
+	return err
+}
+
+// Reload changes the network's rules.
+func (s *keptSandbox) Reload(e policy.Egress) error {
+	if r, ok := s.Sandbox.(driver.Reloader); ok {
+		return r.Reload(e)
+	}
+	return errors.ErrUnsupported
+}
+
+// chosen loads a change set: that of the name, or the last of the workspace that
+// the working directory is in.
+func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error) {
+	if len(args) == 1 {
+		set, err := st.Load(args[0])
+		if errors.Is(err, workspace.ErrNotFound) {
+			err = &hinted{err, "sbxrun diff --list shows all that there are"}
+		}
+		return set, err
+	}
+	list, err := st.List()
+	var id string
+	others := 0
+	for _, i := range list {
+		if f.Cwd == i.Workspace || strings.HasPrefix(f.Cwd, i.Workspace+"/") {
+			if id != "" {
+				others++
+			}
+			id = i.ID
+		}
+	}
+	if id == "" {
+		if err != nil {
+			return nil, err
+		}
+		return nil, &hinted{errors.New("no changes of " + f.Cwd + " are kept"), "sbxrun --workspace overlay keeps what a command changes; sbxrun diff --list shows the changes of other directories"}
+	}
+	if others > 0 {
+		say.note("change set "+id+", the last of "+strconv.Itoa(others+1)+" of this directory", "sbxrun diff --list shows all")
+	}
+	return st.Load(id)
+}
+
+// withSet runs a function on a change set and its workspace.
+func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace.Workspace) error) error {
+	f, err := gatherFacts()
+	if err != nil {
+		return err
+	}
+	st, err := openChanges(f)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	set, err := chosen(st, f, args)
+	if err != nil {
+		return err
+	}
+	w, err := set.Open()
+	if err != nil {
+		return &hinted{err, "sbxrun discard " + set.ID + " removes the change set"}
+	}
+	defer w.Close()
+	return do(st, set, w)
+}
+
+func newDiff() *cobra.Command {
+	o := &options{}
+	list, stat := false, false
+	c := plain(&cobra.Command{
+		Use:   "diff [flags] [ID]",
+		Short: "Show what was changed in a copy-on-write workspace",
+		Long: `Show the changes that a run or a session with --workspace overlay made, against
+the workspace as it is now, as a patch that git apply understands. Without an ID
+they are the last of the directory. What sbxrun apply would refuse, because it is
+protected or was changed in the workspace too, is marked with a line that begins
+with #.`,
+		Example: "  sbxrun --workspace overlay -- make\n  sbxrun diff --stat\n  sbxrun diff | less\n  sbxrun diff --list",
+		Args:    maxArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if list {
+				if len(args) > 0 {
+					return &usageError{"--list shows all change sets, and was given one", "leave out the ID or --list"}
+				}
+				return o.listChanges()
+			}
+			return withSet(args, func(_ *workspace.Store, set *workspace.Set, w *workspace.Workspace) error {
+				all, err := set.Check(w)
+				if err != nil {
+					return err
+				}
+				if o.json {
+					return printChanges(set, w, all)
+				}
+				for _, st := range all {
+					if err := printChange(os.Stdout, set, w, st, stat); err != nil {
+						return err
+					}
+				}
+				for _, s := range set.Skips {
+					say.note(s.Path+" is left out: "+s.Why, "")
+				}
+				return nil
+			})
+		},
+		ValidArgsFunction: completeChanges,
+	}, o)
+	c.Flags().BoolVar(&stat, "stat", false, "list the paths only: A added, M modified, D deleted, T of another type")
+	c.Flags().BoolVar(&list, "list", false, "list the change sets that are kept")
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+// letter is a kind of change as git diff --name-status has it.
+func letter(k workspace.Kind) string {
+	switch k {
+	case workspace.Added:
+		return "A"
+	case workspace.Deleted:
+		return "D"
+	case workspace.Replaced:
+		return "T"
+	}
+	return "M"
+}
+
+// remark is why a change would not be applied, "" if it would.
+func remark(st *workspace.Status) string {
+	var parts []string
+	if st.Protected != "" {
+		parts = append(parts, "protected: "+st.Protected)
+	}
+	switch st.State {
+	case workspace.Conflict:
+		parts = append(parts, "conflict: "+st.Why)
+	case workspace.Done:
+		parts = append(parts, "the workspace has it already")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// printChange prints one change. On a terminal what a sandbox wrote may not act on
+// that.
+func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *workspace.Status, stat bool) error {
+	name := st.Path
+	if st.New != nil && st.New.Type == workspace.Dir || st.New == nil && st.Old != nil && st.Old.Type == workspace.Dir {
+		name += "/"
+	}
+	why := remark(st)
+	if stat {
+		line := letter(st.Kind) + "  " + printable(name)
+		if why != "" {
+			line += "  (" + printable(why) + ")"
+		}
+		_, err := fmt.Fprintln(w, line)
+		return err
+	}
+	text := ""
+	if why != "" {
+		text = "# " + printable(name) + ": " + printable(why) + "\n"
+	}
+	if st.State != workspace.Done {
+		p, err := set.Patch(ws, st)
+		if err != nil {
+			return err
+		}
+		text += p
+	}
+	if isTerminal(os.Stdout) {
+		text = printableLines(text)
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// printableLines is printable for a text of several lines, with tabs.
+func printableLines(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		body, nl := strings.CutSuffix(line, "\n")
+		for i, part := range strings.Split(body, "\t") {
+			if i > 0 {
+				b.WriteByte('\t')
+			}
+			b.WriteString(printable(part))
+		}
+		if nl {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+// changeJSON is what "diff --json" says of a change.
+type changeJSON struct {
+	*workspace.Status
+	Patch string `json:"patch,omitempty"`
+}
+
+func printChanges(set *workspace.Set, w *workspace.Workspace, all []*workspace.Status) error {
+	out := struct {
+		workspace.Info
+		Changes []changeJSON      `json:"changes"`
+		Skips   []*workspace.Skip `json:"skipped_paths"`
+	}{Info: set.Info, Changes: []changeJSON{}, Skips: set.Skips}
+	if out.Skips == nil {
+		out.Skips = []*workspace.Skip{}
+	}
+	for _, st := range all {
+		p, err := set.Patch(w, st)
+		if err != nil {
+			return err
+		}
+		out.Changes = append(out.Changes, changeJSON{st, p})
+	}
+	return printJSON(out)
+}
+
+func (o *options) listChanges() error {
+	f, err := gatherFacts()
+	if err != nil {
+		return err
+	}
+	st, err := openChanges(f)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	list, err := st.List()
+	if err != nil {
+		say.warn(err.Error())
+	}
+	if o.json {
+		return printJSON(list)
+	}
+	rows := [][]string{{"ID", "CHANGES", "CREATED", "WORKSPACE", "COMMAND"}}
+	for _, i := range list {
+		what := strings.Join(i.Command, " ")
+		if i.Session {
+			what = "(session)"
+		}
+		if len(what) > 60 {
+			what = what[:57] + "..."
+		}
+		rows = append(rows, []string{i.ID, summary(i.Added, i.Modified, i.Deleted), i.Created.Format(time.DateTime), i.Workspace, dash(what)})
+	}
+	return printTable(os.Stdout, rows)
+}
+
+func newApply() *cobra.Command {
+	o := &options{}
+	var ao workspace.Options
+	keep := false
+	c := plain(&cobra.Command{
+		Use:   "apply [flags] [ID]",
+		Short: "Take over what was changed in a copy-on-write workspace",
+		Long: `Make the changes of a run or a session with --workspace overlay in the workspace,
+and remove the change set. Without an ID they are the last of the directory.
+
+Nothing is changed if one of the paths is protected, or was changed in the
+workspace since the run began: the paths are listed, and the exit code is 1. Each
+file is replaced in one step. Set-user-id bits, owners and special files are not
+taken over.`,
+		Example: "  sbxrun apply\n  sbxrun apply --allow-protected .vscode w1a2b3c4-567\n  sbxrun apply --on-conflict keep",
+		Args:    maxArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return withSet(args, func(st *workspace.Store, set *workspace.Set, w *workspace.Workspace) error {
+				r, err := set.Apply(w, ao)
+				if r == nil {
+					return err
+				}
+				return o.applied(st, set, r, err, keep)
+			})
+		},
+		ValidArgsFunction: completeChanges,
+	}, o)
+	c.Flags().Var(&value{"PATTERN", func(s string) error { ao.Allow = append(ao.Allow, s); return checkPath(s) }}, "allow-protected", "change protected paths of this pattern, or this path; all for every one")
+	c.Flags().Var(&value{"stop|keep|overwrite", func(s string) error {
+		var how string
+		err := oneOf(&how, "stop", "keep", "overwrite")(s)
+		if ao.OnConflict = workspace.OnConflict(how); how == "stop" {
+			ao.OnConflict = workspace.Stop
+		}
+		return err
+	}}, "on-conflict", "what was changed in the workspace too: change nothing at all, keep the workspace's, or take the sandbox's (default stop)")
+	c.Flags().BoolVar(&keep, "keep", false, "keep the change set")
+	c.Flags().BoolVar(&o.json, "json", false, "print what was done as JSON")
+	return c
+}
+
+// applied tells what came of applying a set, and removes it if nothing of it is
+// left to do.
+func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.Report, err error, keep bool) error {
+	if o.json {
+		if jerr := printJSON(r); jerr != nil {
+			return jerr
+		}
+	}
+	for _, s := range r.Protected {
+		say.error(&hinted{errors.New(s.Path + " is protected (" + s.Protected + ")"), ""})
+	}
+	for _, s := range r.Conflicts {
+		say.error(&hinted{errors.New(s.Path + ": " + s.Why), ""})
+	}
+	if r.Refused() {
+		var hints []string
+		if len(r.Protected) > 0 {
+			hints = append(hints, "--allow-protected "+r.Protected[0].Protected+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
+		}
+		if len(r.Conflicts) > 0 {
+			hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
+		}
+		say.error(&hinted{errors.New("nothing was changed"), strings.Join(hints, "; ")})
+		return exitError(1)
+	}
+	if err != nil {
+		return &hinted{err, strconv.Itoa(len(r.Remaining)) + " of " + strconv.Itoa(set.Len()) + " changes were not made; when the cause is gone, sbxrun apply " + set.ID + " makes the rest"}
+	}
+	text := count(uint64(len(r.Applied)), "change", "changes") + " made in " + set.Workspace
+	if r.Done > 0 {
+		text += ", " + strconv.Itoa(r.Done) + " were there already"
+	}
+	if len(r.Kept) > 0 {
+		say.note(text+"; of "+count(uint64(len(r.Kept)), "path", "paths")+" the workspace's was kept", "the rest stays in change set "+set.ID+": sbxrun diff "+set.ID+", sbxrun discard "+set.ID)
+		return nil
+	}
+	say.note(text, "")
+	if keep {
+		return nil
+	}
+	return st.Remove(set.ID)
+}
+
+func newDiscard() *cobra.Command {
+	o := &options{}
+	all := false
+	c := plain(&cobra.Command{
+		Use:     "discard [flags] [ID...]",
+		Short:   "Throw away what was changed in a copy-on-write workspace",
+		Long:    "Remove change sets. The workspace is not touched. Without an ID it is the last of the\ndirectory.",
+		Example: "  sbxrun discard\n  sbxrun discard w1a2b3c4-567\n  sbxrun discard --all",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			f, err := gatherFacts()
+			if err != nil {
+				return err
+			}
+			st, err := openChanges(f)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			if all {
+				if len(args) > 0 {
+					return &usageError{"--all is every change set, and some were named", "leave out the IDs or --all"}
+				}
+				list, lerr := st.List()
+				for _, i := range list {
+					args = append(args, i.ID)
+				}
+				err = lerr
+			} else if len(args) == 0 {
+				set, err := chosen(st, f, nil)
+				if err != nil {
+					return err
+				}
+				args = []string{set.ID}
+			}
+			for _, id := range args {
+				if rerr := st.Remove(id); rerr != nil {
+					return &hinted{rerr, "sbxrun diff --list shows all that there are"}
+				}
+				say.note("change set "+id+" is removed", "")
+			}
+			return err
+		},
+		ValidArgsFunction: completeChanges,
+	}, o)
+	c.Flags().BoolVar(&all, "all", false, "every change set there is, of all directories")
+	return c
+}
+
+func completeChanges(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	f, err := gatherFacts()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	st, err := openChanges(f)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	defer st.Close()
+	list, _ := st.List()
+	var ids []string
+	for _, i := range list {
+		ids = append(ids, i.ID+"\t"+i.Workspace)
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// pruneChanges removes change sets that were never completed, and with all those
+// that nobody has applied.
+func pruneChanges(age time.Duration, all bool) error {
+	f, err := gatherFacts()
+	if err != nil {
+		return err
+	}
+	dir, err := changesDir(f)
+	if err != nil {
+		return nil // so none was kept
+	}
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	st, err := workspace.OpenStore(dir)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	gone, err := st.Prune(age, all)
+	for _, id := range gone {
+		fmt.Println("changes " + id)
+	}
+	return err
+}

@@ -1,0 +1,352 @@
+package workspace
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// allowed reports whether a protected path may be changed.
+func (o *Options) allowed(st *Status) bool {
+	return slices.ContainsFunc(o.Allow, func(a string) bool {
+		a = strings.TrimSuffix(a, "/")
+		p := strings.TrimSuffix(st.Protected, "/")
+		return a == "all" || a == p || strings.HasPrefix(p, a+"/") || a == st.Path
+	})
+}
+
+// Apply makes the changes of a set in its workspace. It looks at everything first,
+// and changes nothing if something is protected or in conflict; see [Options]. Each
+// file takes its place in one step, with what it is to hold. An error in between
+// leaves what was done, and the rest can be applied by doing it again. What the set
+// was not asked for is then in the Report's Remaining.
+func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
+	list, err := s.Check(w)
+	if err != nil {
+		return nil, err
+	}
+	r := &Report{Applied: []*Status{}}
+	var todo []*Status
+	kept := map[string]bool{} // paths that stay, and directories above them
+	for _, st := range list {
+		switch {
+		case st.State == Done:
+			r.Done++
+			continue
+		case st.Protected != "" && !o.allowed(st):
+			r.Protected = append(r.Protected, st)
+			continue
+		case st.State == Conflict && o.OnConflict == KeepOurs:
+			r.Kept = append(r.Kept, st)
+			for p := st.Path; p != ""; p, _ = split(p) {
+				kept[p] = true
+			}
+			continue
+		case st.State == Conflict && o.OnConflict != Overwrite:
+			r.Conflicts = append(r.Conflicts, st)
+			continue
+		}
+		todo = append(todo, st)
+	}
+	if r.Refused() {
+		return r, nil
+	}
+	a := &applier{w: w, set: s, overwrite: o.OnConflict == Overwrite}
+	left := todo
+	fail := func(st *Status, err error) (*Report, error) {
+		r.Remaining = left
+		return r, fmt.Errorf("%s: %w", path.Join(w.Path, st.Path), err)
+	}
+	// What goes makes room for what takes its place: the deepest first.
+	for _, st := range slices.Backward(todo) {
+		if st.Now == nil || st.New != nil && st.Now.Type == st.New.Type {
+			continue
+		}
+		if kept[st.Path] {
+			if st.New == nil {
+				r.Kept = append(r.Kept, st)
+			}
+			continue
+		}
+		if st.New != nil && st.Now.Type != Dir && st.New.Type != Dir {
+			continue // what comes takes its place in one step
+		}
+		if err := a.remove(st); err != nil {
+			return fail(st, err)
+		}
+		if st.New == nil {
+			r.Applied = append(r.Applied, st)
+		}
+	}
+	for i, st := range todo {
+		left = todo[i:]
+		if st.New == nil {
+			if st.Now == nil {
+				r.Applied = append(r.Applied, st)
+			}
+			continue
+		}
+		if dir, _ := split(st.Path); keptAbove(r.Kept, dir) {
+			r.Kept = append(r.Kept, st)
+			continue
+		}
+		if err := a.put(st); err != nil {
+			return fail(st, err)
+		}
+		r.Applied = append(r.Applied, st)
+	}
+	slices.SortFunc(r.Applied, func(a, b *Status) int { return strings.Compare(a.Path, b.Path) })
+	// The set goes when this returns: what it became is to be on the disk by then.
+	if err := unix.Syncfs(w.root); err != nil {
+		return r, os.NewSyscallError("syncfs", err)
+	}
+	return r, nil
+}
+
+// keptAbove reports whether a directory was to come that does not.
+func keptAbove(kept []*Status, dir string) bool {
+	return slices.ContainsFunc(kept, func(st *Status) bool {
+		return st.New != nil && st.New.Type == Dir && (dir == st.Path || strings.HasPrefix(dir, st.Path+"/"))
+	})
+}
+
+type applier struct {
+	w         *Workspace
+	set       *Set
+	overwrite bool
+}
+
+// parent opens the directory that a change is in.
+func (a *applier) parent(st *Status) (fd int, name string, err error) {
+	dir, name := split(st.Path)
+	fd, err = openDir(a.w.root, dir)
+	return fd, name, err
+}
+
+// unchanged is an error if the host has not what it had when the change was
+// checked.
+func (a *applier) unchanged(dir int, name string, st *Status) error {
+	now, _, err := lookup(dir, name)
+	if err != nil {
+		return err
+	}
+	if now == nil && st.Now == nil || now.known(st.Now) || now != nil && st.Now != nil && now.Type == Dir && st.Now.Type == Dir && now.Ino == st.Now.Ino {
+		return nil
+	}
+	return fmt.Errorf("the workspace is being changed by somebody else")
+}
+
+// remove removes what the host has at a path.
+func (a *applier) remove(st *Status) error {
+	dir, name, err := a.parent(st)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := a.unchanged(dir, name, st); err != nil {
+		return err
+	}
+	if st.Now.Type != Dir {
+		return unix.Unlinkat(dir, name, 0)
+	}
+	err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+	if err == unix.ENOTEMPTY && a.overwrite {
+		return a.removeAll(st.Path)
+	}
+	return err
+}
+
+// removeAll removes a directory with what nobody knew of.
+func (a *applier) removeAll(rel string) error {
+	fd, err := openDir(a.w.root, rel)
+	if err != nil {
+		return err
+	}
+	list, err := names(fd)
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	for _, name := range list {
+		n, _, lerr := lookup(fd, name)
+		switch {
+		case lerr != nil:
+			err = lerr
+		case n == nil:
+		case n.Type == Dir:
+			err = a.removeAll(join(rel, name))
+		default:
+			err = unix.Unlinkat(fd, name, 0)
+		}
+		if err != nil {
+			unix.Close(fd)
+			return err
+		}
+	}
+	unix.Close(fd)
+	dir, name := split(rel)
+	if fd, err = openDir(a.w.root, dir); err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
+}
+
+// put makes what a change has in the place of what was there.
+func (a *applier) put(st *Status) error {
+	dir, name, err := a.parent(st)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if st.New.Type == Dir {
+		return a.directory(dir, name, st)
+	}
+	if st.Now != nil && st.Now.Type != Dir {
+		if err := a.unchanged(dir, name, st); err != nil {
+			return err
+		}
+	}
+	temp, err := tempName()
+	if err != nil {
+		return err
+	}
+	if st.New.Type == Symlink {
+		err = unix.Symlinkat(st.New.Target, dir, temp)
+	} else {
+		err = a.file(dir, name, temp, st)
+	}
+	if err != nil {
+		return err
+	}
+	flags := uint(0)
+	if st.Now == nil || st.Now.Type == Dir {
+		flags = unix.RENAME_NOREPLACE // whatever came meanwhile is not ours
+	}
+	err = unix.Renameat2(dir, temp, dir, name, flags)
+	if err == unix.EINVAL && flags != 0 { // a file system without it
+		err = unix.Renameat(dir, temp, dir, name)
+	}
+	if err != nil {
+		unix.Unlinkat(dir, temp, 0)
+	}
+	return err
+}
+
+// directory makes a directory, or gives one its mode.
+func (a *applier) directory(dir int, name string, st *Status) error {
+	err := unix.Mkdirat(dir, name, 0o700)
+	if err != nil && err != unix.EEXIST {
+		return err
+	}
+	made := err == nil
+	fd, err := openBelow(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err == unix.EACCES && !made {
+		// Of a mode that keeps its owner out, too.
+		if fd, err = openBelow(dir, name, unix.O_PATH|unix.O_DIRECTORY); err == nil {
+			defer unix.Close(fd)
+			return unix.Chmod(procPath(fd), st.New.Mode)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if !made && st.Old == nil {
+		return nil // somebody's, who chose its mode
+	}
+	var now unix.Stat_t
+	if err := unix.Fstat(fd, &now); err != nil {
+		return err
+	}
+	return unix.Fchmod(fd, now.Mode&0o7000|st.New.Mode)
+}
+
+// file makes a file of another name with what a change's is to hold.
+func (a *applier) file(dir int, name, temp string, st *Status) (err error) {
+	from, err := a.set.open(st.New)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	to := os.NewFile(uintptr(fd), temp)
+	defer func() {
+		if cerr := to.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			unix.Unlinkat(dir, temp, 0)
+		}
+	}()
+	w := &sparse{f: to}
+	if _, err = io.Copy(w, from); err != nil {
+		return err
+	}
+	if err = to.Truncate(w.at); err != nil {
+		return err
+	}
+	if st.Now != nil && st.Now.Type == File {
+		a.inherit(dir, name, fd)
+	}
+	// After the owner, which takes bits of the mode away. Bits that give
+	// privilege are none of a change.
+	if err = unix.Fchmod(fd, st.New.Mode&0o777); err != nil {
+		return err
+	}
+	t := unix.NsecToTimespec(st.New.ModTime)
+	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), []unix.Timespec{{Nsec: unix.UTIME_NOW}, t}, 0)
+}
+
+// inherit gives a file what is not part of a change, owner and extended
+// attributes, from the one whose place it takes, as far as that can be given: who
+// is not its owner makes it his, as an editor would.
+func (a *applier) inherit(dir int, name string, to int) {
+	from, err := openBelow(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return
+	}
+	defer unix.Close(from)
+	var was, is unix.Stat_t
+	if unix.Fstat(from, &was) != nil || unix.Fstat(to, &is) != nil {
+		return
+	}
+	if was.Uid != is.Uid || was.Gid != is.Gid {
+		if unix.Fchown(to, int(was.Uid), int(was.Gid)) != nil {
+			unix.Fchown(to, -1, int(was.Gid))
+		}
+	}
+	buf := make([]byte, 64<<10)
+	n, err := unix.Flistxattr(from, buf)
+	if err != nil {
+		return
+	}
+	value := make([]byte, 64<<10)
+	for attr := range strings.SplitSeq(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00") {
+		// Not what gives privilege, and not what the system writes itself.
+		if !strings.HasPrefix(attr, "user.") && attr != "system.posix_acl_access" {
+			continue
+		}
+		if k, err := unix.Fgetxattr(from, attr, value); err == nil {
+			unix.Fsetxattr(to, attr, value[:k], 0)
+		}
+	}
+}
+
+func tempName() (string, error) {
+	b := make([]byte, 8)
+	if _, err := rand.Read(b); err != nil {
+		return "", err
+	}
+	return ".sbxrun-" + hex.EncodeToString(b), nil
+}

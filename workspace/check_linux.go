@@ -1,0 +1,240 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/guard"
+)
+
+// A Workspace is the host's side of a set, open.
+type Workspace struct{ *Base }
+
+// Open opens the workspace of a set. It is an error if that is another directory
+// by now.
+func (s *Set) Open() (*Workspace, error) {
+	b, err := openBase(s.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	if b.Dev != s.Dev || b.Ino != s.Ino {
+		b.Close()
+		return nil, fmt.Errorf("%s is not the directory that change set %s was made of: it was removed, and made again", s.Workspace, s.ID)
+	}
+	return &Workspace{b}, nil
+}
+
+// Check compares every change with the workspace as it is, and its path with the
+// patterns that protect some.
+func (s *Set) Check(w *Workspace) ([]*Status, error) {
+	rules, err := guard.NewRules(s.Protect)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{set: s, w: w, byPath: make(map[string]*Change, len(s.Changes)), listed: map[string]bool{}}
+	for _, c := range s.Changes {
+		v.byPath[c.Path] = c
+	}
+	out := make([]*Status, len(s.Changes))
+	for i, c := range s.Changes {
+		st := &Status{Change: c}
+		if st.Now, err = w.lookup(c.Path); err != nil {
+			return nil, err
+		}
+		if err := v.state(st); err != nil {
+			return nil, err
+		}
+		st.Protected = v.protected(rules, c)
+		out[i] = st
+	}
+	return out, nil
+}
+
+// lookup describes what the workspace has at a path; nil is nothing.
+func (w *Workspace) lookup(rel string) (*Node, error) {
+	dir, name := split(rel)
+	fd, err := openDir(w.root, dir)
+	if isGone(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path.Join(w.Path, dir), Err: err}
+	}
+	defer unix.Close(fd)
+	n, _, err := lookup(fd, name)
+	if err != nil {
+		return nil, &os.PathError{Op: "stat", Path: path.Join(w.Path, rel), Err: err}
+	}
+	return n, nil
+}
+
+// view is the workspace as it would be with all changes.
+type view struct {
+	set    *Set
+	w      *Workspace
+	byPath map[string]*Change
+	listed map[string]bool // directories whose entries were compared
+}
+
+// state says what the host has.
+func (v *view) state(st *Status) error {
+	c, now := st.Change, st.Now
+	conflict := func(why string) { st.State, st.Why = Conflict, why }
+	if now != nil && now.Type == File && c.New != nil && c.New.Type == File && now.Size == c.New.Size && now.Mode == c.New.Mode {
+		if err := v.fill(c.Path, now); err != nil {
+			return err
+		}
+	}
+	switch {
+	case now.same(c.New):
+		st.State = Done
+		return nil
+	case c.Stale != "":
+		conflict(c.Stale)
+		return nil
+	case now == nil && c.Old == nil:
+		dir, _ := split(c.Path)
+		if above := v.byPath[dir]; dir == "" || above != nil && above.New != nil {
+			break
+		}
+		if n, err := v.w.lookup(dir); err != nil {
+			return err
+		} else if n == nil || n.Type != Dir {
+			conflict("the workspace has no directory " + dir + " any more")
+			return nil
+		}
+	case c.Old == nil && now != nil:
+		if now.Type == Dir && c.New.Type == Dir {
+			st.State = Clean // but for its mode, which was another's to choose
+			return nil
+		}
+		conflict("the workspace has a " + string(now.Type) + " there by now")
+		return nil
+	case c.Old != nil && now == nil:
+		conflict("it was removed from the workspace")
+		return nil
+	}
+	switch {
+	case c.Old == nil || now.known(c.Old), c.Old.Type == Dir && now.Type == Dir && (c.Kind != Modified || now.Mode == c.Old.Mode):
+		st.State = Clean
+	default:
+		if now.Type == File && c.Old.Type == File && c.Old.Sum != "" && now.Sum == "" {
+			if err := v.fill(c.Path, now); err != nil {
+				return err
+			}
+		}
+		if !now.same(c.Old) {
+			conflict("it was changed in the workspace")
+			return nil
+		}
+		st.State = Clean
+	}
+	if c.Old != nil && c.Old.Type == Dir && c.Kind != Modified {
+		return v.emptied(st)
+	}
+	return nil
+}
+
+// fill completes what is known of a file of the host.
+func (v *view) fill(rel string, n *Node) error {
+	dir, name := split(rel)
+	fd, err := openDir(v.w.root, dir)
+	if err != nil {
+		return nil // it is gone, and the next look will tell
+	}
+	defer unix.Close(fd)
+	n.Sum, err = sumOf(fd, name)
+	if err != nil && !isGone(err) && !errors.Is(err, fs.ErrPermission) && err != unix.ESTALE {
+		return &os.PathError{Op: "read", Path: path.Join(v.w.Path, rel), Err: err}
+	}
+	return nil
+}
+
+// emptied is a conflict if a directory that goes holds what the sandbox did not
+// know of.
+func (v *view) emptied(st *Status) error {
+	fd, err := openDir(v.w.root, st.Path)
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path.Join(v.w.Path, st.Path), Err: err}
+	}
+	defer unix.Close(fd)
+	list, err := names(fd)
+	if err != nil {
+		return &os.PathError{Op: "readdir", Path: path.Join(v.w.Path, st.Path), Err: err}
+	}
+	for _, name := range list {
+		if c := v.byPath[st.Path+"/"+name]; c == nil || c.Kind != Deleted {
+			st.State, st.Why = Conflict, "the workspace has "+name+" in it by now"
+			return nil
+		}
+	}
+	return nil
+}
+
+// Fixed names of what makes a directory a repository, in lower case.
+var repositoryNames = []string{"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks"}
+
+// protected returns the pattern that protects a change's path, "" for none.
+func (v *view) protected(rules *guard.Rules, c *Change) string {
+	p := []byte("/" + c.Path)
+	verdict, pattern := rules.Match(p, 0, v)
+	switch {
+	case verdict == guard.Protected:
+		return pattern
+	case verdict == guard.Leads && c.New != nil && c.New.Type == Symlink:
+		return pattern // where it leads could be what is protected by its name
+	}
+	if c.New == nil {
+		return ""
+	}
+	dir, name := split(c.Path)
+	return rules.Completes([]byte("/"+dir), []byte(name), v)
+}
+
+var _ guard.Dirs = (*view)(nil)
+
+// Repository reports whether Git would take a directory for a repository, before
+// the changes or after.
+func (v *view) Repository(dir []byte) bool {
+	rel := strings.TrimPrefix(string(dir), "/")
+	return repository(func(name string) bool { return v.before(rel, name) }) || repository(func(name string) bool { return v.after(rel, name) })
+}
+
+// Completes reports whether the changes make a repository, or what can stand for
+// one, of a directory that is none.
+func (v *view) Completes(dir []byte, name string) bool {
+	rel := strings.TrimPrefix(string(dir), "/")
+	if !slices.Contains(repositoryNames, name) || repository(func(name string) bool { return v.before(rel, name) }) {
+		return false
+	}
+	after := func(name string) bool { return v.after(rel, name) }
+	return repository(after) || after("HEAD") && (after("config") || after("config.worktree") || after("hooks") || after("commondir"))
+}
+
+// repository is is_git_directory of Git's setup.c.
+func repository(has func(string) bool) bool {
+	return has("HEAD") && (has("objects") && has("refs") || has("commondir"))
+}
+
+func (v *view) before(dir, name string) bool {
+	n, err := v.w.lookup(join(dir, name))
+	return err != nil || n != nil
+}
+
+func (v *view) after(dir, name string) bool {
+	p := join(dir, name)
+	if c := v.byPath[p]; c != nil {
+		return c.New != nil
+	}
+	return v.before(dir, name)
+}

@@ -1,0 +1,444 @@
+package workspace
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds on what of a layer is looked at. A path that is longer than the system
+// lets programs say cannot be taken over; a file can claim a size that nothing
+// is behind.
+const (
+	maxPath  = 4000 // bytes, below the workspace
+	minTotal = 64 << 20
+)
+
+// Collect compares a layer with the workspace that it was taken of, and keeps the
+// difference as a set in the store; it is nil, and nothing is kept, if there is
+// none. Of info, ID, Profile, Command, Session and Protect are the caller's. Limit
+// is how many bytes the layer could hold.
+func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64) (*Set, error) {
+	w, err := st.create(info.ID)
+	if err != nil {
+		return nil, err
+	}
+	info.Workspace, info.Dev, info.Ino, info.Taken, info.Created = b.Path, b.Dev, b.Ino, b.Taken, time.Now()
+	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(), left: int64(max(2*limit, minTotal))}
+	defer c.restore()
+	if err := c.dir("", true, false); err != nil {
+		w.abort()
+		return nil, fmt.Errorf("the changes were not kept: %w", err)
+	}
+	slices.SortStableFunc(c.set.Changes, func(a, b *Change) int { return strings.Compare(a.Path, b.Path) })
+	for _, ch := range c.set.Changes {
+		switch ch.Kind {
+		case Added:
+			c.set.Added++
+		case Deleted:
+			c.set.Deleted++
+		default:
+			c.set.Modified++
+		}
+	}
+	c.set.Skipped = len(c.set.Skips)
+	if len(c.set.Changes)+len(c.set.Skips) == 0 {
+		w.abort()
+		return nil, nil
+	}
+	if err := w.commit(c.set); err != nil {
+		return nil, fmt.Errorf("the changes were not kept: %w", err)
+	}
+	return c.set, nil
+}
+
+// Full reports whether the file system that a layer is in had no room left.
+func Full(layer *os.File) bool {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(layer.Fd()), &st); err != nil {
+		return false
+	}
+	return st.Bavail == 0 || st.Files > 0 && st.Ffree == 0
+}
+
+type collector struct {
+	w     *writer
+	base  *Base
+	layer int
+	set   *Set
+	taken int64
+	left  int64    // bytes that may still be copied
+	modes []func() // that give back what was made readable
+}
+
+func (c *collector) restore() {
+	for _, f := range slices.Backward(c.modes) {
+		f()
+	}
+}
+
+func (c *collector) skip(rel, why string) {
+	c.set.Skips = append(c.set.Skips, &Skip{Path: rel, Why: why})
+}
+
+// dir collects a directory of the layer. Lower says that the workspace has one
+// there, and opaque that nothing of that shows through. Directories are opened by
+// their path from the top, one at a time: neither depth nor width takes
+// descriptors.
+func (c *collector) dir(rel string, lower, opaque bool) error {
+	up, err := c.openUpper(rel)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: rel, Err: err}
+	}
+	list, err := names(up)
+	if err != nil {
+		unix.Close(up)
+		return &os.PathError{Op: "readdir", Path: rel, Err: err}
+	}
+	low := -1
+	if lower {
+		if low, err = openDir(c.base.root, rel); err != nil {
+			low = -1
+			if !isGone(err) {
+				c.skip(rel, "the workspace's directory cannot be read: "+err.Error())
+				opaque = false
+			}
+		}
+	}
+	var subs []sub
+	for _, name := range list {
+		path := join(rel, name)
+		if len(path) > maxPath {
+			c.skip(path[:64]+"…", "its path is too long")
+			continue
+		}
+		next, err := c.entry(up, low, path, name, opaque)
+		if err != nil {
+			unix.Close(up)
+			if low >= 0 {
+				unix.Close(low)
+			}
+			return err
+		}
+		if next != nil {
+			subs = append(subs, *next)
+		}
+	}
+	unix.Close(up)
+	var gone []string
+	if low >= 0 {
+		if opaque {
+			all, err := names(low)
+			if err != nil {
+				unix.Close(low)
+				return &os.PathError{Op: "readdir", Path: rel, Err: err}
+			}
+			for _, name := range all {
+				if _, ok := slices.BinarySearch(list, name); !ok {
+					gone = append(gone, name)
+				}
+			}
+		}
+		unix.Close(low)
+	}
+	for _, name := range gone {
+		if err := c.deleted(join(rel, name)); err != nil {
+			return err
+		}
+	}
+	for _, s := range subs {
+		if err := c.dir(s.rel, s.lower, s.opaque); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sub is a directory of the layer that is still to be collected; see dir.
+type sub struct {
+	rel           string
+	lower, opaque bool
+}
+
+// openUpper opens a directory of the layer. One that its owner took the right to
+// read from gets it back for as long as this takes.
+func (c *collector) openUpper(rel string) (int, error) {
+	fd, err := openDir(c.layer, rel)
+	if err != unix.EACCES {
+		return fd, err
+	}
+	p, err := openBelow(c.layer, rel, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return -1, err
+	}
+	if err := c.readable(p, 0o700); err != nil {
+		unix.Close(p)
+		return -1, err
+	}
+	return openDir(c.layer, rel)
+}
+
+// readable adds rights to what an O_PATH descriptor is open for, which it takes.
+func (c *collector) readable(fd int, rights uint32) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if err := unix.Chmod(procPath(fd), st.Mode&0o7777|rights); err != nil {
+		return err
+	}
+	c.modes = append(c.modes, func() {
+		unix.Chmod(procPath(fd), st.Mode&0o7777)
+		unix.Close(fd)
+	})
+	return nil
+}
+
+// entry collects one name of the layer, and returns what is to be gone into.
+func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, error) {
+	n, st, err := lookup(up, name)
+	if err != nil || n == nil {
+		return nil, err
+	}
+	var old *Node
+	if low >= 0 {
+		if old, _, err = lookup(low, name); err != nil {
+			return nil, &os.PathError{Op: "stat", Path: rel, Err: err}
+		}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0:
+		if old == nil {
+			return nil, nil // and is gone from the workspace too
+		}
+		return nil, c.deleted(rel)
+	case n.Type == "":
+		c.skip(rel, "it is a "+special(st.Mode)+", not a file, directory or symbolic link")
+		return nil, nil
+	case old != nil && old.Type == "":
+		c.skip(rel, "the workspace has a special file there")
+		return nil, nil
+	}
+	stale := ""
+	switch {
+	case old != nil && old.Type != Dir && old.ChangeTime >= c.taken:
+		stale = "it was changed in the workspace, too, while the sandbox ran"
+	case old == nil && !opaque && c.touched(low) && c.copied(up, name):
+		stale = "it was removed from the workspace while the sandbox ran"
+	}
+	add := func(k Kind) {
+		n.Dev, n.Ino, n.ChangeTime = 0, 0, 0
+		c.set.Changes = append(c.set.Changes, &Change{Path: rel, Kind: k, Old: old, New: n, Stale: stale})
+	}
+	switch {
+	case n.Type == Dir:
+		switch {
+		case old == nil:
+			add(Added)
+			return &sub{rel: rel}, nil
+		case old.Type != Dir:
+			add(Replaced)
+			return &sub{rel: rel}, nil
+		case old.Mode != n.Mode:
+			add(Modified)
+		}
+		return &sub{rel, true, opaque || c.opaque(up, name)}, nil
+	case n.Type == File:
+		if ok, err := c.content(up, name, rel, n); !ok || err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case old == nil:
+		add(Added)
+	case old.Type != n.Type:
+		if old.Type == Dir {
+			if err := c.deletedIn(rel); err != nil {
+				return nil, err
+			}
+		}
+		add(Replaced)
+	default:
+		if old.Type == File && old.Size == n.Size {
+			// A file that cannot be read differs, for all that is known.
+			old.Sum, _ = sumOf(low, name)
+		}
+		if !old.same(n) {
+			add(Modified)
+		} else if n.Blob != "" {
+			c.w.drop(n.Blob)
+		}
+	}
+	return nil, nil
+}
+
+func special(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFIFO:
+		return "FIFO"
+	case unix.S_IFSOCK:
+		return "socket"
+	}
+	return "device"
+}
+
+// opaque reports whether a directory of the layer hides the workspace's.
+func (c *collector) opaque(up int, name string) bool {
+	fd, err := c.openUpperIn(up, name)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var v [4]byte
+	k, err := unix.Fgetxattr(fd, "user.overlay.opaque", v[:])
+	return err == nil && k == 1 && v[0] == 'y'
+}
+
+func (c *collector) openUpperIn(up int, name string) (int, error) {
+	fd, err := openBelow(up, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != unix.EACCES {
+		return fd, err
+	}
+	p, err := openBelow(up, name, unix.O_PATH)
+	if err != nil {
+		return -1, err
+	}
+	if err := c.readable(p, 0o600); err != nil {
+		unix.Close(p)
+		return -1, err
+	}
+	return openBelow(up, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+}
+
+// touched reports whether something was made in or removed from a directory of the
+// workspace while the sandbox ran.
+func (c *collector) touched(low int) bool {
+	var st unix.Stat_t
+	return low >= 0 && unix.Fstat(low, &st) == nil && st.Ctim.Nano() >= c.taken
+}
+
+// copied reports whether the kernel made a file of the layer of one of the
+// workspace's.
+func (c *collector) copied(up int, name string) bool {
+	fd, err := c.openUpperIn(up, name)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	_, err = unix.Fgetxattr(fd, "user.overlay.origin", nil)
+	return err == nil
+}
+
+// content copies a file of the layer into the set. It is false for one that is
+// left out.
+func (c *collector) content(up int, name, rel string, n *Node) (bool, error) {
+	if n.Size > c.left {
+		c.skip(rel, "it claims to hold more than the layer could")
+		return false, nil
+	}
+	fd, err := c.openUpperIn(up, name)
+	if err != nil {
+		return false, &os.PathError{Op: "open", Path: rel, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	blob, to, err := c.w.blob()
+	if err != nil {
+		return false, err
+	}
+	defer to.Close()
+	h := sha256.New()
+	// No more than was said: a sandbox that still runs can write on.
+	size, err := io.Copy(io.MultiWriter(&sparse{f: to}, h), io.LimitReader(f, n.Size))
+	if err == nil {
+		err = to.Truncate(size)
+	}
+	if err != nil {
+		return false, err
+	}
+	n.Size, n.Sum, n.Blob = size, hex.EncodeToString(h.Sum(nil)), blob
+	c.left -= size
+	return true, nil
+}
+
+// sparse writes a file and leaves out what is zero.
+type sparse struct {
+	f  *os.File
+	at int64
+}
+
+func (s *sparse) Write(b []byte) (int, error) {
+	at := s.at
+	s.at += int64(len(b))
+	for _, x := range b {
+		if x != 0 {
+			return s.f.WriteAt(b, at)
+		}
+	}
+	return len(b), nil
+}
+
+// deleted notes that a path of the workspace is not there any more, nor what is
+// below it.
+func (c *collector) deleted(rel string) error {
+	dir, name := split(rel)
+	fd, err := openDir(c.base.root, dir)
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: dir, Err: err}
+	}
+	old, _, err := lookup(fd, name)
+	unix.Close(fd)
+	if err != nil {
+		return &os.PathError{Op: "stat", Path: rel, Err: err}
+	}
+	if old == nil {
+		return nil
+	}
+	if old.Type == "" {
+		c.skip(rel, "the workspace has a special file there")
+		return nil
+	}
+	ch := &Change{Path: rel, Kind: Deleted, Old: old}
+	if old.Type != Dir && old.ChangeTime >= c.taken {
+		ch.Stale = "it was changed in the workspace while the sandbox ran"
+	}
+	c.set.Changes = append(c.set.Changes, ch)
+	if old.Type == Dir {
+		return c.deletedIn(rel)
+	}
+	return nil
+}
+
+// deletedIn is deleted for all that a directory of the workspace holds.
+func (c *collector) deletedIn(rel string) error {
+	fd, err := openDir(c.base.root, rel)
+	if isGone(err) {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: rel, Err: err}
+	}
+	list, err := names(fd)
+	unix.Close(fd)
+	if err != nil {
+		return &os.PathError{Op: "readdir", Path: rel, Err: err}
+	}
+	for _, name := range list {
+		if path := join(rel, name); len(path) <= maxPath {
+			if err := c.deleted(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package workspace
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxText is the largest file that a diff shows the lines of, bytes.
+const maxText = 4 << 20
+
+// Patch returns a change as a patch in the format of Git, against what the
+// workspace has now. A file that is no text, or too large to show, is named and
+// not shown.
+func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
+	old, now := "", st.Now
+	if now != nil && now.Type == "" {
+		now = nil
+	}
+	name := st.Path
+	head := "diff --git " + quote("a/"+name) + " " + quote("b/"+name) + "\n"
+	if now != nil && now.Type == Dir || st.New != nil && st.New.Type == Dir {
+		// A patch has no word for directories; what they hold has its own.
+		if now != nil && st.New != nil && now.Type == Dir && st.New.Type == Dir {
+			return fmt.Sprintf("# %s/: mode %04o, was %04o\n", quote(name), st.New.Mode, now.Mode), nil
+		}
+		if st.New != nil && st.New.Type == Dir {
+			return "", nil
+		}
+		if st.New == nil {
+			return "", nil
+		}
+		now = nil
+	}
+	binary := false
+	var err error
+	switch {
+	case now == nil:
+	case now.Type == Symlink:
+		old = now.Target
+	case now.Size > maxText:
+		binary = true
+	default:
+		if old, err = w.read(st.Path, now.Size); err != nil {
+			return "", err
+		}
+	}
+	text := ""
+	switch {
+	case st.New == nil:
+	case st.New.Type == Symlink:
+		text = st.New.Target
+	case st.New.Size > maxText:
+		binary = true
+	default:
+		if text, err = s.read(st.New); err != nil {
+			return "", err
+		}
+	}
+	binary = binary || !isText(old) || !isText(text)
+	if now != nil && st.New != nil && now.Type != st.New.Type {
+		// Two patches, as Git has it: one takes away, the other adds.
+		return head + fmt.Sprintf("deleted file mode %s\n", mode(now)) + body(name, binary, old, "", true, false) +
+			head + fmt.Sprintf("new file mode %s\n", mode(st.New)) + body(name, binary, "", text, false, true), nil
+	}
+	switch {
+	case now == nil && st.New == nil:
+		return "", nil
+	case now == nil:
+		head += fmt.Sprintf("new file mode %s\n", mode(st.New))
+	case st.New == nil:
+		head += fmt.Sprintf("deleted file mode %s\n", mode(now))
+	case mode(now) != mode(st.New):
+		head += fmt.Sprintf("old mode %s\nnew mode %s\n", mode(now), mode(st.New))
+	case now.Type == File && now.Mode != st.New.Mode:
+		head += fmt.Sprintf("# mode %04o, was %04o\n", st.New.Mode, now.Mode)
+	}
+	return head + body(name, binary, old, text, now != nil, st.New != nil), nil
+}
+
+// body is the part of a patch that shows content.
+func body(name string, binary bool, old, text string, hasOld, hasNew bool) string {
+	if old == text && !binary {
+		return ""
+	}
+	from, to := "/dev/null", "/dev/null"
+	if hasOld {
+		from = quote("a/" + name)
+	}
+	if hasNew {
+		to = quote("b/" + name)
+	}
+	if binary {
+		return "Binary files " + from + " and " + to + " differ\n"
+	}
+	return "--- " + from + "\n+++ " + to + "\n" + unified(old, text)
+}
+
+// mode is a mode as Git knows it.
+func mode(n *Node) string {
+	switch {
+	case n.Type == Symlink:
+		return "120000"
+	case n.Mode&0o100 != 0:
+		return "100755"
+	}
+	return "100644"
+}
+
+// read reads the sandbox's content of a file.
+func (s *Set) read(n *Node) (string, error) {
+	f, err := s.open(n)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxText))
+	return string(b), err
+}
+
+// read reads a file of the workspace.
+func (w *Workspace) read(rel string, size int64) (string, error) {
+	dir, name := split(rel)
+	fd, err := openDir(w.root, dir)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: rel, Err: err}
+	}
+	defer unix.Close(fd)
+	f, err := openFile(fd, name)
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: rel, Err: err}
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, size))
+	return string(b), err
+}

@@ -1,0 +1,255 @@
+//go:build unix
+
+package workspace
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Store is the directory that sets are kept in: one directory each, which holds
+// the list of changes and the new content of files. Nobody but the owner can look
+// into it.
+type Store struct {
+	root *os.Root
+	dir  string
+}
+
+const (
+	setFile   = "changes.json"
+	newPrefix = ".new-" // of a set that is being written
+)
+
+// OpenStore opens the store at a path and makes it if it is not there. A
+// directory that is another's, or that others can look into, is refused.
+func OpenStore(path string) (*Store, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("will not keep changes in %q: not an absolute path", path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return nil, &StoreError{Path: path, Cause: "it belongs to user " + strconv.Itoa(int(st.Uid)) + " and has mode " + fmt.Sprintf("%#o", st.Mode&0o7777)}
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{root: root, dir: path}, nil
+}
+
+// StoreError says that the directory for changes cannot be trusted.
+type StoreError struct{ Path, Cause string }
+
+func (e *StoreError) Error() string { return "will not keep changes in " + e.Path + ": " + e.Cause }
+
+// Hint says what to do.
+func (e *StoreError) Hint() string {
+	return "chmod 700 it if it is yours, or set XDG_STATE_HOME to a directory that is yours alone"
+}
+
+// Close closes the store's directory.
+func (s *Store) Close() error { return s.root.Close() }
+
+// Exists reports whether there is a set of that name.
+func (s *Store) Exists(id string) bool {
+	_, err := s.root.Lstat(id)
+	return err == nil
+}
+
+// A writer makes a set. Until it is closed the set is not there.
+type writer struct {
+	store *Store
+	id    string
+	name  string // of the directory
+	dir   *os.Root
+	blobs int
+}
+
+// create begins a set.
+func (s *Store) create(id string) (*writer, error) {
+	if err := CheckID(id); err != nil {
+		return nil, err
+	}
+	if s.Exists(id) {
+		return nil, fmt.Errorf("%s: %w", id, ErrExists)
+	}
+	w := &writer{store: s, id: id, name: newPrefix + id}
+	err := s.root.Mkdir(w.name, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		// Of a process that died. Two that make one set do not exist: its name
+		// is that of a run or a session.
+		if err = s.root.RemoveAll(w.name); err == nil {
+			err = s.root.Mkdir(w.name, 0o700)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if w.dir, err = s.root.OpenRoot(w.name); err != nil {
+		s.root.Remove(w.name)
+		return nil, err
+	}
+	return w, nil
+}
+
+// blob makes a file for content.
+func (w *writer) blob() (name string, f *os.File, err error) {
+	w.blobs++
+	name = strconv.Itoa(w.blobs)
+	f, err = w.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	return name, f, err
+}
+
+// drop removes a blob that turned out to be of no use.
+func (w *writer) drop(name string) { w.dir.Remove(name) }
+
+// abort removes what was written.
+func (w *writer) abort() {
+	w.dir.Close()
+	w.store.root.RemoveAll(w.name)
+}
+
+// commit makes the set exist.
+func (w *writer) commit(set *Set) error {
+	set.seal()
+	b, err := json.Marshal(set)
+	if err == nil {
+		err = w.dir.WriteFile(setFile, b, 0o600)
+	}
+	if err == nil {
+		err = w.store.root.Rename(w.name, w.id)
+	}
+	if err != nil {
+		w.abort()
+		return err
+	}
+	set.store = w.store
+	return w.dir.Close()
+}
+
+// Load reads a set.
+func (s *Store) Load(id string) (*Set, error) {
+	if err := CheckID(id); err != nil {
+		return nil, err
+	}
+	b, err := s.root.ReadFile(id + "/" + setFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	set := &Set{store: s}
+	if err := json.Unmarshal(b, set); err != nil {
+		return nil, fmt.Errorf("change set %s: %w", id, err)
+	}
+	set.unseal()
+	return set, nil
+}
+
+// open opens the content of a file.
+func (s *Set) open(n *Node) (*os.File, error) {
+	return s.store.root.Open(s.ID + "/" + n.Blob)
+}
+
+// List describes all sets, the oldest first. One that cannot be read is passed
+// over, and its error returned beside the others.
+func (s *Store) List() ([]*Info, error) {
+	names, err := s.names()
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	list := []*Info{}
+	for _, name := range names {
+		if CheckID(name) != nil {
+			continue
+		}
+		set, err := s.Load(name)
+		if err != nil {
+			if !errors.Is(err, ErrNotFound) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		list = append(list, &set.Info)
+	}
+	slices.SortFunc(list, func(a, b *Info) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
+	return list, errors.Join(errs...)
+}
+
+func (s *Store) names() ([]string, error) {
+	d, err := s.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Readdirnames(-1)
+}
+
+// Remove removes a set.
+func (s *Store) Remove(id string) error {
+	if err := CheckID(id); err != nil {
+		return err
+	}
+	if !s.Exists(id) {
+		return fmt.Errorf("%s: %w", id, ErrNotFound)
+	}
+	return s.root.RemoveAll(id)
+}
+
+// Prune removes what was left of sets that were never completed, and, with all,
+// complete ones too, if they are older than age. It returns their names.
+func (s *Store) Prune(age time.Duration, all bool) ([]string, error) {
+	names, err := s.names()
+	if err != nil {
+		return nil, err
+	}
+	var gone []string
+	var errs []error
+	for _, name := range names {
+		id, half := strings.CutPrefix(name, newPrefix)
+		if CheckID(id) != nil {
+			continue
+		}
+		if !half {
+			_, err := s.root.Lstat(name + "/" + setFile)
+			half = errors.Is(err, fs.ErrNotExist)
+		}
+		fi, err := s.root.Lstat(name)
+		if err != nil || !half && !all || time.Since(fi.ModTime()) < age {
+			continue
+		}
+		if err := s.root.RemoveAll(name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		gone = append(gone, id)
+	}
+	return gone, errors.Join(errs...)
+}

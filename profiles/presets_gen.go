@@ -316,6 +316,7 @@ var listStrictSecrets = []string{
 	"~/.config/sops",
 	"~/.config/age",
 	"~/.config/sbxrun",
+	"~/.local/state/sbxrun",
 	"~/.config/composer/auth.json",
 	"~/.composer/auth.json",
 	"~/.nuget/NuGet",

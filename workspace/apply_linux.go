@@ -65,7 +65,8 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 		return r, fmt.Errorf("%s: %w", path.Join(w.Path, st.Path), err)
 	}
 	// What goes makes room for what takes its place: the deepest first.
-	for _, st := range slices.Backward(todo) {
+	deepest := slices.SortedFunc(slices.Values(todo), func(a, b *Status) int { return strings.Compare(b.Path, a.Path) })
+	for _, st := range deepest {
 		if st.Now == nil || st.New != nil && st.Now.Type == st.New.Type {
 			continue
 		}
@@ -101,6 +102,15 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 			return fail(st, err)
 		}
 		r.Applied = append(r.Applied, st)
+	}
+	// Modes of directories come last: one may keep its owner from filling it.
+	for _, st := range deepest {
+		if st.New == nil || st.New.Type != Dir || slices.Contains(r.Kept, st) {
+			continue
+		}
+		if err := a.mode(st); err != nil {
+			return fail(st, err)
+		}
 	}
 	slices.SortFunc(r.Applied, func(a, b *Status) int { return strings.Compare(a.Path, b.Path) })
 	// The set goes when this returns: what it became is to be on the disk by then.
@@ -240,33 +250,34 @@ func (a *applier) put(st *Status) error {
 	return err
 }
 
-// directory makes a directory, or gives one its mode.
+// directory makes a directory, which its owner can fill.
 func (a *applier) directory(dir int, name string, st *Status) error {
+	if st.Now != nil && st.Now.Type == Dir {
+		return nil
+	}
 	err := unix.Mkdirat(dir, name, 0o700)
-	if err != nil && err != unix.EEXIST {
-		return err
+	if err == unix.EEXIST {
+		return a.unchanged(dir, name, st)
 	}
-	made := err == nil
-	fd, err := openBelow(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
-	if err == unix.EACCES && !made {
-		// Of a mode that keeps its owner out, too.
-		if fd, err = openBelow(dir, name, unix.O_PATH|unix.O_DIRECTORY); err == nil {
-			defer unix.Close(fd)
-			return unix.Chmod(procPath(fd), st.New.Mode)
-		}
+	return err
+}
+
+// mode gives a directory its mode. One that is somebody else's by now keeps its
+// own.
+func (a *applier) mode(st *Status) error {
+	if st.Old == nil && st.Now != nil {
+		return nil
 	}
+	fd, err := openBelow(a.w.root, st.Path, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if !made && st.Old == nil {
-		return nil // somebody's, who chose its mode
-	}
 	var now unix.Stat_t
 	if err := unix.Fstat(fd, &now); err != nil {
 		return err
 	}
-	return unix.Fchmod(fd, now.Mode&0o7000|st.New.Mode)
+	return unix.Chmod(procPath(fd), now.Mode&0o7000|st.New.Mode)
 }
 
 // file makes a file of another name with what a change's is to hold.

@@ -37,7 +37,8 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64) (*Set,
 		w.abort()
 		return nil, fmt.Errorf("the changes were not kept: %w", err)
 	}
-	slices.SortStableFunc(c.set.Changes, func(a, b *Change) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(c.set.Changes, compare)
+	c.origins()
 	for _, ch := range c.set.Changes {
 		switch ch.Kind {
 		case Added:
@@ -68,6 +69,23 @@ func Full(layer *os.File) bool {
 	return st.Bavail == 0 || st.Files > 0 && st.Ffree == 0
 }
 
+// compare orders changes so that a directory comes before what it holds, but for
+// one that gives way to something else: that comes when it is empty.
+func compare(a, b *Change) int {
+	if inside(b, a) {
+		return 1
+	}
+	if inside(a, b) {
+		return -1
+	}
+	return strings.Compare(a.Path, b.Path)
+}
+
+// inside reports whether a change is to what another one replaces.
+func inside(c, by *Change) bool {
+	return by.Kind == Replaced && by.Old.Type == Dir && strings.HasPrefix(c.Path, by.Path+"/")
+}
+
 type collector struct {
 	w     *writer
 	base  *Base
@@ -76,6 +94,10 @@ type collector struct {
 	taken int64
 	left  int64    // bytes that may still be copied
 	modes []func() // that give back what was made readable
+
+	// strays are files that the kernel copied from the workspace, which has
+	// none of the name: renamed in the sandbox, or removed from the workspace.
+	strays []*Change
 }
 
 func (c *collector) restore() {
@@ -227,15 +249,18 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, err
 		return nil, nil
 	}
 	stale := ""
-	switch {
-	case old != nil && old.Type != Dir && old.ChangeTime >= c.taken:
+	if old != nil && old.Type != Dir && old.ChangeTime >= c.taken {
 		stale = "it was changed in the workspace, too, while the sandbox ran"
-	case old == nil && !opaque && c.touched(low) && c.copied(up, name):
-		stale = "it was removed from the workspace while the sandbox ran"
 	}
 	add := func(k Kind) {
 		n.Dev, n.Ino, n.ChangeTime = 0, 0, 0
-		c.set.Changes = append(c.set.Changes, &Change{Path: rel, Kind: k, Old: old, New: n, Stale: stale})
+		ch := &Change{Path: rel, Kind: k, Old: old, New: n, Stale: stale}
+		c.set.Changes = append(c.set.Changes, ch)
+		if old == nil && !opaque && c.touched(low) {
+			if c.copied(up, name) {
+				c.strays = append(c.strays, ch)
+			}
+		}
 	}
 	switch {
 	case n.Type == Dir:
@@ -266,7 +291,7 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, err
 		}
 		add(Replaced)
 	default:
-		if old.Type == File && old.Size == n.Size {
+		if old.Type == File {
 			// A file that cannot be read differs, for all that is known.
 			old.Sum, _ = sumOf(low, name)
 		}
@@ -324,8 +349,9 @@ func (c *collector) touched(low int) bool {
 	return low >= 0 && unix.Fstat(low, &st) == nil && st.Ctim.Nano() >= c.taken
 }
 
-// copied reports whether the kernel made a file of the layer of one of the
-// workspace's.
+// copied reports whether the kernel made something of the layer of what the
+// workspace had. Its attribute for that is empty here: what names the origin needs
+// privilege.
 func (c *collector) copied(up int, name string) bool {
 	fd, err := c.openUpperIn(up, name)
 	if err != nil {
@@ -334,6 +360,27 @@ func (c *collector) copied(up int, name string) bool {
 	defer unix.Close(fd)
 	_, err = unix.Fgetxattr(fd, "user.overlay.origin", nil)
 	return err == nil
+}
+
+// origins decides what strays are. A file that is as large and as old as one that
+// the sandbox took from its name was renamed. Directories of the workspace cannot
+// be (EXDEV; see "renaming directories" in overlayfs.rst).
+func (c *collector) origins() {
+	if len(c.strays) == 0 {
+		return
+	}
+	type looks struct{ size, mtime int64 }
+	taken := map[looks]bool{}
+	for _, ch := range c.set.Changes {
+		if ch.Old != nil && ch.Old.Type == File {
+			taken[looks{ch.Old.Size, ch.Old.ModTime}] = true
+		}
+	}
+	for _, ch := range c.strays {
+		if ch.New.Type != File || !taken[looks{ch.New.Size, ch.New.ModTime}] {
+			ch.Stale = "it was removed from the workspace while the sandbox ran"
+		}
+	}
 }
 
 // content copies a file of the layer into the set. It is false for one that is

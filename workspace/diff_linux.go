@@ -21,18 +21,19 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 	}
 	name := st.Path
 	head := "diff --git " + quote("a/"+name) + " " + quote("b/"+name) + "\n"
-	if now != nil && now.Type == Dir || st.New != nil && st.New.Type == Dir {
+	to := st.New
+	if to != nil && to.Type == Dir {
 		// A patch has no word for directories; what they hold has its own.
-		if now != nil && st.New != nil && now.Type == Dir && st.New.Type == Dir {
-			return fmt.Sprintf("# %s/: mode %04o, was %04o\n", quote(name), st.New.Mode, now.Mode), nil
+		if now != nil && now.Type == Dir {
+			return fmt.Sprintf("# %s/: mode %04o, was %04o\n", quote(name), to.Mode, now.Mode), nil
 		}
-		if st.New != nil && st.New.Type == Dir {
-			return "", nil
-		}
-		if st.New == nil {
-			return "", nil
-		}
+		to = nil
+	}
+	if now != nil && now.Type == Dir {
 		now = nil
+	}
+	if now == nil && to == nil {
+		return "", nil
 	}
 	binary := false
 	var err error
@@ -49,35 +50,37 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 	}
 	text := ""
 	switch {
-	case st.New == nil:
-	case st.New.Type == Symlink:
-		text = st.New.Target
-	case st.New.Size > maxText:
+	case to == nil:
+	case to.Type == Symlink:
+		text = to.Target
+	case to.Size > maxText:
 		binary = true
 	default:
-		if text, err = s.read(st.New); err != nil {
+		if text, err = s.read(to); err != nil {
 			return "", err
 		}
 	}
 	binary = binary || !isText(old) || !isText(text)
-	if now != nil && st.New != nil && now.Type != st.New.Type {
+	if now != nil && to != nil && (now.Type != to.Type || now.Type == Symlink) {
 		// Two patches, as Git has it: one takes away, the other adds.
-		return head + fmt.Sprintf("deleted file mode %s\n", mode(now)) + body(name, binary, old, "", true, false) +
-			head + fmt.Sprintf("new file mode %s\n", mode(st.New)) + body(name, binary, "", text, false, true), nil
+		return head + "deleted file mode " + mode(now) + "\n" + body(name, binary, old, "", true, false) +
+			head + "new file mode " + mode(to) + "\n" + body(name, binary, "", text, false, true), nil
 	}
 	switch {
-	case now == nil && st.New == nil:
-		return "", nil
 	case now == nil:
-		head += fmt.Sprintf("new file mode %s\n", mode(st.New))
-	case st.New == nil:
-		head += fmt.Sprintf("deleted file mode %s\n", mode(now))
-	case mode(now) != mode(st.New):
-		head += fmt.Sprintf("old mode %s\nnew mode %s\n", mode(now), mode(st.New))
-	case now.Type == File && now.Mode != st.New.Mode:
-		head += fmt.Sprintf("# mode %04o, was %04o\n", st.New.Mode, now.Mode)
+		head += "new file mode " + mode(to) + "\n"
+	case to == nil:
+		head += "deleted file mode " + mode(now) + "\n"
+	case mode(now) != mode(to):
+		head += "old mode " + mode(now) + "\nnew mode " + mode(to) + "\n"
+	case now.Mode != to.Mode:
+		head = fmt.Sprintf("# %s: mode %04o, was %04o\n", quote(name), to.Mode, now.Mode)
+		if old == text {
+			return head, nil
+		}
+		head += "diff --git " + quote("a/"+name) + " " + quote("b/"+name) + "\n"
 	}
-	return head + body(name, binary, old, text, now != nil, st.New != nil), nil
+	return head + body(name, binary, old, text, now != nil, to != nil), nil
 }
 
 // body is the part of a patch that shows content.

@@ -340,7 +340,7 @@ func TestSessionBadInput(t *testing.T) {
 		{[]string{"exec", "nobody", "true"}, "no such session"},
 		{[]string{"exec", s.id}, "no command"},
 		{[]string{"exec"}, "needs a session"},
-		{[]string{"create", s.id}, "exists already"},
+		{slices.Concat([]string{"create"}, s.who.flags(), []string{s.id}), "exists already"},
 		{[]string{"create", "a/b"}, "invalid value"},
 		{[]string{"create", "--memory", "lots", "x"}, "memory"},
 		{[]string{"rm", s.id}, "stop it first"},

@@ -27,10 +27,11 @@ run: ## build, and show the main job: a real command, confined, with its result
 # compiler for seccomp profiles of one's own needs libseccomp and is a program
 # beside it; without libseccomp everything else works.
 .PHONY: build
-build: ## bin/sbxrun, bin/sbxrun-mcp, and bin/sbxrun-seccomp where libseccomp is installed
+build: ## bin/sbxrun, what does some of its work, and bin/sbxrun-seccomp where libseccomp is installed
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sbxrun ./cmd/sbxrun
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sbxrun-mcp ./cmd/sbxrun-mcp
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/sbxrun-serve ./cmd/sbxrun-serve
 	@if pkg-config --exists libseccomp 2>/dev/null; then \
 		echo CGO_ENABLED=1 $(GO) build -o bin/sbxrun-seccomp ./cmd/sbxrun-seccomp; \
 		CGO_ENABLED=1 $(GO) build -trimpath -ldflags '-s -w -linkmode external -extldflags -static' -o bin/sbxrun-seccomp ./cmd/sbxrun-seccomp; \

@@ -122,6 +122,15 @@ type Sandbox interface {
 	Close() error
 }
 
+// An Ender is a Sandbox of which the end can be had before it is taken down.
+type Ender interface {
+	Sandbox
+
+	// End ends everything in the sandbox. When it returns nothing is left to run;
+	// what the host keeps of the sandbox goes by itself, and Close waits for that.
+	End() error
+}
+
 // A Preparer is a Keeper that can do most of the work of Open before the policy is
 // known in full: what files are to be shown, above all.
 type Preparer interface {
@@ -192,6 +201,9 @@ type Status struct {
 	Usage    Usage
 	Denials  []Denial
 	Network  *Network // nil without an egress gateway
+
+	// Pooled says that the sandbox was ready before it was asked for.
+	Pooled bool
 
 	// SetupNanos is the time from Start to the command's execve(2).
 	SetupNanos int64

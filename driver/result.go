@@ -48,6 +48,7 @@ type Result struct {
 	SetupMS         float64       `json:"setup_ms"`
 	Sandboxed       bool          `json:"sandboxed"`
 	Driver          string        `json:"driver"`
+	Pooled          bool          `json:"pooled,omitempty"` // the sandbox was ready before it was asked for
 	Profile         string        `json:"profile"`
 	Layers          policy.Layers `json:"layers"`
 	Degraded        policy.Layers `json:"degraded"`

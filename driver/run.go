@@ -264,7 +264,7 @@ func (r *run) verdict(res *Result, st *Status) {
 	default:
 		res.Reason = ReasonExit
 	}
-	res.Layers, res.Degraded = st.Layers, st.Degraded
+	res.Layers, res.Degraded, res.Pooled = st.Layers, st.Degraded, st.Pooled
 	res.Usage, res.Denials, res.Network = st.Usage, st.Denials, st.Network
 	if st.PidsDenied > res.Usage.PidsDenied {
 		res.Usage.PidsDenied = st.PidsDenied

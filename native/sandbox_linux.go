@@ -23,7 +23,10 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-var _ driver.Keeper = Driver{}
+var (
+	_ driver.Keeper = Driver{}
+	_ driver.Ender  = (*sandbox)(nil)
+)
 
 // maxCommands is how many commands may run in one sandbox at a time. As many may
 // have ended and left processes behind.
@@ -230,6 +233,19 @@ func (b *sandbox) Close() error {
 		<-b.done
 	}
 	return nil
+}
+
+// End ends everything in the sandbox.
+func (b *sandbox) End() error {
+	if err := b.child.End(); err != nil {
+		return b.Close()
+	}
+	select {
+	case <-b.child.Over():
+		return nil
+	case <-time.After(closePatience):
+		return b.Close()
+	}
 }
 
 // Reload changes the network's rules.

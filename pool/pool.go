@@ -252,6 +252,14 @@ func (s *Sandbox) Close() error {
 	return s.Sandbox.Close()
 }
 
+// End ends everything in the sandbox, before it is taken down if the driver can.
+func (s *Sandbox) End() error {
+	if e, ok := s.Sandbox.(driver.Ender); ok {
+		return e.End()
+	}
+	return s.Sandbox.Close()
+}
+
 // Reload changes the network's rules, if the driver can.
 func (s *Sandbox) Reload(e policy.Egress) error {
 	if r, ok := s.Sandbox.(driver.Reloader); ok {

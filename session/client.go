@@ -91,6 +91,19 @@ func (c *Client) Exec(ctx context.Context, process *specs.Process, stdio driver.
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	req, files, err := execRequest(process, stdio)
+	if err != nil {
+		return nil, fmt.Errorf("session %s: %w", c.id, err)
+	}
+	conn, err := c.dial(req, files...)
+	if err != nil {
+		return nil, err
+	}
+	return started(conn, "session "+c.id)
+}
+
+// execRequest asks for a command with its streams, which are the files to pass.
+func execRequest(process *specs.Process, stdio driver.Stdio) (*request, []*os.File, error) {
 	req := &request{Op: "exec", Process: process}
 	var files []*os.File
 	for _, f := range slices.Concat([]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}, stdio.Extra) {
@@ -100,28 +113,30 @@ func (c *Client) Exec(ctx context.Context, process *specs.Process, stdio driver.
 		}
 	}
 	if len(files) > maxFiles {
-		return nil, fmt.Errorf("session %s: %d descriptors: %w", c.id, len(files), syscall.E2BIG)
+		return nil, nil, fmt.Errorf("%d descriptors: %w", len(files), syscall.E2BIG)
 	}
-	conn, err := c.dial(req, files...)
-	if err != nil {
-		return nil, err
-	}
+	return req, files, nil
+}
+
+// started waits until the command that was asked for on a connection runs. The
+// connection is the process's then, and closed after an error.
+func started(conn *conn, where string) (driver.Process, error) {
 	var r reply
 	ptys, err := conn.receive(&r)
 	if err != nil {
-		err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+		err = fmt.Errorf("%s: %w", where, driver.ErrSandboxGone)
 	} else {
 		err = r.Error.err()
 	}
 	if err == nil && (!r.Started || r.Pty != (len(ptys) == 1)) {
-		err = fmt.Errorf("session %s: unexpected answer", c.id)
+		err = fmt.Errorf("%s: unexpected answer", where)
 	}
 	if err != nil {
 		closeFiles(ptys)
 		conn.Close()
 		return nil, err
 	}
-	p := &remote{conn: conn, id: c.id}
+	p := &remote{conn: conn, where: where}
 	if r.Pty {
 		p.pty = ptys[0]
 		// Reads end when the file is closed.
@@ -226,7 +241,7 @@ func (c *Client) Done() <-chan struct{} {
 // remote is a command in another process's sandbox.
 type remote struct {
 	conn  *conn
-	id    string
+	where string
 	pty   *os.File
 	ended atomic.Bool
 }
@@ -259,13 +274,13 @@ func (p *remote) Wait() (*driver.Status, error) {
 		p.pty.Close()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("session %s: %w", p.id, driver.ErrSandboxGone)
+		return nil, fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)
 	}
 	if err := r.Error.err(); err != nil {
 		return nil, err
 	}
 	if r.Status == nil {
-		return nil, fmt.Errorf("session %s: unexpected answer", p.id)
+		return nil, fmt.Errorf("%s: unexpected answer", p.where)
 	}
 	return r.Status, nil
 }

@@ -35,6 +35,9 @@ type Holder struct {
 	lastID   int
 	commands []*command // in the order in which they were started
 	stopped  chan struct{}
+
+	over chan struct{}   // closed when the session's end is on record
+	told []chan struct{} // each closed when one who asked for it knows
 }
 
 // command is one that runs or ran in the session.
@@ -54,7 +57,7 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	if err != nil {
 		return err
 	}
-	h := &Holder{store: st, info: *info, pol: spec.Policy, stopped: make(chan struct{})}
+	h := &Holder{store: st, info: *info, pol: spec.Policy, stopped: make(chan struct{}), over: make(chan struct{})}
 	h.info.Pid = os.Getpid()
 	h.info.State = Initializing
 	if err := st.Record(&h.info); err != nil {
@@ -86,7 +89,6 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	l.Close()
 	cerr := h.box.Close()
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.info.State = Stopped
 	if !h.stopping {
 		h.info.State, h.info.Error = Failed, "the sandbox ended by itself: its init died"
@@ -95,7 +97,21 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 		h.info.State, h.info.Error = Failed, cerr.Error()
 	}
 	h.info.Pid = 0
-	return st.Record(&h.info)
+	err = st.Record(&h.info)
+	told := h.told
+	h.mu.Unlock()
+	close(h.over)
+	// Who asked for the end is told of it, and may remove the record then. The
+	// process may end with this function.
+	patience := time.After(time.Second)
+	for _, c := range told {
+		select {
+		case <-c:
+		case <-patience:
+			return err
+		}
+	}
+	return err
 }
 
 // stopGrace is how long commands have to end when a session is stopped and
@@ -146,8 +162,13 @@ func (h *Holder) serve(c *conn) {
 		if req.GraceMS >= 0 {
 			grace = time.Duration(req.GraceMS) * time.Millisecond
 		}
+		told := make(chan struct{})
+		defer close(told)
+		h.mu.Lock()
+		h.told = append(h.told, told)
+		h.mu.Unlock()
 		h.stop(grace)
-		<-h.box.Done()
+		<-h.over
 		err = c.send(reply{})
 	default:
 		err = &policy.InvalidError{Field: "op", Value: req.Op, Want: "an operation of this version of sbxrun"}
@@ -251,7 +272,7 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 	if err := c.send(r, fds...); err != nil {
 		p.Kill()
 	} else {
-		go h.control(c, p)
+		go control(c, p)
 	}
 	st, err := p.Wait()
 	h.ended(cmd, st)
@@ -262,7 +283,7 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 }
 
 // control passes on what a client asks of its command until it hangs up.
-func (h *Holder) control(c *conn, p driver.Process) {
+func control(c *conn, p driver.Process) {
 	for {
 		var req request
 		files, err := c.receive(&req)

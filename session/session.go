@@ -18,6 +18,8 @@ package session
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -95,6 +97,11 @@ func CheckID(id string) error {
 		return &policy.InvalidError{Field: "session", Value: id, Want: fmt.Sprintf("1 to %d letters, digits, '-', '_' and '.', the first a letter or digit", maxID)}
 	}
 	return nil
+}
+
+// NewID makes a name for a session.
+func NewID() string {
+	return "s" + strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strconv.FormatUint(uint64(rand.Uint32()), 36)
 }
 
 // Spec is what a holder is started with.

@@ -40,29 +40,38 @@ func OpenStore(path string) (*Store, error) {
 	if !filepath.IsAbs(path) {
 		return nil, &policy.InvalidError{Field: "sessions", Value: path, Want: "an absolute path"}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := PrivateDir(path); err != nil {
 		return nil, err
-	}
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
-	}
-	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return nil, &StoreError{Path: path, Cause: "it belongs to user " + strconv.Itoa(int(st.Uid)) + " and has mode " + fmt.Sprintf("%#o", st.Mode&0o7777)}
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{root: root, dir: path}, nil
+}
+
+// PrivateDir makes a directory that is the caller's alone, if it is not there. One
+// that is another's, or that others can look into, is refused.
+func PrivateDir(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return &StoreError{Path: path, Cause: "it belongs to user " + strconv.Itoa(int(st.Uid)) + " and has mode " + fmt.Sprintf("%#o", st.Mode&0o7777)}
+	}
+	return nil
 }
 
 // StoreError says that the directory for sessions cannot be trusted.
@@ -102,6 +111,17 @@ func (s *Store) Create(info *Info, p *policy.Policy) error {
 	}
 	return err
 }
+
+// Discard removes a session that did not come about.
+func (s *Store) Discard(id string) error {
+	if err := CheckID(id); err != nil {
+		return err
+	}
+	return s.remove(id)
+}
+
+// Socket is the path of a session's socket, for who looks at it.
+func (s *Store) Socket(id string) string { return filepath.Join(s.dir, id, socketFile) }
 
 // Record writes what is known of a session.
 func (s *Store) Record(info *Info) error {

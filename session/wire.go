@@ -33,7 +33,7 @@ const maxFiles = 16
 // request is what a client sends: first Op with what belongs to it, then, while a
 // command runs, signals.
 type request struct {
-	Op string `json:"op"` // exec, start, output, info, stop; signal, terminate, kill
+	Op string `json:"op"` // exec, start, output, info, stop; lend; signal, terminate, kill
 
 	Process *specs.Process `json:"process,omitempty"` // exec, start
 	Streams []bool         `json:"streams,omitempty"` // exec: which of 0, 1, 2, … came as descriptors
@@ -44,6 +44,11 @@ type request struct {
 	WaitMS  int64   `json:"wait_ms,omitempty"` // output: wait so long for more
 	GraceMS int64   `json:"grace_ms,omitempty"`
 	Limits  *limits `json:"limits,omitempty"` // start
+
+	Version string          `json:"version,omitempty"` // lend
+	Birth   string          `json:"birth,omitempty"`
+	Policy  json.RawMessage `json:"policy,omitempty"`
+	Frugal  bool            `json:"frugal,omitempty"` // exec in what was lent
 }
 
 // limits are those of a background command.
@@ -62,6 +67,26 @@ type reply struct {
 	Info    *Info          `json:"info,omitempty"`
 	Command int            `json:"command,omitempty"`
 	Output  *Output        `json:"output,omitempty"`
+	Lease   *lease         `json:"lease,omitempty"`
+}
+
+// OwnerOnly is a listener that hangs up on whoever is not its owner, or root.
+func OwnerOnly(l *net.UnixListener) net.Listener { return ownerOnly{l} }
+
+type ownerOnly struct{ *net.UnixListener }
+
+// Accept returns the next connection of the owner's.
+func (l ownerOnly) Accept() (net.Conn, error) {
+	for {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		if checkPeer(c) == nil {
+			return c, nil
+		}
+		c.Close()
+	}
 }
 
 // conn is a connection with messages.

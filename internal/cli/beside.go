@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -22,6 +23,12 @@ type Beside struct {
 	// MCP serves until its client is gone.
 	MCP func(*Service) error
 
+	// Serve serves pools until the context ends.
+	Serve func(context.Context, *Server) error
+
+	// Pools prints what the server in a directory has, or has counted.
+	Pools func(dir string, counted, json bool) error
+
 	// Check judges a script by a command policy and prints what came of it. It
 	// reports whether the script is allowed.
 	Check func(script, commands string, json bool) (bool, error)
@@ -33,8 +40,8 @@ func (b *Beside) Main(args []string) int {
 	if code, ok := inner(args); ok {
 		return code
 	}
-	root := &cobra.Command{Use: "sbxrun", Short: "Serves sbxrun mcp and sbxrun command: not for people", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		return &usageError{mcpProgram + " is started by sbxrun", "see sbxrun mcp --help and sbxrun command --help"}
+	root := &cobra.Command{Use: "sbxrun", Short: "Does some of the work of sbxrun: not for people", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+		return &usageError{"this program is started by sbxrun", "see sbxrun --help"}
 	}}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(b.commands()...)
@@ -42,7 +49,7 @@ func (b *Beside) Main(args []string) int {
 }
 
 func (b *Beside) commands() []*cobra.Command {
-	return []*cobra.Command{b.newMCP(), b.newCommand()}
+	return []*cobra.Command{b.newMCP(), b.newCommand(), b.newServe(), b.newPool()}
 }
 
 func (b *Beside) newCommand() *cobra.Command {
@@ -66,7 +73,7 @@ never the boundary: what an allowed command may do is the sandbox's to say.`,
 		Args:    exactArgs(1, "a script"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if b.Check == nil {
-				return executeBeside()
+				return executeBeside(mcpProgram)
 			}
 			ok, err := b.Check(args[0], policyFile, o.json)
 			if err == nil && !ok {
@@ -82,12 +89,12 @@ never the boundary: what an allowed command may do is the sandbox's to say.`,
 }
 
 // executeBeside becomes the program that does the work of this command line.
-func executeBeside() error {
+func executeBeside(program string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(filepath.Dir(self), mcpProgram)
+	path := filepath.Join(filepath.Dir(self), program)
 	err = syscall.Exec(path, append([]string{path}, os.Args[1:]...), os.Environ())
 	fix := "install it beside sbxrun: make build makes both, and so does go install ./cmd/..."
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -92,7 +92,7 @@ func newRunFlags(o *options, name string) *pflag.FlagSet {
 // first can: after a flag or "--", a word is the command to run.
 func isSubcommand(arg string) bool {
 	switch arg {
-	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "diff", "apply", "discard", "version", "completion", "help", "mcp", "command", "shell",
+	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "diff", "apply", "discard", "version", "completion", "help", "mcp", "command", "shell", "serve", "pool",
 		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return true
 	}

@@ -23,6 +23,7 @@ type options struct {
 	resultFile string
 	resultFD   int
 	dryRun     bool
+	noPool     bool
 	session    string // to run in, instead of a sandbox of the command's own
 
 	// What only a shell has: another directory to start in than the workspace,
@@ -195,6 +196,7 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 		return session.CheckID(s)
 	}}, "session", "", "run in this session; of the other flags, those of sbxrun session exec count")
 	o.auditFlag(fs)
+	fs.BoolVar(&o.noPool, "no-pool", false, "build the sandbox, whatever a server (sbxrun serve) has ready")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would run and start nothing")
 	o.voiceFlags(fs)
 }

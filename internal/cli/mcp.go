@@ -81,7 +81,7 @@ each session.`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if b.MCP == nil {
-				return executeBeside()
+				return executeBeside(mcpProgram)
 			}
 			if err := s.HTTP.check(); err != nil {
 				return err

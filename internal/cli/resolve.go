@@ -6,7 +6,11 @@ import (
 
 // resolve turns the request into a policy.
 func (o *options) resolve(f *facts) (*profiles.Resolved, error) {
-	r, err := profiles.Resolve(&o.req, &f.Facts)
+	return resolveRequest(&o.req, f)
+}
+
+func resolveRequest(req *profiles.Request, f *facts) (*profiles.Resolved, error) {
+	r, err := profiles.Resolve(req, &f.Facts)
 	if err != nil {
 		return nil, invalid(err)
 	}

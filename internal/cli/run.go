@@ -201,7 +201,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 		return nil, err
 	}
 	if kept == nil {
-		return o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
+		return o.execute(ctx, o.fromPool(d, p), p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
 	}
 	defer kept.close()
 	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, both(kept.started, follow))

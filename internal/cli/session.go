@@ -34,14 +34,20 @@ const holdCommand = "session-holder"
 
 // openStore opens the directory that this user's sessions are in.
 func openStore() (*session.Store, error) {
+	return session.OpenStore(runtimeDir("sessions"))
+}
+
+// runtimeDir is where a directory of this user's, that ends with the machine's
+// uptime, is.
+func runtimeDir(name string) string {
 	uid := strconv.Itoa(os.Getuid())
-	path := filepath.Join(os.TempDir(), "sbxrun-"+uid+"-sessions")
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		path = filepath.Join(dir, "sbxrun", "sessions")
-	} else if uid == "0" {
-		path = "/run/sbxrun/sessions"
+		return filepath.Join(dir, "sbxrun", name)
 	}
-	return session.OpenStore(path)
+	if uid == "0" {
+		return "/run/sbxrun/" + name
+	}
+	return filepath.Join(os.TempDir(), "sbxrun-"+uid+"-"+name)
 }
 
 func newSession() *cobra.Command {
@@ -136,7 +142,7 @@ limits on memory, cpu and processes hold for all of them together.`,
 // the process that owns it, if one does.
 func (o *options) createSession(id string, owner *process) (*session.Info, error) {
 	if id == "" {
-		id = "s" + strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strconv.Itoa(os.Getpid())
+		id = session.NewID()
 	}
 	if err := session.CheckID(id); err != nil {
 		return nil, err

@@ -244,6 +244,10 @@ func (j *Job) Wait() (*Exit, error) {
 // End makes a stage that serves kill everything and report. Wait returns then.
 func (c *Child) End() error { return c.sendmsg(message{Kind: msgEnd}, nil) }
 
+// Over is closed when a stage that serves has said its last word, as it does when
+// nothing but itself is left, or is dead.
+func (c *Child) Over() <-chan struct{} { return c.jobs.over }
+
 // dispatch reads what a serving stage says until its final message.
 func (c *Child) dispatch() {
 	js := c.jobs

@@ -1,0 +1,313 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/pool"
+	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+// serveProgram is the program beside sbxrun that keeps sandboxes ready and speaks
+// HTTP.
+const serveProgram = "sbxrun-serve"
+
+// serverEnv names the directory with a server's sockets; "none" is no server.
+const serverEnv = "SBXRUN_SERVER"
+
+// runSocket is the name of the socket at which a server lends sandboxes; package
+// serve has it too.
+const runSocket = "run.sock"
+
+// serverDir is where a server's sockets are, "" if none is to be used.
+func serverDir() string {
+	switch dir := os.Getenv(serverEnv); dir {
+	case "":
+		return runtimeDir("serve")
+	case "none":
+		return ""
+	default:
+		return dir
+	}
+}
+
+// A Server is what sbxrun serve was asked to serve.
+type Server struct {
+	Dir      string // with the sockets
+	Version  string
+	Settings pool.Settings // of each pool
+	Pools    []ServerPool
+	Store    *session.Store
+	Encode   func(*driver.Result) ([]byte, error)
+
+	// Serving is called when clients can connect.
+	Serving func()
+}
+
+// A ServerPool is one that a server is to keep.
+type ServerPool struct {
+	Name   string
+	Driver driver.Preparer
+	Policy *policy.Policy
+
+	// Resolve makes the policy for a workspace, "" for none.
+	Resolve func(workspace string) (*policy.Policy, error)
+}
+
+func (b *Beside) newServe() *cobra.Command {
+	o := &options{}
+	s := &Server{}
+	c := plain(&cobra.Command{
+		Use:   "serve [flags] [PROFILE...]",
+		Short: "Keep sandboxes ready for runs, and serve an HTTP interface to them",
+		Long: `Keep sandboxes ready, for as long as this program runs, and lend them to the runs of
+this user: a run finds the server by itself, and uses a sandbox of it if that is
+exactly the one that it would build. Else, and with --no-pool, it builds its own.
+The result says pooled.
+
+There is a pool for each profile that is named (default strict). The flags are those
+of a run, and hold for all of them. A sandbox is used for one run, and then it is
+gone. The directory with the server's sockets is printed once it serves; docs/serve.md
+describes the interface.`,
+		Example: "  sbxrun serve &\n  sbxrun serve --target-size 8 --memory 2g strict offline\n  curl --unix-socket $XDG_RUNTIME_DIR/sbxrun/serve/api.sock http://sbxrun/v1/pools",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if b.Serve == nil {
+				return executeBeside(serveProgram)
+			}
+			return o.serve(b, s, args)
+		},
+	}, o)
+	o.policyFlags(c.Flags())
+	poolFlags(c.Flags(), &s.Settings)
+	return c
+}
+
+// poolFlags defines the flags that say how many sandboxes are kept, and how long.
+func poolFlags(fs *pflag.FlagSet, s *pool.Settings) {
+	d := pool.Defaults
+	num := func(to *int, name, usage string, def int) {
+		fs.VarPF(&value{"N", func(s string) error {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 || n > 1000 {
+				return &usageError{strconv.Quote(s) + " is not a number of sandboxes", "1 to 1000"}
+			}
+			*to = n
+			return nil
+		}}, name, "", usage+" (default "+strconv.Itoa(def)+")")
+	}
+	num(&s.MinSize, "min-size", "sandboxes of a pool that are ready at least", d.MinSize)
+	num(&s.TargetSize, "target-size", "sandboxes of a pool that are ready while it is used", d.TargetSize)
+	num(&s.MaxSize, "max-size", "sandboxes of a pool that are ready at most, when runs find none", d.MaxSize)
+	dur := func(to *time.Duration, name, usage string, def time.Duration) {
+		fs.VarPF(&value{"DURATION", func(s string) error {
+			t, err := profiles.ParseDuration(s)
+			if err == nil && t <= 0 {
+				return &usageError{"--" + name + " " + s, "want more than 0"}
+			}
+			*to = t
+			return err
+		}}, name, "", usage+" (default "+strconv.Itoa(int(def/time.Second))+"s)")
+	}
+	dur(&s.IdleTimeout, "idle-timeout", "shrink to --min-size when nothing was run for so long", d.IdleTimeout)
+	dur(&s.MaxLifetime, "max-lifetime", "replace a sandbox that has been ready for so long", d.MaxLifetime)
+	dur(&s.HealthCheckInterval, "health-check-interval", "see whether sandboxes answer", d.HealthCheckInterval)
+	dur(&s.ReplenishInterval, "replenish-interval", "see whether there are too many, and try again to make one", d.ReplenishInterval)
+}
+
+// serve resolves what the flags ask for, and serves it.
+func (o *options) serve(b *Beside, s *Server, names []string) error {
+	if o.req.Terminal {
+		return &usageError{"a pool has no terminal", "leave out --tty: each run says whether it wants one"}
+	}
+	if len(names) > 0 && o.req.Profile != "" {
+		return &usageError{"profiles are named twice, with --profile and after the flags", "leave one out"}
+	}
+	if len(names) == 0 {
+		names = []string{o.req.Profile}
+	}
+	if s.Dir = serverDir(); s.Dir == "" {
+		return &usageError{serverEnv + " is none", "unset it"}
+	}
+	f, err := gatherFacts()
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			continue
+		}
+		p, err := o.servePool(f, name)
+		if err != nil {
+			return err
+		}
+		s.Pools = append(s.Pools, *p)
+	}
+	if s.Store, err = openStore(); err != nil {
+		return err
+	}
+	defer s.Store.Close()
+	s.Version, s.Encode = buildOf(), encodeResult
+	s.Serving = func() {
+		os.Stdout.WriteString(s.Dir + "\n")
+		if isTerminal(os.Stdout) {
+			say.note("serving, until this program is ended", "sbxrun pool status, in another terminal, shows what is ready")
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	return b.Serve(ctx, s)
+}
+
+// servePool resolves one pool.
+func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
+	req := o.req
+	req.Profile = name
+	req.Command = []string{"/"} // commands come later
+	// What runs have in common is without any workspace.
+	base := req
+	base.Workspace, base.Dir = "none", "/"
+	r, err := resolveRequest(&base, f)
+	if err != nil {
+		return nil, err
+	}
+	d, err := selectDriver(context.Background(), f, r, req.Require)
+	if err != nil {
+		return nil, err
+	}
+	k, ok := fit(d, f, r, false).(driver.Preparer)
+	if !ok {
+		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"pools"}, Fix: "serve needs the native driver"}
+	}
+	return &ServerPool{Name: r.Policy.Profile, Driver: k, Policy: r.Policy, Resolve: func(workspace string) (*policy.Policy, error) {
+		q := req
+		if workspace == "" {
+			q = base
+		} else {
+			q.Dir = workspace
+		}
+		r, err := resolveRequest(&q, f)
+		if err != nil {
+			return nil, invalid(err)
+		}
+		return r.Policy, nil
+	}}, nil
+}
+
+func (b *Beside) newPool() *cobra.Command {
+	o := &options{}
+	c := &cobra.Command{
+		Use:   "pool COMMAND",
+		Short: "Show what a server keeps ready: status, stats",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return &usageError{"pool needs a command: status or stats", "see sbxrun pool --help"}
+		},
+	}
+	for _, sub := range []struct{ name, short string }{
+		{"status", "Show the pools of the server, and how many sandboxes are ready"},
+		{"stats", "Show what was counted since the server began"},
+	} {
+		cmd := plain(&cobra.Command{
+			Use: sub.name + " [flags]", Short: sub.short, Args: noArgs,
+			RunE: func(*cobra.Command, []string) error {
+				if b.Pools == nil {
+					return executeBeside(serveProgram)
+				}
+				dir := serverDir()
+				if dir == "" {
+					return &usageError{serverEnv + " is none", "unset it"}
+				}
+				err := b.Pools(dir, sub.name == "stats", o.json)
+				if errors.Is(err, syscall.EACCES) {
+					return &hinted{err, "a server is its owner's alone"}
+				}
+				return err
+			},
+		}, o)
+		cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
+		c.AddCommand(cmd)
+	}
+	return c
+}
+
+// PrintTable prints rows in columns, for programs beside sbxrun.
+func PrintTable(rows [][]string) error { return printTable(os.Stdout, rows) }
+
+// PrintJSON prints a value as JSON, for programs beside sbxrun.
+func PrintJSON(v any) error { return printJSON(v) }
+
+// Hinted is an error with what to do about it.
+func Hinted(err error, hint string) error { return &hinted{err, hint} }
+
+// pooled is a driver that has a run's sandbox from a server, if there is one that
+// has exactly that ready.
+type pooled struct {
+	driver.Driver
+	socket string
+	frugal bool
+}
+
+// fromPool lets a driver have its sandbox from a server.
+func (o *options) fromPool(d driver.Driver, p *policy.Policy) driver.Driver {
+	_, ok := d.(driver.Preparer)
+	dir := serverDir()
+	// What the gateway counts, and changes of its rules, are of a run's own.
+	if !ok || o.noPool || dir == "" || p.Egress.Mode == policy.EgressProxy || len(p.Egress.Publish) > 0 {
+		return d
+	}
+	socket := filepath.Join(dir, runSocket)
+	if _, err := os.Lstat(socket); err != nil {
+		return d
+	}
+	return &pooled{Driver: d, socket: socket, frugal: !o.json && o.resultFile == "" && o.resultFD < 0}
+}
+
+// Start starts the command in a sandbox of the server's, or else in its own.
+func (d *pooled) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+	birth, err := session.Birth()
+	var loan *session.Loan
+	if err == nil {
+		loan, err = session.Borrow(d.socket, buildOf(), birth, p)
+	}
+	if err != nil {
+		say.detail("not pooled: " + err.Error())
+		return d.Driver.Start(ctx, p, stdio)
+	}
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
+	pr := p.OCI.Process
+	proc, err := loan.Exec(ctx, &specs.Process{Args: pr.Args, Terminal: pr.Terminal, ConsoleSize: pr.ConsoleSize}, stdio, d.frugal)
+	if errors.Is(err, driver.ErrSandboxGone) {
+		// It may have begun, so it is not begun again.
+		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the server ended; --no-pool runs without one"}
+	}
+	return proc, err
+}
+
+// buildOf tells one build from another.
+func buildOf() string {
+	if version != "" {
+		return version
+	}
+	v := versionOf()
+	if v.Modified {
+		v.Revision += " modified"
+	}
+	return v.Version + " " + v.Revision
+}

@@ -1,0 +1,470 @@
+//go:build unix
+
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/pool"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+// maxBody bounds a request, bytes.
+const maxBody = 16 << 20
+
+// handler is the interface, version 1.
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, do := range map[string]func(*http.Request) (int, any, error){
+		"GET /v1":                    s.about,
+		"GET /v1/pools":              s.pools,
+		"GET /v1/pools/{name}":       s.pool,
+		"POST /v1/run":               s.run,
+		"GET /v1/sessions":           s.sessions,
+		"POST /v1/sessions":          s.create,
+		"GET /v1/sessions/{id}":      s.session,
+		"DELETE /v1/sessions/{id}":   s.remove,
+		"POST /v1/sessions/{id}/run": s.runIn,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			code, v, err := do(r)
+			if err != nil {
+				code, v = statusOf(err), apiError{newError(err)}
+			}
+			s.answer(w, code, v)
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		err := fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, fs.ErrNotExist)
+		s.answer(w, http.StatusNotFound, apiError{errorBody{Message: err.Error(), Hint: "docs/serve.md lists what there is"}})
+	})
+	return mux
+}
+
+func (s *server) answer(w http.ResponseWriter, code int, v any) {
+	var b []byte
+	var err error
+	if res, ok := v.(*driver.Result); ok {
+		b, err = s.Encode(res)
+	} else {
+		var buf bytes.Buffer
+		e := json.NewEncoder(&buf)
+		e.SetEscapeHTML(false)
+		err = e.Encode(v)
+		b = buf.Bytes()
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	w.Write(b)
+}
+
+type apiError struct {
+	Error errorBody `json:"error"`
+}
+
+type errorBody struct {
+	Message string      `json:"message"`
+	Code    driver.Code `json:"code,omitempty"`
+	Hint    string      `json:"hint,omitempty"`
+}
+
+func newError(err error) errorBody {
+	return errorBody{Message: err.Error(), Code: driver.CodeOf(err), Hint: driver.HintOf(err)}
+}
+
+// statusOf is the status code for an error.
+func statusOf(err error) int {
+	var invalid *policy.InvalidError
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge
+	case errors.As(err, &invalid), driver.CodeOf(err) == driver.CodeInvalid:
+		return http.StatusBadRequest
+	case errors.Is(err, session.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		return http.StatusNotFound
+	case errors.Is(err, session.ErrExists), errors.Is(err, session.ErrNotRunning), errors.Is(err, syscall.EBUSY):
+		return http.StatusConflict
+	case errors.Is(err, pool.ErrClosed), errors.Is(err, context.Canceled):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// read reads a request's body, of which every field must be known.
+func read(r *http.Request, v any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		if _, err = d.Token(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		err = errors.New("something follows the object")
+	}
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return err
+	}
+	return &policy.InvalidError{Field: "body", Want: "one JSON object with the fields of docs/serve.md: " + err.Error()}
+}
+
+func (s *server) about(*http.Request) (int, any, error) {
+	return http.StatusOK, map[string]any{"api": "v1", "version": s.Version, "pid": os.Getpid()}, nil
+}
+
+// poolInfo is a pool as the interface shows it. Times are in seconds.
+type poolInfo struct {
+	Name                string     `json:"name"`
+	Profile             string     `json:"profile"`
+	Driver              string     `json:"driver"`
+	MinSize             int        `json:"min_size"`
+	TargetSize          int        `json:"target_size"`
+	MaxSize             int        `json:"max_size"`
+	IdleTimeout         float64    `json:"idle_timeout"`
+	MaxLifetime         float64    `json:"max_lifetime"`
+	HealthCheckInterval float64    `json:"health_check_interval"`
+	ReplenishInterval   float64    `json:"replenish_interval"`
+	Stats               pool.Stats `json:"stats"`
+}
+
+func info(p *Pool) poolInfo {
+	c := p.Settings()
+	return poolInfo{
+		Name: p.Name, Profile: p.Policy().Profile, Driver: p.Driver.Name(),
+		MinSize: c.MinSize, TargetSize: c.TargetSize, MaxSize: c.MaxSize,
+		IdleTimeout: c.IdleTimeout.Seconds(), MaxLifetime: c.MaxLifetime.Seconds(),
+		HealthCheckInterval: c.HealthCheckInterval.Seconds(), ReplenishInterval: c.ReplenishInterval.Seconds(),
+		Stats: p.Stats(),
+	}
+}
+
+func (s *server) pools(*http.Request) (int, any, error) {
+	list := []poolInfo{}
+	for _, p := range s.Pools {
+		list = append(list, info(p))
+	}
+	return http.StatusOK, map[string]any{"pools": list}, nil
+}
+
+func (s *server) pool(r *http.Request) (int, any, error) {
+	p, err := s.find(r.PathValue("name"))
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, info(p), nil
+}
+
+// runRequest is a command to run.
+type runRequest struct {
+	Args        []string          `json:"args"`
+	Env         map[string]string `json:"env"`
+	Cwd         string            `json:"cwd"`
+	Stdin       string            `json:"stdin"`
+	StdinBase64 []byte            `json:"stdin_base64"`
+	TimeoutMS   *int64            `json:"timeout_ms"`
+	MaxOutput   *int64            `json:"max_output"`
+
+	// Of a run outside of a session.
+	Pool      string `json:"pool"`
+	Workspace string `json:"workspace"`
+}
+
+func (q *runRequest) process(p *policy.Policy) (*specs.Process, error) {
+	if len(q.Args) == 0 || q.Args[0] == "" {
+		return nil, &policy.InvalidError{Field: "args", Want: "a command"}
+	}
+	pr := &specs.Process{Args: q.Args, Cwd: q.Cwd}
+	if len(q.Env) > 0 {
+		for _, kv := range p.OCI.Process.Env {
+			if k, _, _ := strings.Cut(kv, "="); !has(q.Env, k) {
+				pr.Env = append(pr.Env, kv)
+			}
+		}
+		for k, v := range q.Env {
+			if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+				return nil, &policy.InvalidError{Field: "env", Value: k, Want: "names and values without NUL, names without ="}
+			}
+			pr.Env = append(pr.Env, k+"="+v)
+		}
+	}
+	return pr, nil
+}
+
+func has(m map[string]string, k string) bool { _, ok := m[k]; return ok }
+
+func (q *runRequest) limits(l policy.Limits) (policy.Limits, error) {
+	if t := q.TimeoutMS; t != nil {
+		if *t < 1 || *t > int64(1<<53)/1e6 {
+			return l, &policy.InvalidError{Field: "timeout_ms", Value: strconv.FormatInt(*t, 10), Want: "milliseconds, 1 or more"}
+		}
+		l.WallTime = time.Duration(*t) * time.Millisecond
+	}
+	if n := q.MaxOutput; n != nil {
+		if *n < 1 {
+			return l, &policy.InvalidError{Field: "max_output", Value: strconv.FormatInt(*n, 10), Want: "bytes, 1 or more"}
+		}
+		l.Output = *n
+	}
+	return l, nil
+}
+
+// stdin is a pipe with the request's input, nil without any.
+func (q *runRequest) stdin() (*os.File, error) {
+	data := q.StdinBase64
+	if q.Stdin != "" {
+		if data != nil {
+			return nil, &policy.InvalidError{Field: "stdin", Want: "either stdin or stdin_base64"}
+		}
+		data = []byte(q.Stdin)
+	}
+	if len(data) == 0 {
+		return nil, nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		w.Write(data) // ends with an error when nobody is left to read
+		w.Close()
+	}()
+	return r, nil
+}
+
+// in runs a command in a sandbox and returns its result.
+func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p *policy.Policy) (*driver.Result, error) {
+	pr, err := q.process(p)
+	if err != nil {
+		return nil, err
+	}
+	lim, err := q.limits(p.Limits)
+	if err != nil {
+		return nil, err
+	}
+	in, err := q.stdin()
+	if err != nil {
+		return nil, err
+	}
+	if in != nil {
+		defer in.Close()
+	}
+	of := *p
+	of.Limits = lim
+	// What a command that could not start has to say is a result, too.
+	res, err := driver.Run(ctx, session.In(box, name, pr), &of, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in}})
+	var invalid *policy.InvalidError
+	if errors.As(err, &invalid) {
+		return nil, err
+	}
+	return res, nil
+}
+
+// run runs a command in a sandbox of its own.
+func (s *server) run(r *http.Request) (int, any, error) {
+	var q runRequest
+	if err := read(r, &q); err != nil {
+		return 0, nil, err
+	}
+	p, pol, err := s.resolve(q.Pool, q.Workspace)
+	if err != nil {
+		return 0, nil, err
+	}
+	box, err := p.Acquire(r.Context(), pol)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer box.Close()
+	res, err := q.in(r.Context(), box, p.Driver.Name(), pol)
+	if err != nil {
+		return 0, nil, err
+	}
+	res.Pooled = box.Pooled
+	if st, err := box.Status(); err == nil {
+		res.Usage.MemoryPeakBytes, res.Usage.PidsPeak = st.Usage.MemoryPeakBytes, st.Usage.PidsPeak
+	}
+	// Before the answer nothing of the command is left to run.
+	return http.StatusOK, res, box.End()
+}
+
+// resolve finds a pool and makes the policy for a workspace.
+func (s *server) resolve(name, workspace string) (*Pool, *policy.Policy, error) {
+	p, err := s.find(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if workspace != "" && (!filepath.IsAbs(workspace) || strings.ContainsAny(workspace, "\x00\n")) {
+		return nil, nil, &policy.InvalidError{Field: "workspace", Value: workspace, Want: "an absolute path"}
+	}
+	pol, err := p.Resolve(workspace)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, pol, nil
+}
+
+// sessionRequest is a session to create.
+type sessionRequest struct {
+	ID        string `json:"id"`
+	Pool      string `json:"pool"`
+	Workspace string `json:"workspace"`
+}
+
+// sessionInfo is a session as the interface shows it.
+type sessionInfo struct {
+	*session.Info
+	Socket string `json:"socket,omitempty"`
+	Pooled *bool  `json:"pooled,omitempty"`
+}
+
+func (s *server) sessions(*http.Request) (int, any, error) {
+	list, err := s.Store.List()
+	if err != nil {
+		return 0, nil, err
+	}
+	out := []sessionInfo{}
+	for _, i := range list {
+		out = append(out, sessionInfo{Info: i})
+	}
+	return http.StatusOK, map[string]any{"sessions": out}, nil
+}
+
+func (s *server) session(r *http.Request) (int, any, error) {
+	id := r.PathValue("id")
+	i, err := s.Store.Lookup(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	if c, err := s.Store.Connect(id); err == nil {
+		if now, _, err := c.Info(); err == nil {
+			i = now
+		}
+	}
+	return http.StatusOK, sessionInfo{Info: i, Socket: s.Store.Socket(id)}, nil
+}
+
+// handedOut is a keeper whose one sandbox is there already.
+type handedOut struct {
+	driver.Keeper
+	box driver.Sandbox
+}
+
+// Open returns the sandbox.
+func (h handedOut) Open(context.Context, *policy.Policy) (driver.Sandbox, error) { return h.box, nil }
+
+// create makes a session of which the sandbox comes from a pool. This process holds
+// it.
+func (s *server) create(r *http.Request) (int, any, error) {
+	var q sessionRequest
+	if err := read(r, &q); err != nil {
+		return 0, nil, err
+	}
+	if q.ID == "" {
+		q.ID = session.NewID()
+	}
+	p, pol, err := s.resolve(q.Pool, q.Workspace)
+	if err != nil {
+		return 0, nil, err
+	}
+	i := &session.Info{ID: q.ID, State: session.Created, Profile: pol.Profile, Driver: p.Driver.Name(), Dir: pol.OCI.Process.Cwd, Created: time.Now(), Limits: pol.Limits}
+	if err := s.Store.Create(i, pol); err != nil {
+		return 0, nil, err
+	}
+	box, err := p.Acquire(r.Context(), pol)
+	if err != nil {
+		s.Store.Discard(q.ID)
+		return 0, nil, err
+	}
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	s.work.Go(func() {
+		ended <- session.Hold(s.ctx, s.Store, handedOut{p.Driver, box}, &session.Spec{ID: q.ID, Driver: p.Driver.Name(), Policy: pol}, func() { close(ready) })
+	})
+	select {
+	case <-ready:
+	case err := <-ended:
+		box.Close()
+		s.Store.Discard(q.ID)
+		if err == nil {
+			err = driver.ErrSandboxGone
+		}
+		return 0, nil, err
+	}
+	if i, err = s.Store.Lookup(q.ID); err != nil {
+		return 0, nil, err
+	}
+	return http.StatusCreated, sessionInfo{Info: i, Socket: s.Store.Socket(q.ID), Pooled: &box.Pooled}, nil
+}
+
+// remove stops a session and removes its record.
+func (s *server) remove(r *http.Request) (int, any, error) {
+	id, grace := r.PathValue("id"), 10*time.Second
+	if g := r.URL.Query().Get("grace_ms"); g != "" {
+		n, err := strconv.ParseInt(g, 10, 32)
+		if err != nil || n < 0 {
+			return 0, nil, &policy.InvalidError{Field: "grace_ms", Value: g, Want: "milliseconds, 0 or more"}
+		}
+		grace = time.Duration(n) * time.Millisecond
+	}
+	c, err := s.Store.Connect(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := c.Stop(grace); err != nil && !errors.Is(err, session.ErrNotRunning) {
+		return 0, nil, err
+	}
+	if err := s.Store.Remove(id); err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, struct{}{}, nil
+}
+
+// runIn runs a command in a session.
+func (s *server) runIn(r *http.Request) (int, any, error) {
+	var q runRequest
+	if err := read(r, &q); err != nil {
+		return 0, nil, err
+	}
+	if q.Pool != "" || q.Workspace != "" {
+		return 0, nil, &policy.InvalidError{Field: "pool", Value: q.Pool, Want: "neither pool nor workspace: the session has its own"}
+	}
+	id := r.PathValue("id")
+	pol, err := s.Store.Policy(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	c, err := s.Store.Connect(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	i, err := s.Store.Recorded(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := q.in(r.Context(), c, i.Driver, pol)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, res, nil
+}

@@ -1,0 +1,193 @@
+//go:build unix
+
+// Package serve keeps pools of sandboxes for the processes of one user.
+//
+// It listens on two sockets in a directory that only its owner can reach, and
+// checks who connects. One speaks HTTP with JSON: a documented, versioned interface
+// for programs (docs/serve.md). The other lends sandboxes to sbxrun itself
+// ([session.Lender]), with the command's own descriptors passed, so that a run that
+// finds a server is a run like any other, but that its sandbox was ready.
+//
+// Sessions that it makes are those of [session.Store]: every client of sessions
+// reaches them. The package decides nothing about policies: who starts it says what
+// pools there are, and how a workspace becomes a policy.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/pool"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+// Names of the sockets in the server's directory.
+const (
+	APISocket = "api.sock"
+	RunSocket = "run.sock"
+	lockFile  = "lock"
+)
+
+// A Pool is one that a server keeps.
+type Pool struct {
+	Name   string
+	Driver driver.Preparer
+	*pool.Pool
+
+	// Resolve makes the policy for a workspace, "" for none.
+	Resolve func(workspace string) (*policy.Policy, error)
+}
+
+// Config is what a server is made of.
+type Config struct {
+	// Dir is where the sockets are made: a directory of the owner's alone.
+	Dir string
+
+	Version string
+	Pools   []*Pool
+	Store   *session.Store
+
+	// Encode prints a result as every program of sbxrun does.
+	Encode func(*driver.Result) ([]byte, error)
+
+	// Serving is called when clients can connect.
+	Serving func()
+}
+
+// A Server serves.
+type server struct {
+	Config
+	ctx  context.Context
+	work sync.WaitGroup // sessions that are held
+}
+
+// Serve serves until the context ends. Sessions are stopped then, and sandboxes
+// that were lent end. Pools are the caller's.
+func Serve(ctx context.Context, cfg Config) error {
+	birth, err := session.Birth()
+	if err != nil {
+		return err
+	}
+	unlock, err := claim(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	api, err := listen(filepath.Join(cfg.Dir, APISocket))
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	runs, err := listen(filepath.Join(cfg.Dir, RunSocket))
+	if err != nil {
+		return err
+	}
+	defer runs.Close()
+
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	s := &server{Config: cfg, ctx: ctx}
+	lender := &session.Lender{Version: cfg.Version, Birth: birth, Acquire: s.lend}
+	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	failed := make(chan error, 2)
+	go func() { failed <- h.Serve(session.OwnerOnly(api)) }()
+	go func() { failed <- lender.Serve(ctx, runs) }()
+	if cfg.Serving != nil {
+		cfg.Serving()
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	stop()
+	runs.Close()
+	h.Close()
+	s.work.Wait()
+	return err
+}
+
+// claim makes the server's directory, and sees that there is no other server in
+// it: what one that was killed left behind is taken over.
+func claim(dir string) (unlock func(), err error) {
+	if err := session.PrivateDir(dir); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, ErrRunning
+		}
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// ErrRunning says that there is a server already.
+var ErrRunning = errors.New("a server is running already")
+
+func listen(path string) (*net.UnixListener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// lend returns a sandbox of exactly this policy from one of the pools.
+func (s *server) lend(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+	// Those of the same profile first: the others will hardly do.
+	order := slices.Clone(s.Pools)
+	slices.SortStableFunc(order, func(a, b *Pool) int { return differs(a, p) - differs(b, p) })
+	err := pool.ErrNone
+	for _, q := range order {
+		box, e := q.TryAcquire(ctx, p)
+		if e == nil {
+			return box, nil
+		}
+		err = e
+	}
+	return nil, err
+}
+
+func differs(q *Pool, p *policy.Policy) int {
+	if q.Policy().Profile == p.Profile {
+		return 0
+	}
+	return 1
+}
+
+// find returns the pool of a name; the first has no need of one.
+func (s *server) find(name string) (*Pool, error) {
+	if name == "" && len(s.Pools) > 0 {
+		return s.Pools[0], nil
+	}
+	for _, p := range s.Pools {
+		if p.Name == name {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("pool %q: %w", name, fs.ErrNotExist)
+}

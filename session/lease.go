@@ -1,0 +1,321 @@
+//go:build unix
+
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// A Lender gives sandboxes that are ready to other processes of its owner, each
+// for one command: the connection is the sandbox's life.
+//
+// A client says what it would build itself: the policy, in full, and what its own
+// process passes on to what it starts ([Birth]). The lender builds exactly that or
+// nothing, and answers with the digest of the policy that it built, from its own
+// reading of it. Only then does it get the command and its descriptors.
+type Lender struct {
+	// Version is that of the program: policies mean the same in the same version.
+	Version string
+
+	// Birth is the lender's own.
+	Birth string
+
+	// Acquire returns a sandbox of exactly this policy, or an error: the client
+	// builds one itself then.
+	Acquire func(context.Context, *policy.Policy) (driver.Sandbox, error)
+
+	mu    sync.Mutex
+	known map[string]*policy.Policy // by their JSON
+}
+
+// keepKnown bounds the policies that a lender remembers having read.
+const keepKnown = 32
+
+// lease is what a lender says of the sandbox that it gives.
+type lease struct {
+	Digest string `json:"digest"`
+}
+
+// Serve serves connections until the listener is closed.
+func (l *Lender) Serve(ctx context.Context, ln net.Listener) error {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			time.Sleep(10 * time.Millisecond) // out of descriptors, for instance
+			continue
+		}
+		u, ok := c.(*net.UnixConn)
+		if !ok {
+			c.Close()
+			return fmt.Errorf("session: a listener for %s", c.LocalAddr().Network())
+		}
+		go l.serve(ctx, &conn{UnixConn: u})
+	}
+}
+
+// serve lends one sandbox.
+func (l *Lender) serve(ctx context.Context, c *conn) {
+	defer c.Close()
+	box, err := l.lend(ctx, c)
+	if err != nil {
+		if !errors.Is(err, net.ErrClosed) {
+			c.send(reply{Error: newWireError(err)})
+		}
+		return
+	}
+	defer box.Close()
+	var req request
+	files, err := c.receive(&req)
+	defer func() { closeFiles(files) }()
+	if err != nil {
+		return // the client has thought better of it, or is gone
+	}
+	if req.Op != "exec" {
+		c.send(reply{Error: newWireError(&policy.InvalidError{Field: "op", Value: req.Op, Want: "exec"})})
+		return
+	}
+	stdio, err := passed(req.Streams, files)
+	var p driver.Process
+	if err == nil {
+		p, err = box.Exec(ctx, req.Process, stdio)
+	}
+	closeFiles(files)
+	if err != nil {
+		c.send(reply{Error: newWireError(err)})
+		return
+	}
+	r := reply{Started: true}
+	var fds []int
+	if pty := p.Pty(); pty != nil {
+		r.Pty = true
+		fds = []int{int(pty.Fd())}
+	}
+	if err := c.send(r, fds...); err != nil {
+		p.Kill()
+	} else {
+		go control(c, p)
+	}
+	st, err := p.Wait()
+	if err != nil {
+		c.send(reply{Error: newWireError(err)})
+		return
+	}
+	if !req.Frugal || st.ExitCode != 0 || st.Signal != 0 {
+		whole(st, box)
+	}
+	// What the command left behind ends with it, as in a run. The rest, taking the
+	// sandbox down, the client need not wait for.
+	if e, ok := box.(driver.Ender); ok {
+		err = e.End()
+	} else {
+		err = box.Close()
+	}
+	if err != nil {
+		c.send(reply{Error: newWireError(err)})
+		return
+	}
+	st.Pooled = true
+	c.send(reply{Status: st})
+}
+
+// whole makes the usage of a command that of its sandbox.
+func whole(st *driver.Status, box driver.Sandbox) {
+	all, err := box.Status()
+	if err != nil {
+		return
+	}
+	own := st.Usage
+	st.Usage = all.Usage
+	if own.CPUUserMS+own.CPUSystemMS > st.Usage.CPUUserMS+st.Usage.CPUSystemMS {
+		st.Usage.CPUUserMS, st.Usage.CPUSystemMS = own.CPUUserMS, own.CPUSystemMS
+	}
+	st.OOMKilled = st.OOMKilled || all.OOMKilled
+	st.PidsDenied = max(st.PidsDenied, all.PidsDenied)
+	st.Network = all.Network
+}
+
+// lend reads a request and answers it. The error is net.ErrClosed if there is
+// nobody to tell.
+func (l *Lender) lend(ctx context.Context, c *conn) (driver.Sandbox, error) {
+	if err := checkPeer(c.UnixConn); err != nil {
+		return nil, err
+	}
+	var req request
+	files, err := c.receive(&req)
+	closeFiles(files)
+	switch {
+	case err != nil:
+		return nil, net.ErrClosed
+	case req.Op != "lend":
+		return nil, &policy.InvalidError{Field: "op", Value: req.Op, Want: "lend"}
+	case req.Version != l.Version:
+		return nil, fmt.Errorf("the server is sbxrun %s", l.Version)
+	case req.Birth != l.Birth:
+		return nil, errors.New("the server passes on something else: " + differ(l.Birth, req.Birth))
+	}
+	p, err := l.read(req.Policy)
+	if err != nil {
+		return nil, err
+	}
+	box, err := l.Acquire(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	built, err := json.Marshal(p)
+	if err == nil {
+		err = c.send(reply{Lease: &lease{Digest: digest(built)}})
+	}
+	if err != nil {
+		box.Close()
+		return nil, net.ErrClosed
+	}
+	return box, nil
+}
+
+// read reads a policy, of which it must understand everything.
+func (l *Lender) read(raw []byte) (*policy.Policy, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p, ok := l.known[string(raw)]; ok {
+		return p, nil
+	}
+	p := &policy.Policy{}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(p); err != nil {
+		return nil, &policy.InvalidError{Field: "policy", Want: "one of this version: " + err.Error()}
+	}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if l.known == nil || len(l.known) >= keepKnown {
+		l.known = map[string]*policy.Policy{}
+	}
+	l.known[string(raw)] = p
+	return p, nil
+}
+
+func digest(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// sandboxOf is a policy without what is about the command.
+func sandboxOf(p *policy.Policy) *policy.Policy {
+	q, oci, pr := *p, *p.OCI, *p.OCI.Process
+	pr.Args, pr.Terminal, pr.ConsoleSize = []string{"/"}, false, nil
+	oci.Process, q.OCI = &pr, &oci
+	return &q
+}
+
+// A Loan is a sandbox that a [Lender] gave, for one command.
+type Loan struct{ conn *conn }
+
+// Borrow asks the lender at a socket for a sandbox of a policy. After any error
+// nothing has happened, and the caller builds one itself.
+func Borrow(socket, version, birth string, p *policy.Policy) (*Loan, error) {
+	raw, err := json.Marshal(sandboxOf(p))
+	if err != nil {
+		return nil, err
+	}
+	u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{UnixConn: u}
+	r, err := borrow(c, &request{Op: "lend", Version: version, Birth: birth, Policy: raw})
+	if err == nil && r.Lease.Digest != digest(raw) {
+		err = errors.New("the server built another policy")
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return &Loan{conn: c}, nil
+}
+
+// borrowPatience is how long a lender may take.
+const borrowPatience = 2 * time.Second
+
+func borrow(c *conn, req *request) (*reply, error) {
+	// Whoever listens there is this user, or root.
+	if err := checkPeer(c.UnixConn); err != nil {
+		return nil, err
+	}
+	c.SetDeadline(time.Now().Add(borrowPatience))
+	defer c.SetDeadline(time.Time{})
+	if err := c.send(req); err != nil {
+		return nil, err
+	}
+	var r reply
+	files, err := c.receive(&r)
+	closeFiles(files)
+	if err == nil {
+		err = r.Error.err()
+	}
+	if err == nil && r.Lease == nil {
+		err = errors.New("unexpected answer")
+	}
+	return &r, err
+}
+
+// Exec starts the command. The sandbox and all that is in it end with that, before
+// Wait returns. Frugal is for who does not look at the usage of a command that
+// succeeds.
+//
+// An error that wraps [driver.ErrSandboxGone] may come after the command has
+// begun.
+func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.Stdio, frugal bool) (driver.Process, error) {
+	req, files, err := execRequest(process, stdio)
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		l.conn.Close()
+		return nil, err
+	}
+	req.Frugal = frugal
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	if err := l.conn.send(req, fds...); err != nil {
+		l.conn.Close()
+		return nil, fmt.Errorf("the server: %w", driver.ErrSandboxGone)
+	}
+	return started(l.conn, "the server")
+}
+
+// Close gives a sandbox back that Exec was not called for.
+func (l *Loan) Close() error { return l.conn.Close() }
+
+// differ names what two births differ in.
+func differ(a, b string) string {
+	has := strings.Split(b, "\n")
+	for l := range strings.Lines(a) {
+		if l = strings.TrimSuffix(l, "\n"); !slices.Contains(has, l) {
+			name, _, _ := strings.Cut(l, ":")
+			return "another " + name
+		}
+	}
+	return "more"
+}

@@ -66,7 +66,7 @@ vmtest: ## the tests on other kernels, in virtual machines; VMFLAGS="-config 6.1
 
 .PHONY: race
 race: ## the packages with concurrency, under the race detector
-	$(GO) test -race -timeout 20m ./driver ./egress ./internal/... ./native ./cgroups ./host ./mcpserver
+	$(GO) test -race -timeout 20m ./driver ./egress ./internal/... ./native ./cgroups ./host ./mcpserver ./pool ./session
 
 .PHONY: lint
 lint: $(STATICCHECK) ## gofmt, vet, staticcheck, and that generated files are current
@@ -90,6 +90,7 @@ cross: ## build and compile the tests for linux and darwin, amd64 and arm64
 		echo "$$os/$$arch"; \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./cmd/sbxrun || exit 1; \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./cmd/sbxrun-mcp || exit 1; \
+		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -o /dev/null ./cmd/sbxrun-serve || exit 1; \
 		list=$$(CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) list $(PACKAGES) | grep -v -e /seccomp/compile -e /seccomp/internal -e /cmd/sbxrun-seccomp -e /test/); \
 		CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) vet $$list || exit 1; \
 	done; done

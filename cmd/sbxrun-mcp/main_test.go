@@ -344,27 +344,49 @@ func TestBackground(t *testing.T) {
 	}
 }
 
-// TestConcurrent looks for the output of one call in another's (A08).
+// TestConcurrent has 1,000 calls on their way at a time, in three sessions, and looks
+// for anything of one in another's result (A08).
 func TestConcurrent(t *testing.T) {
-	cs, _ := connect(t)
+	cs, _ := connect(t, "--pids", "4096", "--memory", "4g")
+	sessions := []any{nil}
+	for range 2 {
+		id := ok(t, cs, "session_create", object{})["session_id"]
+		sessions = append(sessions, id)
+	}
+	for i, id := range sessions {
+		args := object{"command": fmt.Sprintf("echo %d > /tmp/which", i)}
+		if id != nil {
+			args["session_id"] = id
+		}
+		ok(t, cs, "bash", args)
+	}
 	var all sync.WaitGroup
-	for i := range 100 {
+	for i := range 1000 {
 		all.Go(func() {
-			want := fmt.Sprintf("%d\n", i)
-			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "bash", Arguments: object{"command": fmt.Sprintf("echo %d; sleep 0.0%d; echo %d >&2; exit %d", i, i%10, i, i)}})
+			in := i % len(sessions)
+			// Most end at once; some stay, and all of those are there together.
+			script := fmt.Sprintf("read s < /tmp/which; echo %d in $s; echo %d >&2; exit %d", i, i, i%200)
+			if i%10 == 0 {
+				script = "sleep 1; " + script
+			}
+			args := object{"command": script}
+			if sessions[in] != nil {
+				args["session_id"] = sessions[in]
+			}
+			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "bash", Arguments: args})
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			r, _ := res.StructuredContent.(object)
-			if r["stdout"] != want || r["stderr"] != want || r["exit_code"] != float64(i) {
+			if r["stdout"] != fmt.Sprintf("%d in %d\n", i, in) || r["stderr"] != fmt.Sprintf("%d\n", i) || r["exit_code"] != float64(i%200) || sessions[in] != nil && r["session_id"] != sessions[in] {
 				t.Errorf("call %d: %v", i, r)
 			}
 		})
 	}
 	all.Wait()
-	if list := ok(t, cs, "session_list", object{})["sessions"].([]any); len(list) != 1 {
-		t.Errorf("the connection has %d sessions of its own", len(list))
+	if list := ok(t, cs, "session_list", object{})["sessions"].([]any); len(list) != 3 {
+		t.Errorf("the connection has %d sessions", len(list))
 	}
 }
 

@@ -60,6 +60,7 @@ var rooms = map[string][]string{
 	"mcpserver":                    {"audit", "policy", "driver", "session", "files", "command"},
 	"agents/model":                 {},
 	"test/agents":                  {},
+	"mcpserver/fuzz":               {},
 	"internal/probe":               {"cgroups", "internal/sys"},
 	"internal/sigpipe":             {"internal/sys"},
 	"internal/cli":                 {"audit", "policy", "profiles", "driver", "native", "landlocked", "bwrap", "gvisor", "host", "seatbelt", "docker", "containeruse", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "session", "files", "persona", "workspace", "pool"},

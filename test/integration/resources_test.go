@@ -132,6 +132,40 @@ func r02(f *fixture) {
 	})
 }
 
+// TestKillable: who may not be killed for memory gives that to no command, and
+// who is killed first stays so.
+func TestKillable(t *testing.T) {
+	f := newFixture(t, whos[0])
+	read := func(value string, args ...string) string {
+		t.Helper()
+		o := f.do(call{args: append([]string{"sh", "-c", "echo " + value + " > /proc/self/oom_score_adj && exec \"$@\"", "sh"}, args...)})
+		if o.code != 0 {
+			t.Fatal(o)
+		}
+		return strings.TrimSpace(o.stdout)
+	}
+	cat := []string{"cat", "/proc/self/oom_score_adj"}
+	for value, want := range map[string]string{"0": "0", "300": "300"} {
+		if got := read(value, f.strict(nil, cat...)...); got != want {
+			t.Errorf("%s is %s inside, want %s", value, got, want)
+		}
+	}
+	if o := f.do(call{args: []string{"sh", "-c", "echo -1000 > /proc/self/oom_score_adj"}}); o.code != 0 {
+		t.Skip("needs CAP_SYS_RESOURCE, to protect itself from the out-of-memory killer; make vmtest has it")
+	}
+	for value, want := range map[string]string{"-1000": "0", "-1": "0"} {
+		if got := read(value, f.strict(nil, cat...)...); got != want {
+			t.Errorf("%s is %s inside, want %s", value, got, want)
+		}
+	}
+	if got := read("-1000", cat...); got != "-1000" {
+		t.Errorf("the control: %s", got)
+	}
+	if got := read("-1000", f.strict([]string{"--json", "--memory", "64m"}, "sh", "-c", "head -c 256m /dev/zero | tail >/dev/null; true")...); !strings.Contains(got, `"oom_kills":1`) && !strings.Contains(got, `"reason":"oom"`) {
+		t.Error(got)
+	}
+}
+
 // r03 is R03.
 func r03(f *fixture) {
 	dirs := "dirs=/tmp,/dev/shm,/home/sandbox,/run,/var/tmp"

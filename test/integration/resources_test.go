@@ -161,8 +161,9 @@ func TestKillable(t *testing.T) {
 	if got := read("-1000", cat...); got != "-1000" {
 		t.Errorf("the control: %s", got)
 	}
-	if got := read("-1000", f.strict([]string{"--json", "--memory", "64m"}, "sh", "-c", "head -c 256m /dev/zero | tail >/dev/null; true")...); !strings.Contains(got, `"oom_kills":1`) && !strings.Contains(got, `"reason":"oom"`) {
-		t.Error(got)
+	o := f.do(call{args: append([]string{"sh", "-c", "echo -1000 > /proc/self/oom_score_adj && exec \"$@\"", "sh"}, f.strict([]string{"--json", "--memory", "64m"}, f.attack, "R02", "mb=256")...)})
+	if r := f.result(o); r.Reason != "oom" || o.code != 137 {
+		t.Errorf("over the limit: %v", o)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -43,6 +44,10 @@ type Facts struct {
 	Stdin bool
 }
 
+// noCopy keeps podman from copying into a tmpfs what it covers, which it does
+// otherwise: what is to be hidden as well.
+const noCopy = "notmpcopyup"
+
 // scratchDefault bounds private storage that the policy leaves to the driver.
 const scratchDefault = 512 << 20
 
@@ -56,9 +61,15 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	for _, l := range slices.Concat(f.Labels, d.Labels) {
 		add("--label", l)
 	}
-	if f.Stdin {
+	if f.Stdin || proc.Terminal {
 		add("--interactive")
 	}
+	if proc.Terminal {
+		add("--tty")
+	}
+	// Engines keep what a container prints, on their disk and without a bound,
+	// unless they are told not to. It reaches the client all the same.
+	add("--log-driver", "none")
 	// Its first process gets signals as any other does, and orphans are reaped.
 	// The engine puts that program into /sbin, which must be the image's.
 	if coversInit(p) {
@@ -114,13 +125,17 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 		add("--env", name)
 	}
 	add("--workdir", proc.Cwd)
+	if slices.ContainsFunc(proc.Args, func(s string) bool { return !utf8.ValidString(s) }) {
+		// They reach the engine as JSON, in which such bytes would be others.
+		e.Rules = append(e.Rules, "oci.process.args (an argument that is not UTF-8)")
+	}
 	// The command is all of what runs: an image's own entry point is not what
 	// was asked for, unless the caller wants it.
 	command := proc.Args
 	if d.Entrypoint != "" {
 		add("--entrypoint", d.Entrypoint)
 	} else {
-		add("--entrypoint", command[0])
+		add("--entrypoint", d.command(p))
 		command = command[1:]
 	}
 	add("--", d.Image)
@@ -248,7 +263,11 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 		case r.Access == policy.Hide:
 			switch {
 			case f.IsDir != nil && f.IsDir(r.Path):
-				all = append(all, mount{r.Path, []string{"--mount", csvLine([]string{"type=tmpfs", "target=" + r.Path, "tmpfs-size=4096", "tmpfs-mode=0"})}})
+				fields := []string{"type=tmpfs", "target=" + r.Path, "tmpfs-size=4096", "tmpfs-mode=0"}
+				if f.Podman {
+					fields = append(fields, noCopy)
+				}
+				all = append(all, mount{r.Path, []string{"--mount", csvLine(fields)}})
 			case f.IsFile != nil && f.IsFile(r.Path):
 				all = append(all, mount{r.Path, []string{"--mount", csvLine([]string{"type=bind", "source=/dev/null", "target=" + r.Path, "readonly"})}})
 			}
@@ -343,7 +362,7 @@ func tmpfsOptions(p *policy.Policy, opts []string, n int, f Facts) []string {
 		// podman's --tmpfs knows no owner; a mode for everyone is as private.
 		return append(slices.DeleteFunc(out, func(o string) bool {
 			return strings.HasPrefix(o, "mode=") || strings.HasPrefix(o, "nr_inodes=")
-		}), "mode=1777")
+		}), "mode=1777", noCopy)
 	}
 	return append(out, "uid="+uid, "gid="+gid)
 }

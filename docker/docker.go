@@ -82,8 +82,8 @@ func (d Driver) Describe() driver.Description {
 		summary, user = "a container of an image, by podman's command line", "run by an ordinary user"
 	}
 	c := driver.Claims{
-		"process":        part("in the image; the image's own variables come before"),
-		"terminal":       no("not built yet"),
+		"process":        part("in the image; the image's own variables come before; arguments in UTF-8"),
+		"terminal":       part("engines before 23 give it its size a moment after the command has begun"),
 		"user":           part("the caller's ids; rootless podman maps them"),
 		"hostname":       part("not with --net host"),
 		"files.read":     part("what is mounted below is not shown; /sbin stays the image's"),
@@ -245,7 +245,10 @@ func (c *client) output(ctx context.Context, args ...string) (string, error) {
 
 func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, error) {
 	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &limited{w: &errs, n: 64 << 10}
+	if cmd.Stdout == nil {
+		cmd.Stdout = &out
+	}
+	cmd.Stderr = &limited{w: &errs, n: 64 << 10}
 	cmd.WaitDelay = time.Second
 	detach(cmd)
 	err := cmd.Run()

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"archive/tar"
 	"errors"
 	"flag"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -60,7 +62,7 @@ func TestArgs(t *testing.T) {
 		policy func(*policy.Policy)
 	}{
 		{name: "preset"},
-		{name: "podman", driver: Driver{Podman: true}, facts: func(f *Facts) { f.Podman, f.Rootless = true, true }},
+		{name: "podman", driver: Driver{Podman: true}, facts: func(f *Facts) { f.Podman, f.Rootless = true, true }, change: func(r *profiles.Request) { r.Hide = []string{"sub"} }},
 		{name: "rootless", facts: func(f *Facts) { f.Rootless = true }},
 		{name: "files", change: func(r *profiles.Request) {
 			r.Hide = []string{"sub", "secret"}
@@ -77,6 +79,7 @@ func TestArgs(t *testing.T) {
 		{name: "ports", driver: Driver{Ports: []string{"127.0.0.1:8080:80"}}, change: func(r *profiles.Request) { m := policy.EgressHost; r.Net = &m }},
 		{name: "options", policy: func(p *policy.Policy) {
 			p.OCI.Process.ApparmorProfile = "p"
+			p.OCI.Process.Terminal = true
 			p.OCI.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}}
 			p.OCI.Process.Rlimits = append(p.OCI.Process.Rlimits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: 5, Hard: 1<<64 - 1})
 			p.Scratch = policy.Scratch{Bytes: 64 << 20, Inodes: 1000}
@@ -126,13 +129,13 @@ func TestRefused(t *testing.T) {
 		"the host's /sbin": func(p *policy.Policy) {
 			p.Files = append(p.Files, policy.FileRule{Path: "/sbin", Access: policy.ReadExec})
 		},
-		"a terminal": func(p *policy.Policy) { p.OCI.Process.Terminal = true },
 		"a capability": func(p *policy.Policy) {
 			p.OCI.Process.Capabilities = &specs.LinuxCapabilities{Bounding: []string{"CAP_KILL"}}
 		},
-		"Landlock": func(p *policy.Policy) { p.Require |= policy.LayerLandlock },
-		"a label":  func(p *policy.Policy) { p.OCI.Process.SelinuxLabel = "x" },
-		"a sysctl": func(p *policy.Policy) { p.OCI.Linux.Sysctl = map[string]string{"a": "b"} },
+		"an odd byte": func(p *policy.Policy) { p.OCI.Process.Args = []string{"echo", "\xff"} },
+		"Landlock":    func(p *policy.Policy) { p.Require |= policy.LayerLandlock },
+		"a label":     func(p *policy.Policy) { p.OCI.Process.SelinuxLabel = "x" },
+		"a sysctl":    func(p *policy.Policy) { p.OCI.Linux.Sysctl = map[string]string{"a": "b"} },
 		"another mount": func(p *policy.Policy) {
 			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/x", Type: "nfs"})
 		},
@@ -272,6 +275,44 @@ func TestLocal(t *testing.T) {
 	for host, want := range map[string]bool{"": true, "unix:///var/run/docker.sock": true, "npipe:////./pipe/x": true, "tcp://127.0.0.1:2375": false, "ssh://u@h": false} {
 		if local(host) != want {
 			t.Error(host)
+		}
+	}
+}
+
+func TestUnexecuted(t *testing.T) {
+	file := func(mode int64, typ byte) *tar.Header { return &tar.Header{Mode: mode, Typeflag: typ} }
+	plain, program, dir := file(0o644, tar.TypeReg), file(0o755, tar.TypeReg), file(0o755, tar.TypeDir)
+	for _, tt := range []struct {
+		code  int
+		found []*tar.Header
+		want  syscall.Errno
+	}{
+		{127, []*tar.Header{nil, nil}, syscall.ENOENT},
+		{127, []*tar.Header{nil, program}, 0},
+		{127, []*tar.Header{plain}, 0},
+		{126, []*tar.Header{plain, nil}, syscall.EACCES},
+		{126, []*tar.Header{dir}, syscall.EACCES},
+		{126, []*tar.Header{plain, program}, 0},
+		{126, []*tar.Header{nil}, 0},
+		{1, []*tar.Header{nil}, 0},
+	} {
+		if got := unexecuted(tt.code, tt.found); got != tt.want {
+			t.Errorf("%d %v: %v, want %v", tt.code, tt.found, got, tt.want)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		env  []string
+		want string
+	}{
+		{"x", []string{"PATH=/a:/b/"}, "/a/x /b/x"},
+		{"x", []string{"PATH=:d"}, "/ws/x /ws/d/x"},
+		{"./x", nil, "/ws/x"},
+		{"/x/../y", nil, "/y"},
+		{"x", nil, "/usr/local/sbin/x /usr/local/bin/x /usr/sbin/x /usr/bin/x /sbin/x /bin/x"},
+	} {
+		if got := strings.Join(candidates(tt.name, "/ws", tt.env), " "); got != tt.want {
+			t.Errorf("%s %v: %s, want %s", tt.name, tt.env, got, tt.want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package docker_test
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -17,21 +16,21 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/test/engine"
 )
 
-// These tests run against a real engine: Debian's, started on a socket and a
-// data directory of its own, without a bridge and without rules of iptables, and
-// ended with the tests. Its one image is busybox.
+// These tests run against a real engine, started for them; see test/engine.
 
-const image = "sbxrun-test:busybox"
+const image = engine.Image
 
-// The engine runs as long as the tests.
-var engineDir string
+// running says that the engine is there, for as long as the tests run.
+var running bool
 
 func TestMain(m *testing.M) {
 	if os.Getenv("SBXRUN_TEST_OWNER") != "" {
@@ -39,102 +38,22 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(func() int {
 		if os.Geteuid() == 0 {
-			stop, err := startEngine()
-			if stop != nil {
-				defer stop()
-			}
+			stop, err := engine.Docker()
 			if err != nil {
 				fmt.Fprintln(os.Stderr, "the engine does not start:", err)
 				return 1
 			}
+			defer stop()
+			running = true
 		}
 		return m.Run()
 	}())
 }
 
-// startEngine starts dockerd and imports the image.
-func startEngine() (stop func(), err error) {
-	dir, err := os.MkdirTemp("", "sbxrun-dockerd-")
-	if err != nil {
-		return nil, err
-	}
-	engineDir = dir
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return nil, err
-	}
-	socket := "unix://" + filepath.Join(dir, "s")
-	cmd := exec.Command("/usr/sbin/dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs",
-		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"), "-H", socket)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%w; tools/deps test installs docker.io", err)
-	}
-	stop = func() {
-		cmd.Process.Signal(syscall.SIGTERM) // it ends its containerd too
-		done := make(chan struct{})
-		go func() { cmd.Wait(); close(done) }()
-		select {
-		case <-done:
-		case <-time.After(30 * time.Second):
-			cmd.Process.Kill()
-			<-done
-		}
-		log.Close()
-		mounts, _ := os.ReadFile("/proc/self/mountinfo")
-		for line := range strings.Lines(string(mounts)) {
-			if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-				syscall.Unmount(f[4], syscall.MNT_DETACH)
-			}
-		}
-		os.RemoveAll(dir)
-	}
-	os.Setenv("DOCKER_HOST", socket)
-	os.Setenv("DOCKER_CONFIG", filepath.Join(dir, "config"))
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(100 * time.Millisecond) {
-		if err = (docker.Driver{}).Available(context.Background()); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			text, _ := os.ReadFile(log.Name())
-			return stop, fmt.Errorf("%w\n%s", err, text)
-		}
-	}
-	return stop, importImage("docker")
-}
-
-// importImage makes an image of busybox.
-func importImage(client string) error {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	box, err := os.ReadFile("/bin/busybox")
-	if err != nil {
-		return fmt.Errorf("%w; tools/deps test installs busybox-static", err)
-	}
-	for _, d := range []string{"bin/", "etc/", "home/", "proc/", "dev/", "sys/", "tmp/"} {
-		w.WriteHeader(&tar.Header{Name: d, Typeflag: tar.TypeDir, Mode: 0o755})
-	}
-	w.WriteHeader(&tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(box))})
-	w.Write(box)
-	w.WriteHeader(&tar.Header{Name: "etc/plain", Typeflag: tar.TypeReg, Mode: 0o644, Size: 2})
-	w.Write([]byte("x\n"))
-	for _, a := range []string{"sh", "ls", "cat", "sleep", "id", "echo", "touch", "true", "env", "head", "tail", "kill", "ps", "mkdir", "rm", "hostname", "dd", "wc", "grep", "yes", "chmod", "nc", "mount", "ulimit", "stat", "pwd", "seq", "tr", "unshare", "df"} {
-		w.WriteHeader(&tar.Header{Name: "bin/" + a, Typeflag: tar.TypeSymlink, Linkname: "busybox", Mode: 0o777})
-	}
-	w.Close()
-	cmd := exec.Command(client, "import", "-", image)
-	cmd.Stdin = &b
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s import: %w: %s", client, err, out)
-	}
-	return nil
-}
-
-// engine asks for what only root can start.
-func engine(t *testing.T) {
+// needEngine asks for what only root can start.
+func needEngine(t *testing.T) {
 	t.Helper()
-	if engineDir == "" {
+	if !running {
 		t.Skip("needs root: dockerd is started for the tests")
 	}
 }
@@ -179,7 +98,7 @@ func nothingLeft(t *testing.T, client string) {
 
 // TestRun: what the policy says is what the command finds.
 func TestRun(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	for _, tt := range []struct {
 		name, script string
 		change       func(*profiles.Request)
@@ -239,7 +158,7 @@ func TestRun(t *testing.T) {
 
 // TestSecretsNotInArguments: a value of the environment is in no command line.
 func TestSecretsNotInArguments(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	secret := "s3cret" + strconv.Itoa(os.Getpid())
 	p := resolve(t, func(r *profiles.Request) { r.Env = []string{"TOKEN=" + secret} }, "sh", "-c", "echo $TOKEN; sleep 1")
 	seen := make(chan string, 1)
@@ -272,7 +191,7 @@ func TestSecretsNotInArguments(t *testing.T) {
 }
 
 func TestStdin(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	in, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -289,7 +208,7 @@ func TestStdin(t *testing.T) {
 // TestTimeout: the time limit ends the container, not its client alone, with
 // everything in it.
 func TestTimeout(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	p := resolve(t, func(r *profiles.Request) { d, k := 2*time.Second, time.Second; r.Timeout, r.KillAfter = &d, &k },
 		"sh", "-c", `trap "" TERM; (trap "" TERM; sleep 987) & sleep 987`)
 	res, err := run(t, p, driver.RunOptions{})
@@ -304,7 +223,7 @@ func TestTimeout(t *testing.T) {
 
 // TestSignals: a signal reaches the command; a second one ends everything.
 func TestSignals(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	signals := make(chan os.Signal, 4)
 	p := resolve(t, nil, "sh", "-c", `trap "echo got; exit 3" INT; echo ready > ready; while :; do sleep 0.1; done`)
 	res, err := run(t, p, driver.RunOptions{Signals: signals, Started: func(driver.Process) func() {
@@ -339,8 +258,100 @@ func await(name string) {
 	}
 }
 
+// TestTerminal: the command has a terminal of the caller's size, follows it, and
+// gets what is typed: the keys by which a client is left as well, and Ctrl-C.
+func TestTerminal(t *testing.T) {
+	needEngine(t)
+	p := resolve(t, nil, "sh", "-c", `test -t 0 && test -t 1 && test -t 2 || exit 9
+until [ "$(stty size)" = "17 91" ]; do sleep 0.05; done; echo size one
+until [ "$(stty size)" = "20 70" ]; do sleep 0.05; done; echo size two
+stty -echo -ixon; echo ready; read x; echo "$x" | od -An -c; trap 'echo interrupted; exit 5' INT; echo more; while :; do sleep 0.1; done`)
+	p.OCI.Process.Terminal = true
+	p.OCI.Process.ConsoleSize = &specs.Box{Width: 91, Height: 17}
+	var out bytes.Buffer
+	done := make(chan struct{})
+	res, err := driver.Run(context.Background(), docker.Driver{Image: image}, p, driver.RunOptions{Started: func(pr driver.Process) func() {
+		fd, err := unix.FcntlInt(pr.Pty().Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		master := os.NewFile(uintptr(fd), "pty")
+		type answer struct{ after, typed string }
+		answers := []answer{{"size one", ""}, {"ready", "a\x10\x11b\n"}, {"more", "\x03"}}
+		go func() {
+			defer close(done)
+			defer master.Close()
+			buf := make([]byte, 1000)
+			for {
+				n, err := master.Read(buf)
+				if err != nil {
+					return
+				}
+				out.Write(buf[:n])
+				for len(answers) > 0 && strings.Contains(out.String(), answers[0].after) {
+					if answers[0].typed == "" {
+						unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 20, Col: 70})
+					}
+					master.WriteString(answers[0].typed)
+					answers = answers[1:]
+				}
+			}
+		}()
+		return func() { <-done }
+	}})
+	if err != nil || res.ExitCode != 5 || !strings.Contains(out.String(), "a 020 021   b") || !strings.Contains(out.String(), "interrupted") {
+		t.Errorf("%+v, %v\n%s", res, err, out.String())
+	}
+	nothingLeft(t, "docker")
+}
+
+// TestNotExecuted: a command that is not there, or cannot be executed, is told from
+// one that ends with the same exit codes.
+func TestNotExecuted(t *testing.T) {
+	needEngine(t)
+	for _, tt := range []struct {
+		command []string
+		code    int
+		reason  driver.Reason
+	}{
+		{[]string{"nonesuch"}, 127, driver.ReasonSetup},
+		{[]string{"./plain"}, 126, driver.ReasonSetup},
+		{[]string{"/etc"}, 126, driver.ReasonSetup},
+		{[]string{"sh", "-c", "exit 127"}, 127, driver.ReasonExit},
+		{[]string{"sh", "-c", "echo '[FATAL tini (7)] exec sh failed: No such file or directory' >&2; exit 127"}, 127, driver.ReasonExit},
+		{[]string{"sh", "-c", "exit 126"}, 126, driver.ReasonExit},
+	} {
+		p := resolve(t, nil, tt.command...)
+		if err := os.WriteFile(filepath.Join(p.OCI.Process.Cwd, "plain"), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		res, err := run(t, p, driver.RunOptions{})
+		var c *driver.CommandError
+		if res.ExitCode != tt.code || res.Reason != tt.reason || (tt.reason == driver.ReasonSetup) != errors.As(err, &c) {
+			t.Errorf("%q: %+v, %v", tt.command, res, err)
+		}
+	}
+	nothingLeft(t, "docker")
+}
+
+// TestNoLog: the engine keeps nothing of what a command prints.
+func TestNoLog(t *testing.T) {
+	needEngine(t)
+	p := resolve(t, nil, "sh", "-c", "echo said; echo ready > ready; sleep 600")
+	var logged []byte
+	res, err := run(t, p, driver.RunOptions{Started: func(pr driver.Process) func() {
+		await(filepath.Join(p.OCI.Process.Cwd, "ready"))
+		logged, _ = exec.Command("docker", "logs", containers(t, "docker")[0]).CombinedOutput()
+		pr.Kill()
+		return nil
+	}})
+	if err != nil || res.Stdout != "said\n" || strings.Contains(string(logged), "said") {
+		t.Errorf("%+v, %v; logged %q", res, err, logged)
+	}
+}
+
 func TestMemory(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	hog := []string{"sh", "-c", `x=a; while :; do x=$x$x; done`}
 	res, err := run(t, resolve(t, func(r *profiles.Request) { m := uint64(32 << 20); r.Memory = &m }, hog...), driver.RunOptions{})
 	if err != nil || res.Reason != driver.ReasonOOM {
@@ -354,7 +365,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestPids(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	p := resolve(t, func(r *profiles.Request) { n := int64(20); r.Pids = &n }, "sh", "-c", `i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done; echo all`)
 	res, err := run(t, p, driver.RunOptions{})
 	if err != nil || strings.Contains(res.Stdout, "all") || !strings.Contains(res.Stderr, "fork") {
@@ -363,7 +374,7 @@ func TestPids(t *testing.T) {
 }
 
 func TestOutputLimit(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	p := resolve(t, func(r *profiles.Request) { n := int64(1000); r.MaxOutput = &n }, "sh", "-c", "yes | head -c 3000000; echo end >&2")
 	res, err := run(t, p, driver.RunOptions{})
 	if err != nil || len(res.Stdout) != 1000 || !res.StdoutTruncated || res.Stderr != "end\n" || res.ExitCode != 0 {
@@ -374,7 +385,7 @@ func TestOutputLimit(t *testing.T) {
 // TestPull: an image that is not here and cannot be fetched. No registry is
 // asked that could answer: the name is one of this machine's closed ports.
 func TestPull(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	d := docker.Driver{Image: "127.0.0.1:1/nope:1"}
 	res, err := driver.Run(context.Background(), d, resolve(t, nil, "true"), driver.RunOptions{Capture: true})
 	var pull *docker.ImagePullError
@@ -386,7 +397,7 @@ func TestPull(t *testing.T) {
 
 // TestEngineDown: no engine answers.
 func TestEngineDown(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	t.Setenv("DOCKER_HOST", "unix://"+t.TempDir()+"/s")
 	res, err := run(t, resolve(t, nil, "true"), driver.RunOptions{})
 	var u *driver.UnavailableError
@@ -396,7 +407,7 @@ func TestEngineDown(t *testing.T) {
 }
 
 func TestRemoteEngine(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	// The same engine by another address would see the same files; whether it
 	// does cannot be told from here.
 	var u *driver.UnavailableError
@@ -418,7 +429,7 @@ func TestNoClient(t *testing.T) {
 
 // TestKilledBehindOurBack: somebody else kills or removes the container.
 func TestKilledBehindOurBack(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	for _, verb := range []string{"kill", "rm"} {
 		p := resolve(t, nil, "sh", "-c", "echo ready > ready; sleep 60")
 		res, err := run(t, p, driver.RunOptions{Started: func(driver.Process) func() {
@@ -476,7 +487,7 @@ func startOwner(t *testing.T) *exec.Cmd {
 
 // TestSupervisorKilled: the container ends although nobody is left to end it.
 func TestSupervisorKilled(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	cmd := startOwner(t)
 	if n := len(containers(t, "docker")); n != 1 {
 		t.Fatalf("%d containers", n)
@@ -495,7 +506,7 @@ func TestSupervisorKilled(t *testing.T) {
 // TestPrune: what a dead process of this machine left is removed, what a live
 // one or another machine has is not.
 func TestPrune(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	alive := startOwner(t)
 	live := containers(t, "docker")
 	if len(live) != 1 {
@@ -531,7 +542,7 @@ func TestPrune(t *testing.T) {
 
 // TestCanceled: the caller gives up, before the container runs and after.
 func TestCanceled(t *testing.T) {
-	engine(t)
+	needEngine(t)
 	for _, after := range []time.Duration{0, 30 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
 		ctx, cancel := context.WithTimeout(context.Background(), after)
 		begin := time.Now()
@@ -553,28 +564,11 @@ func TestPodman(t *testing.T) {
 	if _, err := exec.LookPath("podman"); err != nil {
 		t.Fatal("podman is not installed: tools/deps test installs it")
 	}
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return file
-	}
-	t.Setenv("CONTAINERS_STORAGE_CONF", write("storage.conf", fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", dir+"/root", dir+"/run")))
-	t.Setenv("CONTAINERS_CONF", write("containers.conf", "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n"))
-	t.Cleanup(func() {
-		// The storage is mounted on itself.
-		mounts, _ := os.ReadFile("/proc/self/mountinfo")
-		for line := range strings.Lines(string(mounts)) {
-			if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
-				syscall.Unmount(f[4], syscall.MNT_DETACH)
-			}
-		}
-	})
-	if err := importImage("podman"); err != nil {
+	stop, err := engine.Podman()
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(stop)
 	d := docker.Driver{Podman: true, Image: image}
 	if err := d.Available(context.Background()); err != nil {
 		t.Fatal(err)

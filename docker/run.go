@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/pty"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
@@ -75,7 +76,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
-	r := &container{c: c, name: name, layers: d.layers(p, e)}
+	r := &container{c: c, name: name, policy: p, layers: d.layers(p, e)}
 	r.degraded = p.Degrade &^ r.layers
 	if err := r.guard(); err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
@@ -88,7 +89,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	}
 	// A client that is killed leaves the engine to finish what it asked for, after
 	// the container was looked for in vain: making it is not interrupted.
-	if err := r.create(context.WithoutCancel(ctx), p, e, stdio.Stdin != nil); err != nil {
+	if err := r.create(context.WithoutCancel(ctx), e, stdio.Stdin != nil); err != nil {
 		return fail(err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -98,11 +99,25 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		stdio.Starting()
 	}
 	args := []string{"start", "--attach"}
-	if stdio.Stdin != nil {
-		args = append(args, "--interactive")
+	tty := p.OCI.Process.Terminal
+	if stdio.Stdin != nil || tty {
+		args = append(args, "--interactive", "--detach-keys", detachKeys)
 	}
 	// Signals reach the container by its name: this client gets none.
 	r.client = exec.Command(c.path, append(args, name)...)
+	detach(r.client)
+	if tty {
+		// The client sits between two terminals: this one, and the container's,
+		// to which it brings the size of this one.
+		master, slave, err := pty.Open(p.OCI.Process.ConsoleSize)
+		if err != nil {
+			return fail(&driver.SetupError{Driver: d.Name(), Err: err})
+		}
+		defer slave.Close()
+		r.pty = master
+		stdio.Stdin, stdio.Stdout, stdio.Stderr = slave, slave, slave
+		r.client.SysProcAttr.Setctty = true // Ctty is descriptor 0 of the client
+	}
 	// A nil *os.File in an interface is not nil, and os/exec asks.
 	if stdio.Stdin != nil {
 		r.client.Stdin = stdio.Stdin
@@ -113,7 +128,6 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if stdio.Stderr != nil {
 		r.client.Stderr = stdio.Stderr
 	}
-	detach(r.client)
 	if d.Podman {
 		// What watches a container for podman leaves a file "oom" in the directory
 		// that it was started in when the memory limit ended a process, and podman
@@ -151,11 +165,18 @@ func (c *client) pull(ctx context.Context) error {
 	return nil
 }
 
+// detachKeys end a client and leave the container alone, which is never wanted. They
+// cannot be switched off, so they are a sequence that nobody types. Its first key
+// is held back until the next one comes: Ctrl-@, which shows nothing by itself.
+const detachKeys = "ctrl-@,ctrl-^,ctrl-@,ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
+
 // A container is a driver.Process.
 type container struct {
 	c        *client
 	name     string
+	policy   *policy.Policy
 	client   *exec.Cmd // attached to it
+	pty      *os.File  // the master of the client's terminal, or nil
 	layers   policy.Layers
 	degraded policy.Layers
 	setup    time.Duration
@@ -204,7 +225,8 @@ func (r *container) unguard() {
 }
 
 // create makes the container.
-func (r *container) create(ctx context.Context, p *policy.Policy, e *engine, stdin bool) error {
+func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
+	p := r.policy
 	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name, Labels: []string{labelRun + "=" + r.name}, Stdin: stdin}
 	if r.c.d.Podman {
 		f.Init = initProgram()
@@ -256,6 +278,17 @@ func (r *container) create(ctx context.Context, p *policy.Policy, e *engine, std
 		return err
 	}
 	cmd.Args = append(cmd.Args, args...)
+	if p.OCI.Process.Terminal && p.OCI.Process.ConsoleSize != nil {
+		// The size that a container's terminal begins with is that of what its
+		// client prints to.
+		master, slave, err := pty.Open(p.OCI.Process.ConsoleSize)
+		if err != nil {
+			return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
+		}
+		defer master.Close()
+		defer slave.Close()
+		cmd.Stdout = slave
+	}
 	if _, err := r.c.run(ctx, cmd, "create"); err != nil {
 		if ctx.Err() != nil {
 			r.late = true
@@ -269,8 +302,11 @@ func (r *container) create(ctx context.Context, p *policy.Policy, e *engine, std
 	return nil
 }
 
-// cleanup removes the client's directory.
+// cleanup removes the client's directory, and closes its terminal.
 func (r *container) cleanup() {
+	if r.pty != nil {
+		r.pty.Close()
+	}
 	if r.dir != "" {
 		os.RemoveAll(r.dir)
 	}
@@ -309,7 +345,7 @@ func filterOf(p *policy.Policy) ([]byte, error) {
 	return json.Marshal(s)
 }
 
-func (r *container) Pty() *os.File { return nil }
+func (r *container) Pty() *os.File { return r.pty }
 
 // Signal sends a signal to the container's first process, which passes it to
 // the command.
@@ -386,6 +422,10 @@ func (r *container) Wait() (*driver.Status, error) {
 	r.over = true
 	killed := r.killed
 	r.mu.Unlock()
+	var missing error
+	if err == nil && s.Status == "exited" && s.Error == "" && !killed && (s.ExitCode == driver.ExitNotFound || s.ExitCode == driver.ExitNotExecutable) {
+		missing = r.commandError(context.Background(), s.ExitCode)
+	}
 	if e := r.remove(); err == nil && e != nil {
 		err = e
 	}
@@ -419,6 +459,8 @@ func (r *container) Wait() (*driver.Status, error) {
 			return nil, err
 		}
 		return nil, &driver.SetupError{Driver: name, Err: errors.New(said(s.Error))}
+	case missing != nil:
+		return nil, missing
 	}
 	st.ExitCode = s.ExitCode
 	st.OOMKilled = s.OOMKilled || oom
@@ -447,7 +489,7 @@ func startError(text string) error {
 	if strings.HasSuffix(command, "-init") && strings.HasPrefix(command, "/") {
 		return nil // the engine's own first process, not the command
 	}
-	return &driver.CommandError{Command: command, Err: errno, Fix: "it is looked for in the image"}
+	return &driver.CommandError{Command: command, Err: errno, Fix: lookedFor}
 }
 
 // newName makes a name that tells whose the container is: the machine, the

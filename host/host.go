@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/pty"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -66,13 +67,6 @@ func (*Driver) Check(p *policy.Policy) error {
 	if i := slices.IndexFunc(p.Files, func(r policy.FileRule) bool { return r.Overlay }); i >= 0 {
 		return &driver.UnsupportedError{Driver: Name, Rules: []string{"files.overlay " + p.Files[i].Path}, Fix: "leave out --workspace overlay, or use a driver that isolates"}
 	}
-	if p.OCI.Process.Terminal && !hasPty {
-		return &driver.UnsupportedError{
-			Driver: Name,
-			Rules:  []string{"process.terminal: true"},
-			Fix:    "leave out --tty",
-		}
-	}
 	return nil
 }
 
@@ -104,7 +98,7 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 	}
 	var files []*os.File
 	if spec.Terminal {
-		master, slave, err := openPty(spec.ConsoleSize)
+		master, slave, err := pty.Open(spec.ConsoleSize)
 		if err != nil {
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}

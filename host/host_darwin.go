@@ -1,19 +1,12 @@
 package host
 
 import (
-	"os"
 	"syscall"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"github.com/sbxrun/sbxrun/driver"
 )
 
-const (
-	hasPty     = false
-	maxrssUnit = 1 // ru_maxrss is in bytes; see getrusage(2)
-)
+const maxrssUnit = 1 // ru_maxrss is in bytes; see getrusage(2)
 
 // adopt does nothing: macOS has no subreaper, so a process that leaves the
 // command's process group is out of reach.
@@ -43,7 +36,3 @@ func awaitExit(pid int) {
 
 func signalDescendants(syscall.Signal) {}
 func sweepDescendants()                {}
-
-func openPty(*specs.Box) (master, slave *os.File, err error) {
-	return nil, nil, &driver.UnsupportedError{Driver: Name, Rules: []string{"process.terminal: true"}}
-}

@@ -7,14 +7,10 @@ import (
 	"syscall"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
-const (
-	hasPty     = true
-	maxrssUnit = 1024 // ru_maxrss is in KiB; see getrusage(2)
-)
+const maxrssUnit = 1024 // ru_maxrss is in KiB; see getrusage(2)
 
 // sweepTime bounds how long a tree that forks as fast as it is killed can hold
 // the result up.
@@ -131,45 +127,4 @@ func parentOf(stat []byte) (int, bool) {
 	}
 	ppid, err := strconv.Atoi(string(fields[1]))
 	return ppid, err == nil
-}
-
-// openPty opens a new terminal; see pty(7).
-func openPty(size *specs.Box) (master, slave *os.File, err error) {
-	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() {
-		if err != nil {
-			master.Close()
-		}
-	}()
-	raw, err := master.SyscallConn()
-	if err != nil {
-		return nil, nil, err
-	}
-	var fd uintptr
-	cerr := raw.Control(func(m uintptr) {
-		if err = unix.IoctlSetPointerInt(int(m), unix.TIOCSPTLCK, 0); err != nil {
-			return
-		}
-		// TIOCGPTPEER opens the other end without a path, so that /dev/pts
-		// need not be the instance that the master is from; Linux 4.13.
-		r, _, errno := unix.Syscall(unix.SYS_IOCTL, m, unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-		if errno != 0 {
-			err = errno
-		}
-		fd = r
-	})
-	if cerr != nil {
-		err = cerr
-	}
-	if err != nil {
-		return nil, nil, os.NewSyscallError("ioctl", err)
-	}
-	slave = os.NewFile(fd, "pty")
-	if size != nil {
-		unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)})
-	}
-	return master, slave, nil
 }

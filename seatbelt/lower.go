@@ -18,6 +18,9 @@ type Options struct {
 	// Scratch is the directory of the run's private storage.
 	Scratch string
 
+	// Terminal is the path of the command's terminal, for policies with one.
+	Terminal string
+
 	// ProxyPort is the port of the egress proxy on the host's loopback, for
 	// policies that reach the network through it.
 	ProxyPort uint16
@@ -90,6 +93,9 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 	w.comment("files")
 	w.files(rules)
 	w.rule("allow", "file-ioctl", w.devices(p)...)
+	if p.OCI.Process.Terminal {
+		w.terminal(o.Terminal)
+	}
 
 	w.comment("network: " + p.Egress.Mode.String())
 	w.rule("allow", "network-bind network-outbound", w.subpath(real(o.Scratch))) // sockets in private storage
@@ -103,7 +109,7 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 	}
 
 	w.comment("denied, whatever is allowed above")
-	w.denials(rules, o)
+	w.denials(p, rules, o)
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -133,6 +139,16 @@ func (w *writer) devices(p *policy.Policy) []string {
 		}
 	}
 	return filters
+}
+
+// terminal allows a terminal of the command's own, by its path and as the one that
+// controls it. What is typed and shown goes through it; no other is to be had.
+func (w *writer) terminal(path string) {
+	if path == "" {
+		path = "/dev/ttys000" // for printing; Start opens one
+	}
+	filters := []string{w.literal(path), w.literal("/dev/tty")}
+	w.rule("allow", "file-read* file-write-data file-ioctl", filters...)
 }
 
 // fileRules are the policy's rules by real path with those of the system. What
@@ -218,8 +234,9 @@ func (w *writer) files(rules []policy.FileRule) {
 
 // denials takes away what a rule does not give and one above it does, and what
 // nobody is given.
-func (w *writer) denials(rules []policy.FileRule, o Options) {
+func (w *writer) denials(p *policy.Policy, rules []policy.FileRule, o Options) {
 	hold := map[string]bool{} // directories that hold what is denied
+	w.protect(p, hold)
 	for _, c := range classes {
 		for i, r := range rules {
 			if r.Access&c.access != 0 || above(rules, i)&c.access == 0 {

@@ -106,14 +106,17 @@ const (
 // decisions are what each profile says of a path.
 var decisions = []struct{ path, strict, aicode, development string }{
 	// the workspace
-	{workspace, ours, pinned, pinned},
+	{workspace, pinned, pinned, pinned},
 	{workspace + "/main.go", ours, ours, ours},
 	{workspace + "/made/later", ours, ours, ours},
 	{workspace + "/ünï cödé (1) \"quoted\" \\ back", ours, ours, ours},
 	{workspace + "/.env", ours, none, none},
 	{workspace + "/.env/below", ours, none, none},
 	{workspace + "/.env.local", ours, none, none}, // absent
-	{workspace + "/.envrc", ours, ours, ours},
+	{workspace + "/.envrc", shown, shown, ours},   // protected; development lifts that
+	{workspace + "/sub/.git/hooks/pre-commit", shown, shown, ours},
+	{workspace + "/.git/index", ours, ours, ours},
+	{workspace + "/.vscode", shown, shown, ours}, // absent
 	{workspace + "2", none, shown, shown},
 	{"/System/Volumes/Data" + workspace + "/.env", none, none, none},
 	// what lies on the way to it
@@ -194,7 +197,7 @@ func decided(t *testing.T, i int, profile string) {
 			qs = append(qs, question{o.operation, "path", d.path})
 		}
 	}
-	answers, _, _ := evaluate(t, p, qs)
+	answers := evaluate(t, job{p, qs})[0].answers
 	t.Logf("%s: %d questions", profile, len(qs))
 	for j, d := range decisions {
 		want := []string{d.strict, d.aicode, d.development}[i]
@@ -266,19 +269,52 @@ func TestServices(t *testing.T) {
 	for _, c := range cases {
 		qs = append(qs, c.question)
 	}
-	for i, p := range []*policy.Policy{
+	policies := []*policy.Policy{
 		resolve(t, "strict", nil), resolve(t, "aicode", nil),
 		resolve(t, "strict", func(r *profiles.Request) { m := policy.EgressHost; r.Net = &m }),
-	} {
-		answers, _, bare := evaluate(t, lower(t, p), qs)
+	}
+	var jobs []job
+	for _, p := range policies {
+		jobs = append(jobs, job{lower(t, p), qs})
+	}
+	rulings := evaluate(t, jobs...)
+	for i, p := range policies {
+		r := rulings[i]
+		answers, bare := r.answers, r.bare
 		for j, c := range cases {
 			if want := []string{c.strict, c.aicode, c.host}[i]; answers[j] != want {
 				t.Errorf("%s: %v: %s, want %s", p.Egress.Mode, c.question, answers[j], want)
 			}
 		}
 		// M02: nothing is allowed as a whole but to fork.
-		if want := []string{"deny (default)", "allow (process-fork)", "deny (file-write-setugid)"}; !slices.Equal(bare, want) {
+		if want := []string{"deny default", "allow process-fork", "deny file-write-setugid"}; !slices.Equal(bare, want) {
 			t.Errorf("rules without a filter: %q", bare)
+		}
+	}
+}
+
+// TestTerminal: a terminal is the command's own, and only with -t.
+func TestTerminal(t *testing.T) {
+	with := resolve(t, "strict", func(r *profiles.Request) { r.Terminal = true })
+	out, err := Lower(with, Options{Home: home, Scratch: scratch, Terminal: "/dev/ttys007"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var qs []question
+	for _, d := range []string{"/dev/ttys007", "/dev/tty", "/dev/ttys001", "/dev/ptmx"} {
+		for _, o := range []string{"file-read-data", "file-write-data", "file-ioctl", "file-write-mode"} {
+			qs = append(qs, question{o, "path", d})
+		}
+	}
+	for i, r := range evaluate(t, job{out, qs}, job{lower(t, resolve(t, "strict", nil)), qs}) {
+		for j, a := range r.answers {
+			want := "deny"
+			if i == 0 && j < 8 && j%4 != 3 {
+				want = "allow"
+			}
+			if a != want {
+				t.Errorf("%v, with a terminal %v: %s", qs[j], i == 0, a)
+			}
 		}
 	}
 }
@@ -323,7 +359,7 @@ func TestNested(t *testing.T) {
 			qs = append(qs, question{o, "path", w.path})
 		}
 	}
-	answers, _, _ := evaluate(t, lower(t, p), qs)
+	answers := evaluate(t, job{lower(t, p), qs})[0].answers
 	for i, w := range want {
 		var a policy.Access
 		for j, bit := range []policy.Access{policy.Read, policy.Write, policy.Execute} {
@@ -342,6 +378,9 @@ func TestNested(t *testing.T) {
 func TestSameDecisions(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 7))
 	part := []string{"a", "b", "c c", `d"`, `e\`, "(f", "ü"}
+	var jobs []job
+	var policies []*policy.Policy
+	var asked [][]string
 	for range 12 {
 		p := resolve(t, "strict", nil)
 		p.Files = nil
@@ -364,13 +403,18 @@ func TestSameDecisions(t *testing.T) {
 				qs = append(qs, question{o, "path", x})
 			}
 		}
-		answers, _, _ := evaluate(t, lower(t, p), qs)
+		jobs = append(jobs, job{lower(t, p), qs})
 		rnd.Shuffle(len(p.Files), func(i, j int) { p.Files[i], p.Files[j] = p.Files[j], p.Files[i] })
-		again, _, _ := evaluate(t, lower(t, p), qs)
-		if !slices.Equal(answers, again) {
+		jobs = append(jobs, job{lower(t, p), qs})
+		policies, asked = append(policies, p), append(asked, paths)
+	}
+	rulings := evaluate(t, jobs...)
+	for n, p := range policies {
+		answers := rulings[2*n].answers
+		if !slices.Equal(answers, rulings[2*n+1].answers) {
 			t.Errorf("the order of rules matters: %v", p.Files)
 		}
-		for i, x := range paths {
+		for i, x := range asked[n] {
 			want := policy.Hide
 			for _, r := range policy.Sort(p.Files) {
 				if within(x, r.Path) {
@@ -395,7 +439,8 @@ func TestSameDecisions(t *testing.T) {
 func TestHostilePaths(t *testing.T) {
 	plain := resolve(t, "strict", nil)
 	plain.Files = []policy.FileRule{{Path: "/w", Access: policy.All}, {Path: "/w/plain", Access: policy.Hide}}
-	_, forms, _ := evaluate(t, lower(t, plain), nil)
+	jobs := []job{{lower(t, plain), nil}}
+	names := []string{""}
 	try := func(name string) {
 		p := resolve(t, "strict", nil)
 		dir := "/w/" + name
@@ -411,13 +456,11 @@ func TestHostilePaths(t *testing.T) {
 			t.Errorf("%q: %v", name, err)
 			return
 		}
-		answers, n, _ := evaluate(t, out, []question{
+		names = append(names, name)
+		jobs = append(jobs, job{out, []question{
 			{"file-read-data", "path", dir}, {"file-write-create", "path", dir + "/x"},
 			{"file-read-data", "path", dir + "y"}, {"file-read-data", "path", "/w/other"},
-		})
-		if got := strings.Join(answers, " "); n != forms || got != "deny deny allow allow" {
-			t.Errorf("%q: %s forms, want %s; %s", name, n, forms, got)
-		}
+		}})
 		if strings.Contains(out.Text, name) && len(name) > 8 {
 			t.Errorf("%q is in the text", name)
 		}
@@ -437,6 +480,12 @@ func TestHostilePaths(t *testing.T) {
 			continue
 		}
 		try(b.String())
+	}
+	rulings := evaluate(t, jobs...)
+	for i, r := range rulings[1:] {
+		if got := strings.Join(r.answers, " "); r.forms != rulings[0].forms || got != "deny deny allow allow" {
+			t.Errorf("%q: %d forms, want %d; %s", names[i+1], r.forms, rulings[0].forms, got)
+		}
 	}
 }
 

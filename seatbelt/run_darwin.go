@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/pty"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -76,7 +77,26 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 			return nil, fail(err)
 		}
 	}
-	profile, err := Lower(p, Options{Home: d.Home, Scratch: scratch, ProxyPort: d.ProxyPort})
+	o := Options{Home: d.Home, Scratch: scratch, ProxyPort: d.ProxyPort}
+	var master *os.File
+	attr := &syscall.SysProcAttr{Setsid: true}
+	files := []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}
+	if p.OCI.Process.Terminal {
+		var slave *os.File
+		if master, slave, err = pty.Open(p.OCI.Process.ConsoleSize); err != nil {
+			return nil, fail(err)
+		}
+		defer slave.Close()
+		defer func() {
+			if err != nil {
+				master.Close()
+			}
+		}()
+		o.Terminal = slave.Name()
+		files = []*os.File{slave, slave, slave}
+		attr.Setctty = true // Ctty is descriptor 0 of the child
+	}
+	profile, err := Lower(p, o)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +115,6 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 		return nil, fail(err)
 	}
 	defer null.Close()
-	files := []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}
 	for i := range files {
 		if files[i] == nil {
 			files[i] = null
@@ -108,13 +127,16 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 		Dir:   place(p, p.OCI.Process.Cwd, scratch),
 		Env:   Environment(p, scratch),
 		Files: append(files, stdio.Extra...),
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+		Sys:   attr,
 	})
 	if err != nil {
 		return nil, fail(err)
 	}
-	r := &run{p: proc, scratch: scratch, known: map[int]bool{}, setup: time.Since(begin), stop: make(chan struct{})}
+	r := &run{p: proc, pty: master, scratch: scratch, known: map[int]bool{}, setup: time.Since(begin), stop: make(chan struct{})}
 	r.layers = p.Require&stands | policy.LayerNoNewPrivs
+	if len(p.Protect) != 0 {
+		r.layers |= policy.LayerProtect
+	}
 	r.degraded = p.Degrade &^ r.layers
 	if p.OCI.Linux != nil && p.OCI.Linux.Resources != nil {
 		if m := p.OCI.Linux.Resources.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
@@ -140,6 +162,7 @@ func storage(p *policy.Policy) []string {
 
 type run struct {
 	p        *os.Process
+	pty      *os.File // the master of its terminal, or nil
 	scratch  string
 	memory   uint64 // bytes; 0 is no limit
 	disk     uint64
@@ -157,7 +180,7 @@ type run struct {
 	oom    bool
 }
 
-func (r *run) Pty() *os.File { return nil }
+func (r *run) Pty() *os.File { return r.pty }
 
 func (r *run) Signal(sig syscall.Signal) error {
 	r.mu.Lock()
@@ -245,6 +268,9 @@ func size(dir string) uint64 {
 }
 
 func (r *run) Wait() (*driver.Status, error) {
+	if r.pty != nil {
+		defer r.pty.Close()
+	}
 	state, err := r.p.Wait()
 	r.mu.Lock()
 	// The group's id can be another's only once all of it is gone.

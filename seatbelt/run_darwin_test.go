@@ -2,11 +2,14 @@ package seatbelt_test
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
@@ -64,6 +67,7 @@ func TestOnMac(t *testing.T) {
 		{"others are not signalled", "kill -0 1 2>/dev/null || echo denied", "denied\n"},
 		{"others are not listed", "sysctl kern.procargs2 2>/dev/null || echo denied", "denied\n"},
 		{"nothing is opened outside", "open -a Calculator 2>/dev/null || echo denied", "denied\n"},
+		{"protected paths stay", "mkdir .git .GIT .config 2>/dev/null || echo denied; echo x > .vSCode 2>/dev/null || echo denied; mkdir d && echo x > d/f && mv d e && cat e/f", "denied\ndenied\nx\n"},
 		{"limits hold", "ulimit -c; ulimit -n", "0\n4096\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,6 +79,11 @@ func TestOnMac(t *testing.T) {
 	if b, _ := os.ReadFile(canary.Name()); string(b) != "secret" {
 		t.Errorf("the canary was changed: %q", b)
 	}
+	t.Run("a terminal", func(t *testing.T) {
+		if out := typed(t, "test -t 0 && test -t 1 && stty size && : </dev/tty && read x && echo got $x", "it\n"); !strings.Contains(out, "17 91") || !strings.Contains(out, "got it") {
+			t.Errorf("%q", out)
+		}
+	})
 	t.Run("everything ends with the time limit", func(t *testing.T) {
 		d, k := time.Second, time.Second
 		begin := time.Now()
@@ -90,4 +99,43 @@ func TestOnMac(t *testing.T) {
 			t.Errorf("%+v", res)
 		}
 	})
+}
+
+// typed runs a script with a terminal, types, and returns what was shown.
+func typed(t *testing.T, script, text string) string {
+	t.Helper()
+	home, _ := os.UserHomeDir()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := profiles.Resolve(&profiles.Request{
+		Command: []string{"/bin/sh", "-c", script}, Dir: dir, Terminal: true,
+		Degrade: policy.LayerUser | policy.LayerPID | policy.LayerMount | policy.LayerUTS | policy.LayerCgroupNS | policy.LayerSeccomp | policy.LayerCgroup,
+	}, &profiles.Facts{Home: home, Cwd: dir, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Policy.OCI.Process.ConsoleSize = &specs.Box{Width: 91, Height: 17}
+	p, err := seatbelt.Driver{Home: home}.Start(context.Background(), r.Policy, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(chan string)
+	go func() {
+		p.Pty().WriteString(text)
+		b, _ := io.ReadAll(p.Pty())
+		out <- string(b)
+	}()
+	var shown string
+	select {
+	case shown = <-out:
+	case <-time.After(20 * time.Second):
+		t.Error("the terminal stays open")
+		p.Kill()
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	return shown
 }

@@ -65,7 +65,7 @@ func (d Driver) Describe() driver.Description {
 	}
 	return driver.Description{Summary: "macOS's own sandbox, by a generated profile", Auto: true, Claims: driver.Claims{
 		"process":    yes,
-		"terminal":   no("not built for macOS yet"),
+		"terminal":   yes,
 		"user":       part("the caller's ids"),
 		"hostname":   part("the host's own name"),
 		"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
@@ -83,7 +83,7 @@ func (d Driver) Describe() driver.Description {
 		"egress.none":    yes, "egress.host": yes,
 		"egress.loopback": no("the loopback is the host's; unix sockets in private storage work"),
 		"egress.proxy":    proxy, "layer.egress": proxy,
-		"layer.protect":  {Note: "not built for macOS yet"},
+		"layer.protect":  part("rules of the profile: they know no bare repository, and not what a directory holds that is moved to private storage and back"),
 		"egress.publish": no("a port of the host is a port of the command's only with --net host"),
 		"limits.time":    part("a process that leaves the command's process group between two looks survives, confined"),
 		"limits.output":  yes,

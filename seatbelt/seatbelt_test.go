@@ -38,7 +38,6 @@ func TestCheck(t *testing.T) {
 		"private storage in the workspace": func(p *policy.Policy) {
 			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: workspace + "/t", Type: "tmpfs"})
 		},
-		"a terminal":        func(p *policy.Policy) { p.OCI.Process.Terminal = true },
 		"a label":           func(p *policy.Policy) { p.OCI.Process.SelinuxLabel = "x" },
 		"a sysctl":          func(p *policy.Policy) { p.OCI.Linux.Sysctl = map[string]string{"a": "b"} },
 		"a required layer":  func(p *policy.Policy) { p.Require |= policy.LayerSeccomp },

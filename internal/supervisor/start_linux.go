@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/pty"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/rlimit"
 	"github.com/sbxrun/sbxrun/internal/sys"
@@ -184,7 +185,7 @@ func (s *starter) files() ([]int, error) {
 	var fds []int
 	var err error
 	if s.Terminal {
-		if s.pty, s.slave, err = openPty(s.Policy.OCI.Process.ConsoleSize); err != nil {
+		if s.pty, s.slave, err = pty.Open(s.Policy.OCI.Process.ConsoleSize); err != nil {
 			return nil, s.setup(err)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -117,33 +116,4 @@ func below(pidfds []int, pid int) []int {
 		level = next
 	}
 	return pidfds
-}
-
-// openPty opens a new terminal; see pty(7).
-func openPty(size *specs.Box) (master, slave *os.File, err error) {
-	m, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, &os.PathError{Op: "open", Path: "/dev/ptmx", Err: err}
-	}
-	fail := func(err error) (*os.File, *os.File, error) {
-		unix.Close(m)
-		return nil, nil, os.NewSyscallError("ioctl", err)
-	}
-	if err := unix.IoctlSetPointerInt(m, unix.TIOCSPTLCK, 0); err != nil {
-		return fail(err)
-	}
-	// Opens the other end without a path; Linux 4.13. See ioctl_tty(2).
-	s, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(m), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
-	if errno != 0 {
-		return fail(errno)
-	}
-	if size != nil {
-		unix.IoctlSetWinsize(m, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)})
-	}
-	// Non-blocking, so that reads end when the caller closes the file.
-	if err := unix.SetNonblock(m, true); err != nil {
-		unix.Close(int(s))
-		return fail(err)
-	}
-	return os.NewFile(uintptr(m), "pty"), os.NewFile(s, "tty"), nil
 }

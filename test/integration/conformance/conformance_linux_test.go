@@ -18,8 +18,11 @@ import (
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/sbxrun/sbxrun/bwrap"
 	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/gvisor"
 	"github.com/sbxrun/sbxrun/host"
@@ -27,6 +30,7 @@ import (
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/test/engine"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/declared")
@@ -46,9 +50,15 @@ type subject struct {
 	// cases are then skipped by it.
 	refuses string
 
-	// change adapts a policy to what the driver needs beside what it is given,
-	// such as an image; nil for most.
-	change func(*policy.Policy)
+	// start prepares what the driver needs, and returns what ends it; nil for most.
+	start func() (stop func(), err error)
+
+	// adapt leaves out of a policy what it has for the host's system and the
+	// driver has of its own; not what the case is about. Nil for most.
+	adapt func(p *policy.Policy, about []string)
+
+	// lacks are layers that the driver has a claim to, and not on this machine.
+	lacks policy.Layers
 }
 
 func subjects() []subject {
@@ -59,7 +69,32 @@ func subjects() []subject {
 		{name: "runc", driver: gvisor.Driver{Runtime: "runc"}},
 		{name: "crun", driver: gvisor.Driver{Runtime: "crun"}, refuses: "hybrid mode not supported"},
 		{name: "gvisor", driver: gvisor.Driver{}, root: "runsc run starts its helper with other ids"},
+		{name: "docker", driver: docker.Driver{Image: engine.Image}, root: "its engine is started for the tests", start: engine.Docker, adapt: image, lacks: policy.LayerUser},
+		{name: "podman", driver: docker.Driver{Podman: true, Image: engine.Image}, root: "its storage is made for the tests", start: engine.Podman, adapt: podman, lacks: policy.LayerUser},
 		{name: "host", driver: &host.Driver{Home: os.TempDir(), Sweep: true}},
+	}
+}
+
+// image fits a policy to a container's image. The host's programs are shown in
+// it, for cases to use; what is below /etc is the image's, and so are /sbin, where an
+// engine puts its first process, and the files that a policy makes up.
+func image(p *policy.Policy, about []string) {
+	if !slices.Contains(about, "synthetic") {
+		p.Synthetic = nil
+	}
+	p.Files = slices.DeleteFunc(p.Files, func(r policy.FileRule) bool {
+		return r.Path == "/sbin" || strings.HasPrefix(r.Path, "/etc/")
+	})
+}
+
+// podman is image for podman, which raises these limits to more than a root without
+// CAP_SYS_RESOURCE may, unless they are given.
+func podman(p *policy.Policy, about []string) {
+	image(p, about)
+	for _, l := range []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 256, Hard: 256}, {Type: "RLIMIT_NPROC", Soft: 4096, Hard: 4096}} {
+		if !slices.ContainsFunc(p.OCI.Process.Rlimits, func(r specs.POSIXRlimit) bool { return r.Type == l.Type }) {
+			p.OCI.Process.Rlimits = append(p.OCI.Process.Rlimits, l)
+		}
 	}
 }
 
@@ -113,6 +148,13 @@ func TestConformance(t *testing.T) {
 			if s.root != "" && !root {
 				t.Skip("needs root: " + s.root)
 			}
+			if s.start != nil {
+				stop, err := s.start()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer stop()
+			}
 			if err := s.driver.Available(context.Background()); err != nil {
 				if s.refuses != "" && strings.Contains(err.Error(), s.refuses) {
 					t.Skip(err)
@@ -139,7 +181,7 @@ func TestConformance(t *testing.T) {
 // golden compares the cases in which a driver is excused.
 func golden(t *testing.T, file string, got []string) {
 	t.Helper()
-	if f := flag.Lookup("test.run"); f != nil && strings.Contains(f.Value.String(), "/") {
+	if f := flag.Lookup("test.run"); f != nil && strings.Count(f.Value.String(), "/") > 1 {
 		return // not all of them were run
 	}
 	slices.Sort(got)
@@ -190,9 +232,9 @@ func (c *scenario) run(t *testing.T, s subject, claims driver.Claims) string {
 			t.Fatal(err)
 		}
 	}
-	p := c.policy(t, w, claims, about)
-	if s.change != nil {
-		s.change(p)
+	p := c.policy(t, w, claims.Layers()&^s.lacks, about)
+	if s.adapt != nil {
+		s.adapt(p, about)
 	}
 	res, err := c.do(t, s, w, p)
 	var unsupported *driver.UnsupportedError
@@ -297,14 +339,14 @@ func (w *world) write(name, content string) error {
 	return errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(content), 0o755))
 }
 
-// policy is strict's for the case, less what the driver claims not to have and
-// the case is not about.
-func (c *scenario) policy(t *testing.T, w *world, claims driver.Claims, about []string) *policy.Policy {
+// policy is strict's for the case, less the layers that the driver does not have
+// and the case is not about.
+func (c *scenario) policy(t *testing.T, w *world, layers policy.Layers, about []string) *policy.Policy {
 	req := &profiles.Request{Profile: "strict", Dir: w.ws, Command: c.args}
 	if c.script != "" {
 		req.Command = []string{"/bin/sh", "-c", c.script}
 	}
-	req.Degrade = ^claims.Layers() & (policy.LayerAppArmor - 1 | policy.LayerProtect)
+	req.Degrade = ^layers & (policy.LayerAppArmor - 1 | policy.LayerProtect)
 	if os.Geteuid() != 0 && !delegated() {
 		req.Degrade |= policy.LayerCgroup
 	}
@@ -411,7 +453,7 @@ func (c *scenario) do(t *testing.T, s subject, w *world, p *policy.Policy) (*dri
 	}()
 	select {
 	case a := <-ch:
-		if terminal != nil {
+		if terminal != nil && a.err == nil {
 			select {
 			case b := <-terminal:
 				a.res.Stdout = strings.ReplaceAll(string(b), "\r\n", "\n")

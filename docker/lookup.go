@@ -1,0 +1,143 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// An engine's first process (--init) that cannot execute the command ends with the
+// exit code that shells have for that, and says why on the command's own stderr. A
+// command may do both as well. So the container is asked, which is over and still
+// there: was there such a program?
+
+// defaultPath is where an engine looks for a command of an image without PATH.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// candidates are the files that execvp(3) would try in a container, whose
+// working directory an empty element of PATH stands for.
+func candidates(name, cwd string, env []string) []string {
+	abs := func(p string) string {
+		if path.IsAbs(p) {
+			return path.Clean(p)
+		}
+		return path.Join(cwd, p)
+	}
+	if strings.Contains(name, "/") {
+		return []string{abs(name)}
+	}
+	search := defaultPath
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			search = v
+		}
+	}
+	var out []string
+	for dir := range strings.SplitSeq(search, ":") {
+		out = append(out, path.Join(abs(dir), name))
+	}
+	return out
+}
+
+// unexecuted is why a command with such an exit code cannot have been executed, 0
+// if it can: what is at each of its candidates, as nil for nothing.
+func unexecuted(code int, found []*tar.Header) syscall.Errno {
+	there := 0
+	for _, h := range found {
+		switch {
+		case h == nil:
+		case h.Typeflag != tar.TypeDir && h.Mode&0o111 != 0:
+			return 0
+		default:
+			there++
+		}
+	}
+	switch {
+	case code == driver.ExitNotFound && there == 0:
+		return syscall.ENOENT
+	case code == driver.ExitNotExecutable && there > 0:
+		return syscall.EACCES
+	}
+	return 0
+}
+
+// commandError returns why the container's command was not executed, or nil if
+// the exit code is its own, or if the engine does not tell.
+func (r *container) commandError(ctx context.Context, code int) error {
+	out, err := r.c.output(ctx, "inspect", "--type", "container", "--format", "{{json .Config.Env}}", r.name)
+	var env []string
+	if err != nil || json.Unmarshal([]byte(out), &env) != nil {
+		return nil
+	}
+	name := r.c.d.command(r.policy)
+	var found []*tar.Header
+	for _, file := range candidates(name, r.policy.OCI.Process.Cwd, env) {
+		h, ok := r.stat(ctx, file)
+		if !ok {
+			return nil
+		}
+		found = append(found, h)
+		if h != nil && unexecuted(code, found) == 0 && code == driver.ExitNotFound {
+			return nil
+		}
+	}
+	if errno := unexecuted(code, found); errno != 0 {
+		return &driver.CommandError{Command: name, Err: errno, Fix: lookedFor}
+	}
+	return nil
+}
+
+const lookedFor = "it is looked for in the image"
+
+// command is the program that the container executes.
+func (d Driver) command(p *policy.Policy) string {
+	if d.Entrypoint != "" {
+		return d.Entrypoint
+	}
+	return p.OCI.Process.Args[0]
+}
+
+// stat describes a file of the container, following symbolic links; nil is
+// nothing. ok is false if the engine does not tell.
+func (r *container) stat(ctx context.Context, file string) (h *tar.Header, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	// What is copied is an archive. Its first header is enough, and the client is
+	// ended after it.
+	args := []string{"cp", r.name + ":" + file, "-"}
+	if !r.c.d.Podman {
+		args = slices.Insert(args, 1, "--follow-link") // podman always does
+	}
+	cmd := exec.CommandContext(ctx, r.c.path, args...)
+	detach(cmd)
+	var errs bytes.Buffer
+	cmd.Stderr = &limited{w: &errs, n: 64 << 10}
+	out, err := cmd.StdoutPipe()
+	if err != nil || cmd.Start() != nil {
+		return nil, false
+	}
+	h, err = tar.NewReader(out).Next()
+	if err == nil {
+		cancel()
+	}
+	cmd.Wait()
+	if err == nil {
+		return h, h.Typeflag != tar.TypeSymlink
+	}
+	text := strings.ToLower(errs.String())
+	for _, s := range [...]string{"could not find", "no such file", "not be found", "not a directory"} {
+		if strings.Contains(text, s) {
+			return nil, true
+		}
+	}
+	return nil, false
+}

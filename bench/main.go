@@ -62,12 +62,14 @@ func main() {
 		file    string
 		startup bool
 		network bool
+		tools   bool
 		source  string
 		extra   string
 	)
 	flag.BoolVar(&b.quick, "quick", false, "take about 20 seconds instead of five minutes; leaves the Go build out")
 	flag.BoolVar(&startup, "startup", false, "report where sbxrun's own time goes, and measure nothing else")
 	flag.BoolVar(&network, "network", false, "measure the egress gateway, and nothing else")
+	flag.BoolVar(&tools, "tools", false, "measure a tool call of sbxrun mcp, and nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
 	flag.StringVar(&source, "source", "bench", "the `directory` with this program's source")
@@ -77,7 +79,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup, network)
+	err := b.run(source, startup, network, tools)
 	for _, f := range b.ends {
 		f()
 	}
@@ -99,7 +101,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup, network bool) (err error) {
+func (b *bench) run(source string, startup, network, tools bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -137,6 +139,8 @@ func (b *bench) run(source string, startup, network bool) (err error) {
 		return b.startup()
 	case network:
 		return b.network()
+	case tools:
+		return b.tools()
 	}
 	cwd := filepath.Join(b.dir, "empty")
 	if err := os.Mkdir(cwd, 0o755); err != nil {
@@ -162,6 +166,9 @@ func (b *bench) run(source string, startup, network bool) (err error) {
 		return err
 	}
 	if err := b.network(); err != nil {
+		return err
+	}
+	if err := b.tools(); err != nil {
 		return err
 	}
 	b.report.Host.LoadAfter = loadAverage()

@@ -18,13 +18,14 @@ type report struct {
 // A row is one contender's result. A row without samples says in its note why
 // there are none.
 type row struct {
-	Section string  `json:"section"`         // cold, parallel, steady, network
+	Section string  `json:"section"`         // cold, parallel, steady, network, tools
 	Where   string  `json:"where,omitempty"` // degree of parallelism, or the work
 	Name    string  `json:"name"`
 	N       int     `json:"n"`
 	Median  float64 `json:"median"`
 	P10     float64 `json:"p10"`
 	P90     float64 `json:"p90"`
+	P99     float64 `json:"p99,omitempty"` // where it is of interest: tools
 	Unit    string  `json:"unit,omitempty"`
 	Ratio   *ratio  `json:"ratio,omitempty"` // of medians, with its 95 % interval
 	Note    string  `json:"note,omitempty"`

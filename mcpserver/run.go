@@ -104,13 +104,13 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		defer w.Close()
 		says, ro.Stdio.Extra = r, []*os.File{w}
 	}
-	before := refusals(t.env.Sandbox)
+	before := t.env.refusals()
 	stop := s.progress(ctx, req)
 	pr := &specs.Process{Args: t.args, Cwd: b.at(t.cwd)}
 	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 	res, err := driver.Run(ctx, t.env.in(pr), p, ro)
 	stop()
-	res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, refusals(t.env.Sandbox))...)
+	res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, t.env.refusals())...)
 	if aerr := s.record(b, t, pr.Cwd, res); aerr != nil {
 		return nil, "", aerr
 	}
@@ -212,9 +212,12 @@ func (s *Server) progress(ctx context.Context, req *mcp.CallToolRequest) (stop f
 	return func() { close(done); <-over }
 }
 
-// refusals is what a sandbox's network rules refused so far, nil if there are none.
-func refusals(b driver.Sandbox) *driver.Status {
-	st, err := b.Status()
+// refusals is what a session's network rules refused so far, nil if it has none.
+func (e *Environment) refusals() *driver.Status {
+	if e.Policy.Egress.Mode != policy.EgressProxy {
+		return nil // and reading the counts of everything else would be for nothing
+	}
+	st, err := e.Sandbox.Status()
 	if err != nil || st.Network == nil {
 		return nil
 	}

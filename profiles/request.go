@@ -88,6 +88,11 @@ type Facts struct {
 	// $XDG_CONFIG_HOME/sbxrun, then /etc/sbxrun.
 	ConfigDirs []string
 
+	// Own are directories that sbxrun itself keeps: the sockets of sessions and
+	// of its server, and changes that are to be applied. They are hidden
+	// wherever they would be shown.
+	Own []string
+
 	// FS is the host's file tree from /. Paths in it have no leading slash
 	// (io/fs). It must implement fs.ReadLinkFS, as os.DirFS("/") does.
 	FS fs.FS

@@ -919,6 +919,12 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 			}
 		}
 	}
+	// Who reaches these commands other sandboxes, and sbxrun on the host.
+	for _, dir := range r.facts.Own {
+		if st, err = appendStatements(st, statement{hide: true, optional: true, origin: "sbxrun's own"}, dir, "/", r.facts); err != nil {
+			return err
+		}
+	}
 	if !r.private {
 		for _, l := range r.facts.homeLinks {
 			st = append(st, statement{path: l, access: policy.ReadExec, optional: true, named: true, link: true, origin: "home"})

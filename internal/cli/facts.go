@@ -47,6 +47,10 @@ func gatherFacts() (*facts, error) {
 		f.ConfigDirs = append(f.ConfigDirs, filepath.Join(config, "sbxrun"))
 	}
 	f.ConfigDirs = append(f.ConfigDirs, "/etc/sbxrun")
+	f.Own = []string{runtimeDir("sessions"), runtimeDir("serve")}
+	if dir, err := changesDir(f); err == nil {
+		f.Own = append(f.Own, dir)
+	}
 	return f, nil
 }
 

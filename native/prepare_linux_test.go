@@ -147,9 +147,7 @@ func of(t *testing.T, b driver.Sandbox) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range strings.Split(normal(string(m)), "\n") {
-		out = append(out, l)
-	}
+	out = append(out, strings.Split(normal(string(m)), "\n")...)
 	for _, n := range []string{"root", "cwd"} {
 		l, err := os.Readlink(dir + n)
 		if err != nil || l != "/" {

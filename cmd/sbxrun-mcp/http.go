@@ -54,11 +54,8 @@ func hostsOf(h *cli.HTTP, port int) []string {
 		add("127.0.0.1")
 		add("::1")
 	}
-	for _, name := range h.Hosts {
-		// One without a port is at the default one, of a proxy in front.
-		all = append(all, name)
-	}
-	return all
+	// One without a port is at the default one, of a proxy in front.
+	return append(all, h.Hosts...)
 }
 
 // tokenOf returns the token that clients bring; made if it is new and was not

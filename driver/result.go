@@ -24,6 +24,7 @@ const (
 	ReasonOutput   Reason = "output"   // the output limit ended it, where one is set to
 	ReasonSetup    Reason = "setup"    // it never started
 	ReasonCanceled Reason = "canceled" // the caller ended it
+	ReasonDetached Reason = "detached" // it has not ended: the caller left it to its session
 )
 
 // Exit codes that sbxrun gives of its own; see timeout(1) and env(1).

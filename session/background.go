@@ -67,20 +67,25 @@ func (o *outputs) read(i int, r io.Reader) {
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
-			o.mu.Lock()
-			s := &o.stream[i]
-			keep := n
-			if room := s.limit - int64(len(s.data)); int64(n) > room {
-				keep, s.truncated = int(room), true
-			}
-			s.data = append(s.data, buf[:keep]...)
-			o.wake()
-			o.mu.Unlock()
+			o.add(i, buf[:n])
 		}
 		if err != nil {
 			return
 		}
 	}
+}
+
+// add collects what there is of a stream.
+func (o *outputs) add(i int, b []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := &o.stream[i]
+	keep := len(b)
+	if room := s.limit - int64(len(s.data)); int64(keep) > room {
+		keep, s.truncated = int(room), true
+	}
+	s.data = append(s.data, b[:keep]...)
+	o.wake()
 }
 
 func (o *outputs) finish(res *driver.Result) {
@@ -105,8 +110,8 @@ func (o *outputs) since(offset [2]int) (*Output, chan struct{}) {
 
 // background starts a command that stays when the client goes.
 func (h *Holder) background(c *conn, req *request) error {
-	if req.Process == nil || req.Process.Terminal {
-		return &policy.InvalidError{Field: "process", Value: "terminal", Want: "a command without a terminal in the background"}
+	if req.Process == nil {
+		return &policy.InvalidError{Field: "process", Want: "a command"}
 	}
 	lim := h.pol.Limits
 	if l := req.Limits; l != nil {
@@ -119,6 +124,9 @@ func (h *Holder) background(c *conn, req *request) error {
 	cmd.out = newOutputs(lim.Output)
 	var pipes [2][2]*os.File
 	for i := range pipes {
+		if req.Process.Terminal {
+			break // both are the terminal
+		}
 		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
 			closeFiles([]*os.File{pipes[0][0], pipes[0][1]})
 			h.started(cmd, nil, err)
@@ -135,6 +143,20 @@ func (h *Holder) background(c *conn, req *request) error {
 			Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
 			Started: func(proc driver.Process) func() {
 				h.started(cmd, proc, nil)
+				if req.Process.Terminal {
+					scr, err := newScreen(proc.Pty(), cmd.out)
+					if err != nil {
+						proc.Kill()
+						startup <- err
+						return nil
+					}
+					h.mu.Lock()
+					cmd.screen = scr
+					h.mu.Unlock()
+					readers.Go(scr.run)
+					startup <- nil
+					return nil
+				}
 				closeFiles([]*os.File{pipes[0][1], pipes[1][1]})
 				for i := range pipes {
 					readers.Go(func() { cmd.out.read(i, pipes[i][0]) })
@@ -158,6 +180,9 @@ func (h *Holder) background(c *conn, req *request) error {
 		case <-time.After(drainGrace):
 		}
 		cmd.out.finish(res)
+		if cmd.screen != nil {
+			cmd.screen.end()
+		}
 		st := &driver.Status{ExitCode: res.ExitCode}
 		h.ended(cmd, st)
 		h.mu.Lock()

@@ -136,7 +136,7 @@ func started(conn *conn, where string) (driver.Process, error) {
 		conn.Close()
 		return nil, err
 	}
-	p := &remote{conn: conn, where: where}
+	p := &remote{conn: conn, where: where, command: r.Command}
 	if r.Pty {
 		p.pty = ptys[0]
 		// Reads end when the file is closed.
@@ -240,10 +240,11 @@ func (c *Client) Done() <-chan struct{} {
 
 // remote is a command in another process's sandbox.
 type remote struct {
-	conn  *conn
-	where string
-	pty   *os.File
-	ended atomic.Bool
+	conn    *conn
+	where   string
+	command int
+	pty     *os.File
+	ended   atomic.Bool
 }
 
 func (p *remote) ask(req *request) error {
@@ -278,6 +279,9 @@ func (p *remote) Wait() (*driver.Status, error) {
 	}
 	if err := r.Error.err(); err != nil {
 		return nil, err
+	}
+	if r.Detached {
+		return nil, ErrDetached
 	}
 	if r.Status == nil {
 		return nil, fmt.Errorf("%s: unexpected answer", p.where)

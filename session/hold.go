@@ -46,6 +46,10 @@ type command struct {
 	proc driver.Process
 	out  *outputs // of a background command, else nil
 	done chan struct{}
+
+	screen *screen     // its terminal, if that is the holder's
+	timer  *time.Timer // of its time limit, if that is the holder's to see to
+	late   bool        // that has passed
 }
 
 // Hold opens the sandbox of a session, of which the directory exists, and serves
@@ -155,6 +159,8 @@ func (h *Holder) serve(c *conn) {
 		err = h.output(c, &req)
 	case "kill":
 		err = h.kill(c, &req)
+	case "attach":
+		err = h.attach(c, &req)
 	case "info":
 		err = c.send(h.describe())
 	case "stop":
@@ -272,18 +278,20 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 	if err := c.send(r, fds...); err != nil {
 		p.Kill()
 	} else {
-		go control(c, p)
+		go control(c, p, func(l *limits) error { return h.adopt(cmd, p, l) })
 	}
 	st, err := p.Wait()
 	h.ended(cmd, st)
+	h.left(cmd, st)
 	if err != nil {
 		return err
 	}
 	return c.send(reply{Status: st})
 }
 
-// control passes on what a client asks of its command until it hangs up.
-func control(c *conn, p driver.Process) {
+// control passes on what a client asks of its command until it hangs up, which is
+// the command's end unless it is adopted.
+func control(c *conn, p driver.Process, adopt func(*limits) error) {
 	for {
 		var req request
 		files, err := c.receive(&req)
@@ -299,6 +307,11 @@ func control(c *conn, p driver.Process) {
 			p.Terminate()
 		case "kill":
 			p.Kill()
+		case "detach":
+			if adopt != nil && adopt(req.Limits) == nil {
+				c.send(reply{Detached: true})
+				return
+			}
 		}
 	}
 }

@@ -112,7 +112,7 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 	if err := c.send(r, fds...); err != nil {
 		p.Kill()
 	} else {
-		go control(c, p)
+		go control(c, p, nil)
 	}
 	st, err := p.Wait()
 	if err != nil {

@@ -33,7 +33,7 @@ const maxFiles = 16
 // request is what a client sends: first Op with what belongs to it, then, while a
 // command runs, signals.
 type request struct {
-	Op string `json:"op"` // exec, start, output, info, stop; lend; signal, terminate, kill
+	Op string `json:"op"` // exec, start, output, info, stop; attach, lend; signal, terminate, kill, detach
 
 	Process *specs.Process `json:"process,omitempty"` // exec, start
 	Streams []bool         `json:"streams,omitempty"` // exec: which of 0, 1, 2, … came as descriptors
@@ -43,7 +43,7 @@ type request struct {
 	Offset  [2]int  `json:"offset,omitempty"`  // output: of stdout and stderr
 	WaitMS  int64   `json:"wait_ms,omitempty"` // output: wait so long for more
 	GraceMS int64   `json:"grace_ms,omitempty"`
-	Limits  *limits `json:"limits,omitempty"` // start
+	Limits  *limits `json:"limits,omitempty"` // start, detach
 
 	Version string          `json:"version,omitempty"` // lend
 	Birth   string          `json:"birth,omitempty"`
@@ -68,6 +68,8 @@ type reply struct {
 	Command int            `json:"command,omitempty"`
 	Output  *Output        `json:"output,omitempty"`
 	Lease   *lease         `json:"lease,omitempty"`
+
+	Detached bool `json:"detached,omitempty"`
 }
 
 // OwnerOnly is a listener that hangs up on whoever is not its owner, or root.

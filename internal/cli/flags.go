@@ -24,6 +24,7 @@ type options struct {
 	resultFD   int
 	dryRun     bool
 	noPool     bool
+	keys       []byte // that detach from a command of a session
 	session    string // to run in, instead of a sandbox of the command's own
 
 	// What only a shell has: another directory to start in than the workspace,

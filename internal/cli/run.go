@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +16,7 @@ import (
 	"github.com/sbxrun/sbxrun/host"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // newRun returns the command that runs: "sbxrun run", and sbxrun itself.
@@ -225,7 +227,10 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	if !o.json {
 		ro.Stdio.Stdout, ro.Stdio.Stderr = os.Stdout, os.Stderr
 	}
-	var term terminal
+	term := terminal{keys: o.keys, killAfter: p.Limits.KillAfter}
+	if p.Limits.WallTime > 0 {
+		term.deadline = time.Now().Add(p.Limits.WallTime)
+	}
 	defer term.restore()
 	signals := make(chan os.Signal, 16)
 	ro.Signals = signals
@@ -242,6 +247,9 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 		// Nothing has run: bash, or else sh.
 		sh()
 		res, err = driver.Run(ctx, d, p, ro)
+	}
+	if errors.Is(err, session.ErrDetached) {
+		return &driver.Result{Reason: driver.ReasonDetached, Driver: d.Name(), Sandboxed: true, Profile: p.Profile, DurationMS: res.DurationMS}, nil
 	}
 	if err != nil {
 		if h := commandHint(err, p, d); h != "" {

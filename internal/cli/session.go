@@ -20,6 +20,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
@@ -53,7 +54,7 @@ func runtimeDir(name string) string {
 func newSession() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "session COMMAND",
-		Short: "Sandboxes that stay: create, exec, cp, ls, logs, kill, inspect, stop, rm",
+		Short: "Sandboxes that stay: create, exec, attach, cp, ls, logs, kill, inspect, stop, rm",
 		Long: `A session is a sandbox that stays, with its processes and private files, until
 it is stopped. Each command in it is confined as the command of a run is; what
 one leaves running, the next finds.`,
@@ -63,10 +64,10 @@ one leaves running, the next finds.`,
   sbxrun session exec -d build -- ./server
   sbxrun session stop build && sbxrun session rm build`,
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{"session needs a command: create, exec, cp, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help"}
+			return &usageError{"session needs a command: create, exec, attach, cp, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help"}
 		},
 	}
-	c.AddCommand(newSessionCreate(), newSessionExec(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
+	c.AddCommand(newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
 	return c
 }
 
@@ -333,12 +334,14 @@ func hold() int {
 func newSessionExec() *cobra.Command {
 	o := &options{resultFD: -1}
 	detach := false
+	o.keys, _ = parseKeys(defaultKeys)
 	c := &cobra.Command{
 		Use:   "exec [flags] ID [--] CMD [ARG...]",
 		Short: "Run a command in a session",
 		Long: `Run a command in a session, with this terminal's streams. It is confined as the
 session is. It ends when sbxrun is ended; with --detach it goes on, and
-sbxrun session logs shows what it printed.`,
+sbxrun session logs shows what it printed. One with a terminal (--tty) can be left
+to itself by typing ctrl-p ctrl-q, and come back to with sbxrun session attach.`,
 		Example: "  sbxrun session exec build -- make\n  sbxrun session exec -t build bash\n  sbxrun session exec -c 'cd sub && make' build",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -364,7 +367,98 @@ sbxrun session logs shows what it printed.`,
 	c.Flags().SortFlags = false
 	o.execFlags(c.Flags())
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "run in the background and print the command's number")
+	o.keysFlag(c.Flags())
 	return c
+}
+
+// keysFlag defines the flag for the keys that detach.
+func (o *options) keysFlag(fs *pflag.FlagSet) {
+	o.keys, _ = parseKeys(defaultKeys)
+	fs.VarPF(&value{"KEYS", func(s string) (err error) {
+		o.keys, err = parseKeys(s)
+		return err
+	}}, "detach-keys", "", "what to type to leave a command with a terminal to itself (default "+defaultKeys+")")
+}
+
+func newSessionAttach() *cobra.Command {
+	o := &options{}
+	c := plain(&cobra.Command{
+		Use:   "attach [flags] ID [COMMAND]",
+		Short: "Attach this terminal to that of a command in a session",
+		Long: `Attach this terminal to that of a command which was started with exec --detach
+--tty, or was detached from. What it showed last is shown again. Without a number it is
+the one that was started last. Ctrl-p ctrl-q detaches again; so does attaching from
+elsewhere, and the end of this terminal. If the command ends, its exit code is that of
+sbxrun.`,
+		Example: "  n=$(sbxrun session exec -d -t build bash)\n  sbxrun session attach build $n",
+		Args: func(c *cobra.Command, args []string) error {
+			if err := minArgs(1, "a session")(c, args); err != nil {
+				return err
+			}
+			return maxArgs(2)(c, args)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			n := 0
+			if len(args) == 2 {
+				var err error
+				if n, err = strconv.Atoi(args[1]); err != nil || n < 1 {
+					return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
+				}
+			}
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return o.attach(c, args[0], n) })
+		},
+	}, o)
+	o.keysFlag(c.Flags())
+	return c
+}
+
+// attach joins this terminal to that of a command.
+func (o *options) attach(c *session.Client, id string, n int) error {
+	a, err := c.Attach(n)
+	if errors.Is(err, os.ErrNotExist) {
+		return &hinted{err, "sbxrun session inspect " + id + " lists the commands; exec --detach --tty starts one with a terminal"}
+	}
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	// Their reads and writes end when this does.
+	for _, f := range []*os.File{a.Terminal, a.Output} {
+		if raw, err := f.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { syscall.SetNonblock(int(fd), true) })
+		}
+	}
+	fds := [2]*os.File{}
+	for i, f := range []*os.File{a.Terminal, a.Output} {
+		fd, err := dup(f)
+		if err != nil {
+			return err
+		}
+		fds[i] = os.NewFile(uintptr(fd), f.Name())
+	}
+	defer fds[1].Close()
+	t := terminal{keys: o.keys}
+	defer t.restore()
+	left := make(chan struct{})
+	end := t.join(fds[0], fds[1], func() { close(left) })
+	end()
+	select {
+	case <-left:
+		say.note("detached; the command goes on", "sbxrun session attach "+id+" "+strconv.Itoa(a.Command))
+		return nil
+	default:
+	}
+	out, err := c.Output(a.Command, [2]int{1 << 40, 1 << 40}, 2*time.Second)
+	switch {
+	case err != nil:
+		return err
+	case out.Result == nil:
+		say.note("detached: somebody else has attached", "")
+		return nil
+	case out.Result.ExitCode == 0:
+		return nil
+	}
+	return exitError(out.Result.ExitCode)
 }
 
 // process is what a session's command is, from the flags.
@@ -430,7 +524,16 @@ func (o *options) inSession() (*driver.Result, error) {
 		if o.req.MaxOutput != nil {
 			p.Limits.Output = *o.req.MaxOutput
 		}
-		res, err = o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" }, nil)
+		number := 0
+		res, err = o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
+			if n, ok := proc.(interface{ Command() int }); ok {
+				number = n.Command()
+			}
+			return nil
+		})
+		if err == nil && res.Reason == driver.ReasonDetached {
+			say.note("detached; the command goes on", "sbxrun session attach "+o.session+" "+strconv.Itoa(number))
+		}
 		return err
 	})
 	if res != nil && err != nil {
@@ -444,13 +547,16 @@ func (o *options) detached(args []string) error {
 	if err := o.command(args); err != nil {
 		return err
 	}
-	if o.req.Terminal || o.json || o.resultFile != "" || o.resultFD >= 0 {
-		return &usageError{"a command in the background has no terminal and no result yet", "leave out --tty, --json and --result-file; see sbxrun session logs --json"}
+	if o.json || o.resultFile != "" || o.resultFD >= 0 {
+		return &usageError{"a command in the background has no result yet", "leave out --json and --result-file; see sbxrun session logs --json"}
 	}
 	return withSession(o.session, func(st *session.Store, c *session.Client) error {
 		pr, err := o.process(st)
 		if err != nil {
 			return err
+		}
+		if pr.Terminal {
+			pr.ConsoleSize = consoleSize()
 		}
 		n, err := c.Start(pr)
 		if err != nil {

@@ -55,6 +55,11 @@ func consoleSize() *specs.Box {
 type terminal struct {
 	once  sync.Once
 	state *term.State // what to restore, or nil
+
+	// For commands of sessions.
+	keys      []byte    // that detach, nil for none
+	deadline  time.Time // of the time limit, zero for none
+	killAfter time.Duration
 }
 
 // attach copies both ways between the caller's standard streams and the
@@ -70,32 +75,71 @@ func (t *terminal) attach(p driver.Process) func() {
 	}
 	unix.SetNonblock(fd, true) // the file description is shared, and so is this
 	master := os.NewFile(uintptr(fd), "pty")
+	d, ok := p.(detacher)
+	if !ok {
+		return t.join(master, master, nil)
+	}
+	return t.join(master, master, func() { d.Detach(t.left(), t.killAfter) })
+}
 
+// A detacher is a process that can be left to itself.
+type detacher interface {
+	Detach(wall, killAfter time.Duration) error
+}
+
+// left is what is left of the time limit, 0 for none.
+func (t *terminal) left() time.Duration {
+	if t.deadline.IsZero() {
+		return 0
+	}
+	return max(time.Until(t.deadline), time.Millisecond)
+}
+
+// join copies between the caller's standard streams and a terminal: to its master,
+// and from what it shows. If the keys to detach are typed the copying ends, and
+// then detach is called, if it is not nil.
+func (t *terminal) join(master, from *os.File, detach func()) func() {
 	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
 	tty := term.IsTerminal(in)
 	if tty {
 		t.state, _ = term.MakeRaw(in)
 	}
+	raw, err := master.SyscallConn()
 	resize := func() {
-		for _, from := range []int{out, in} {
-			if ws, err := unix.IoctlGetWinsize(from, unix.TIOCGWINSZ); err == nil {
-				unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, ws)
+		for _, own := range []int{out, in} {
+			if ws, err := unix.IoctlGetWinsize(own, unix.TIOCGWINSZ); err == nil {
+				raw.Control(func(fd uintptr) { unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, ws) })
 				return
 			}
 		}
 	}
-	resize()
 	changed := make(chan os.Signal, 1)
-	signal.Notify(changed, syscall.SIGWINCH)
-	go func() {
-		for range changed {
-			resize()
-		}
-	}()
-	done := make(chan struct{})
+	if err == nil {
+		resize()
+		signal.Notify(changed, syscall.SIGWINCH)
+		go func() {
+			for range changed {
+				resize()
+			}
+		}()
+	}
+	done, left := make(chan struct{}), make(chan struct{})
+	var leaving atomic.Bool
 	go func() {
 		defer t.recover()
-		io.Copy(master, os.Stdin)
+		keys := &keyWriter{w: master, keys: t.keys}
+		if detach == nil || !tty {
+			keys.keys = nil
+		}
+		if _, err := io.Copy(keys, os.Stdin); err == errDetach {
+			// What is shown from now on is for whoever attaches next.
+			leaving.Store(true)
+			from.SetReadDeadline(time.Now())
+			<-done
+			detach()
+			close(left)
+			return
+		}
 		if tty {
 			return
 		}
@@ -119,10 +163,13 @@ func (t *terminal) attach(p driver.Process) func() {
 		defer close(done)
 		defer t.recover()
 		// EIO once no process has the terminal open any more; see pty(7).
-		io.Copy(shown, master)
+		io.Copy(shown, from)
 	}()
 	return func() {
 		shown.wait(done, stalled)
+		if leaving.Load() {
+			<-left
+		}
 		signal.Stop(changed)
 		close(changed)
 		master.Close()

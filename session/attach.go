@@ -1,0 +1,289 @@
+//go:build unix
+
+package session
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// ErrDetached says that a command was left to itself: it goes on in its session.
+var ErrDetached = errors.New("detached from the command, which goes on")
+
+// keepScreen is how much of a terminal's last output is kept for who attaches,
+// bytes. It fits into a pipe that nobody reads yet (pipe(7)).
+const keepScreen = 32 << 10
+
+// screen is the terminal of a command that needs no client. What it shows is read
+// here, kept, and passed on to who is attached.
+type screen struct {
+	master *os.File
+	out    *outputs // what logs show
+
+	mu   sync.Mutex // guards what follows
+	last []byte
+	to   *os.File // of who is attached, or nil
+	over bool     // the command has ended
+}
+
+// newScreen takes over a terminal, of which it makes a descriptor of its own.
+func newScreen(pty *os.File, out *outputs) (*screen, error) {
+	raw, err := pty.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd := -1
+	if cerr := raw.Control(func(from uintptr) { fd, err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 3) }); cerr != nil {
+		return nil, cerr
+	}
+	if err != nil {
+		return nil, err
+	}
+	unix.SetNonblock(fd, true) // so that Close ends a Read
+	return &screen{master: os.NewFile(uintptr(fd), "pty"), out: out}, nil
+}
+
+// run reads until no process has the terminal open any more; see pty(7).
+func (s *screen) run() {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := s.master.Read(buf)
+		if n > 0 {
+			s.out.add(0, buf[:n])
+			s.mu.Lock()
+			s.last = append(s.last, buf[:n]...)
+			if more := len(s.last) - keepScreen; more > 0 {
+				s.last = append(s.last[:0], s.last[more:]...)
+			}
+			to := s.to
+			s.mu.Unlock()
+			if to != nil {
+				// As long as it is not read, the command waits: as at any terminal.
+				if _, err := to.Write(buf[:n]); err != nil {
+					s.leave(to)
+				}
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	s.end()
+	s.master.Close()
+}
+
+// attach passes on to a pipe what was shown last, and what is shown from now on.
+// Who was attached before is not any more.
+func (s *screen) attach(to *os.File) {
+	s.mu.Lock()
+	before := s.to
+	s.to = nil
+	s.mu.Unlock()
+	if before != nil {
+		before.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	to.Write(s.last)
+	if s.over || s.to != nil {
+		to.Close()
+		return
+	}
+	s.to = to
+}
+
+func (s *screen) leave(to *os.File) {
+	s.mu.Lock()
+	if s.to == to {
+		s.to = nil
+	}
+	s.mu.Unlock()
+	to.Close()
+}
+
+// end lets go of who is attached, for the command has ended.
+func (s *screen) end() {
+	s.mu.Lock()
+	to := s.to
+	s.to, s.over = nil, true
+	s.mu.Unlock()
+	if to != nil {
+		to.Close()
+	}
+}
+
+// adopt makes a command with a terminal, of which the client wants to go, one that
+// needs none.
+func (h *Holder) adopt(cmd *command, p driver.Process, l *limits) error {
+	if p.Pty() == nil {
+		return &policy.InvalidError{Field: "command", Value: fmt.Sprint(cmd.info.ID), Want: "a command with a terminal"}
+	}
+	out := newOutputs(h.pol.Limits.Output)
+	scr, err := newScreen(p.Pty(), out)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !cmd.info.Running {
+		scr.master.Close()
+		return syscall.ESRCH
+	}
+	cmd.info.Background, cmd.out, cmd.screen = true, out, scr
+	if l != nil && l.WallMS > 0 {
+		cmd.timer = time.AfterFunc(time.Duration(l.WallMS)*time.Millisecond, func() {
+			h.mu.Lock()
+			cmd.late = true
+			h.mu.Unlock()
+			p.Terminate()
+			select {
+			case <-cmd.done:
+			case <-time.After(time.Duration(l.KillAfterMS) * time.Millisecond):
+				p.Kill()
+			}
+		})
+	}
+	go scr.run()
+	return nil
+}
+
+// left completes a command that was adopted, once it has ended.
+func (h *Holder) left(cmd *command, st *driver.Status) {
+	h.mu.Lock()
+	scr, out, late := cmd.screen, cmd.out, cmd.late
+	if cmd.timer != nil {
+		cmd.timer.Stop()
+	}
+	h.mu.Unlock()
+	if scr == nil || st == nil {
+		return
+	}
+	res := &driver.Result{Driver: h.info.Driver, Sandboxed: true, Profile: h.info.Profile, ExitCode: st.ExitCode, Reason: driver.ReasonExit,
+		Layers: st.Layers, Degraded: st.Degraded, Usage: st.Usage, Denials: st.Denials}
+	if st.Signal != 0 {
+		res.ExitCode, res.Signal, res.Reason = driver.ExitSignalBase+int(st.Signal), driver.SignalName(st.Signal), driver.ReasonSignal
+	}
+	if late {
+		res.ExitCode, res.Reason = driver.ExitTimeout, driver.ReasonTimeout
+	}
+	time.Sleep(drainGrace) // what it showed last
+	out.finish(res)
+	scr.end()
+}
+
+// attach lets a client see and use the terminal of a command, until it hangs up.
+func (h *Holder) attach(c *conn, req *request) error {
+	cmd, err := h.attachable(req.Command)
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	cmd.screen.attach(w)
+	master, err := cmd.screen.master.SyscallConn()
+	if err == nil {
+		cerr := master.Control(func(fd uintptr) {
+			err = c.send(reply{Started: true, Command: cmd.info.ID}, int(fd), int(r.Fd()))
+		})
+		err = errors.Join(err, cerr)
+	}
+	r.Close()
+	for err == nil {
+		var more request
+		var files []*os.File
+		files, err = c.receive(&more)
+		closeFiles(files)
+		if err == nil && more.Op == "signal" {
+			cmd.proc.Signal(syscall.Signal(more.Signal))
+		}
+	}
+	cmd.screen.leave(w)
+	return nil
+}
+
+// attachable finds a command with a terminal that is the holder's, 0 for the one
+// that was started last.
+func (h *Holder) attachable(id int) (*command, error) {
+	if id != 0 {
+		cmd, err := h.find(id)
+		if err != nil {
+			return nil, err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		switch {
+		case !cmd.info.Running:
+			return nil, &policy.InvalidError{Field: "command", Value: fmt.Sprint(id), Want: "one that has not ended"}
+		case cmd.screen == nil:
+			return nil, &policy.InvalidError{Field: "command", Value: fmt.Sprint(id), Want: "one with a terminal that nobody else has"}
+		}
+		return cmd, nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := len(h.commands) - 1; i >= 0; i-- {
+		if cmd := h.commands[i]; cmd.info.Running && cmd.screen != nil {
+			return cmd, nil
+		}
+	}
+	return nil, fmt.Errorf("session %s: a command with a terminal to attach to: %w", h.info.ID, os.ErrNotExist)
+}
+
+// An Attachment is a terminal of a session's command.
+type Attachment struct {
+	Command  int
+	Terminal *os.File // for input, and its size
+	Output   *os.File // what it shows: the last first. It ends with the command, or when somebody else attaches.
+
+	conn *conn
+}
+
+// Attach returns the terminal of a command that was started in the background, or
+// detached from; 0 is the one that was started last.
+func (c *Client) Attach(command int) (*Attachment, error) {
+	conn, err := c.dial(&request{Op: "attach", Command: command})
+	if err != nil {
+		return nil, err
+	}
+	var r reply
+	files, err := conn.receive(&r)
+	if err != nil {
+		err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+	} else if err = r.Error.err(); err == nil && len(files) != 2 {
+		err = fmt.Errorf("session %s: unexpected answer", c.id)
+	}
+	if err != nil {
+		closeFiles(files)
+		conn.Close()
+		return nil, err
+	}
+	return &Attachment{Command: r.Command, Terminal: files[0], Output: files[1], conn: conn}, nil
+}
+
+// Close detaches.
+func (a *Attachment) Close() error {
+	a.Terminal.Close()
+	a.Output.Close()
+	return a.conn.Close()
+}
+
+// Detach leaves a command with a terminal to itself: its holder keeps what it
+// shows. Wait returns ErrDetached then. What is left of the time limit is for the
+// holder to see to, 0 for none.
+func (p *remote) Detach(wall, killAfter time.Duration) error {
+	return p.ask(&request{Op: "detach", Limits: &limits{WallMS: wall.Milliseconds(), KillAfterMS: killAfter.Milliseconds()}})
+}
+
+// Command is the number of the command in its session.
+func (p *remote) Command() int { return p.command }

@@ -25,6 +25,7 @@ type options struct {
 	dryRun     bool
 	noPool     bool
 	keys       []byte // that detach from a command of a session
+	checkout   checkout
 	session    string // to run in, instead of a sandbox of the command's own
 
 	// What only a shell has: another directory to start in than the workspace,
@@ -190,6 +191,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 func (o *options) runFlags(fs *pflag.FlagSet) {
 	o.resultFD = -1
 	o.policyFlags(fs)
+	o.gitFlags(fs)
 	o.reportFlags(fs)
 	fs.VarPF(&boolValue{&o.req.Verify}, "verify", "", "prove first that the boundary holds").NoOptDefVal = "true"
 	fs.VarPF(&value{"ID", func(s string) error {

@@ -143,6 +143,17 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := o.checkout.check(); err != nil {
+		return nil, err
+	}
+	if o.dryRun && o.checkout.git != nil {
+		return nil, &usageError{"--dry-run starts nothing, and --git clones", "leave out one of the two"}
+	}
+	done, err := o.clone(context.Background(), facts, false)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	r, err := o.resolve(facts)
 	if err != nil {
 		return nil, err

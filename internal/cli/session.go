@@ -135,6 +135,7 @@ limits on memory, cpu and processes hold for all of them together.`,
 		},
 	}, o)
 	o.policyFlags(c.Flags())
+	o.gitFlags(c.Flags())
 	c.Flags().BoolVar(&o.json, "json", false, "print the session as JSON")
 	return c
 }
@@ -153,6 +154,12 @@ func (o *options) createSession(id string, owner *process) (*session.Info, error
 	}
 	f, err := gatherFacts()
 	if err != nil {
+		return nil, err
+	}
+	if err := o.checkout.check(); err != nil {
+		return nil, err
+	}
+	if _, err := o.clone(context.Background(), f, true); err != nil {
 		return nil, err
 	}
 	o.req.Command = []string{"/"} // commands come later

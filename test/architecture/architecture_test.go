@@ -64,7 +64,7 @@ var rooms = map[string][]string{
 	"mcpserver/fuzz":               {},
 	"internal/probe":               {"cgroups", "internal/sys"},
 	"internal/sigpipe":             {"internal/sys"},
-	"internal/cli":                 {"audit", "policy", "profiles", "driver", "native", "landlocked", "bwrap", "gvisor", "host", "seatbelt", "docker", "containeruse", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "session", "files", "persona", "workspace", "pool"},
+	"internal/cli":                 {"audit", "policy", "profiles", "driver", "native", "landlocked", "bwrap", "gvisor", "host", "seatbelt", "docker", "containeruse", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "internal/rundir", "session", "files", "persona", "workspace", "pool"},
 	"cmd/sbxrun":                   {"internal/cli"},
 	"cmd/sbxrun-mcp":               {"audit", "internal/cli", "mcpserver", "command", "policy"},
 	"cmd/sbxrun-serve":             {"internal/cli", "pool", "serve", "policy", "driver"},

@@ -55,8 +55,9 @@ type Result struct {
 	Degraded        policy.Layers `json:"degraded"`
 	Usage           Usage         `json:"usage"`
 	Denials         []Denial      `json:"denials"`
-	Network         *Network      `json:"network,omitempty"` // in egress mode proxy
-	Changes         *Changes      `json:"changes,omitempty"` // with a copy-on-write workspace
+	Network         *Network      `json:"network,omitempty"`      // in egress mode proxy
+	Changes         *Changes      `json:"changes,omitempty"`      // with a copy-on-write workspace
+	Dependencies    []Dependency  `json:"dependencies,omitempty"` // that were installed first
 
 	// Error and Hint are set when sbxrun itself failed (reason "setup").
 	Error string `json:"error,omitempty"`
@@ -89,6 +90,14 @@ type Changes struct {
 
 	// Error says why the changes were not kept, in which case they are lost.
 	Error string `json:"error,omitempty"`
+}
+
+// A Dependency is an installation that came before the command.
+type Dependency struct {
+	Manager  string `json:"manager"`
+	File     string `json:"file"` // that names what is needed
+	Command  string `json:"command"`
+	ExitCode *int   `json:"exit_code"` // nil if it did not come to that, or not to its end
 }
 
 // A Denial is something that the command tried and the policy refused.

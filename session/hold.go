@@ -38,6 +38,7 @@ type Holder struct {
 
 	over chan struct{}   // closed when the session's end is on record
 	told []chan struct{} // each closed when one who asked for it knows
+	err  error           // of what was to be kept of the sandbox
 }
 
 // command is one that runs or ran in the session.
@@ -91,14 +92,14 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	case <-h.box.Done():
 	}
 	l.Close()
-	cerr := h.box.Close()
+	h.err = h.box.Close()
 	h.mu.Lock()
 	h.info.State = Stopped
 	if !h.stopping {
 		h.info.State, h.info.Error = Failed, "the sandbox ended by itself: its init died"
 	}
-	if cerr != nil {
-		h.info.State, h.info.Error = Failed, cerr.Error()
+	if h.err != nil {
+		h.info.State, h.info.Error = Failed, h.err.Error()
 	}
 	h.info.Pid = 0
 	err = st.Record(&h.info)
@@ -175,7 +176,9 @@ func (h *Holder) serve(c *conn) {
 		h.mu.Unlock()
 		h.stop(grace)
 		<-h.over
-		err = c.send(reply{})
+		if err = h.err; err == nil {
+			err = c.send(reply{})
+		}
 	default:
 		err = &policy.InvalidError{Field: "op", Value: req.Op, Want: "an operation of this version of sbxrun"}
 	}

@@ -185,6 +185,10 @@ func (o *options) do(args []string) (*driver.Result, error) {
 // start selects what isolates, and runs.
 func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts) (*driver.Result, error) {
 	p := r.Policy
+	inst, err := o.installFirst(p, r.Workspace.Path)
+	if err != nil {
+		return nil, err
+	}
 	if o.decided != nil {
 		o.decided(p)
 	}
@@ -213,12 +217,17 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if err != nil {
 		return nil, err
 	}
-	if kept == nil {
-		return o.execute(ctx, o.fromPool(d, p), p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
+	if kept != nil {
+		defer kept.close()
+		follow = both(kept.started, follow)
+	} else {
+		d = o.fromPool(d, p)
 	}
-	defer kept.close()
-	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, both(kept.started, follow))
-	if err == nil {
+	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
+	if inst != nil {
+		res.Dependencies = inst.result()
+	}
+	if kept != nil && err == nil {
 		res.Changes, err = kept.result()
 		if err != nil {
 			// What the command did is lost: whatever it said of itself, this
@@ -322,6 +331,7 @@ func (o *options) explain(res *driver.Result) {
 	if say.verbose {
 		explainPaths(res)
 	}
+	explainDependencies(res.Dependencies)
 	explainChanges(res.Changes)
 	if res.Degraded != 0 && res.Sandboxed {
 		say.note("ran without "+res.Degraded.String()+", as allowed", "")

@@ -205,6 +205,17 @@ func (o *options) createSession(id string, owner *process) (*session.Info, error
 		}
 		return nil, err
 	}
+	if o.checkout.install {
+		if err := o.installInSession(id, r.Workspace.Path); err != nil {
+			if c, cerr := st.Connect(id); cerr == nil {
+				c.Stop(0)
+			}
+			if rerr := st.Remove(id); rerr != nil {
+				say.warn("session " + id + " was not removed: " + rerr.Error())
+			}
+			return nil, err
+		}
+	}
 	return st.Lookup(id)
 }
 

@@ -204,6 +204,9 @@ func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
 		if err != nil {
 			return nil, invalid(err)
 		}
+		if overlayOf(r.Policy) != "" {
+			return nil, &driver.UnsupportedError{Driver: "native", Rules: []string{"workspace overlay of a server's sandboxes, whose changes nobody would keep"}, Fix: "use sbxrun session create --workspace overlay"}
+		}
 		return r.Policy, nil
 	}}, nil
 }

@@ -94,6 +94,7 @@ func newRunFlags(o *options, name string) *pflag.FlagSet {
 func isSubcommand(arg string) bool {
 	switch arg {
 	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "diff", "apply", "discard", "version", "completion", "help", "mcp", "command", "shell", "serve", "pool",
+		"hook", "prompt", "integrate",
 		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return true
 	}

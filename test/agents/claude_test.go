@@ -137,6 +137,56 @@ func TestClaudeCodeFailsClosed(t *testing.T) {
 	})
 }
 
+// hooks are settings with sbxrun as the hook of the Bash tool.
+func hooks(w *world, flags string) string {
+	w.Helper()
+	b, err := json.Marshal(map[string]any{"hooks": map[string]any{"PreToolUse": []any{map[string]any{
+		"matcher": "Bash|Monitor|PowerShell", "hooks": []any{map[string]any{"type": "command", "command": programs + "/sbxrun hook claude-code " + flags}}}}}})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestClaudeCodeHook: the same by a hook that rewrites what the Bash tool is to run.
+func TestClaudeCodeHook(t *testing.T) {
+	each(t, func(w *world) {
+		calls := []model.Call{
+			bash("cd sub && pwd && echo $((40+2))"),
+			bash("pwd; exit 3"),
+			bash(w.probe()),
+			bash("cd /tmp; pwd"),
+			bash("pwd; seq 1 20000"),
+			bash("printf '%s|' \"it's\" '$HOME' 'a\"b' $'c\\nd'; echo err >&2"),
+			bash("true", "dangerouslyDisableSandbox", true),
+			bash("sleep 1; echo over > behind-"+w.mark, "run_in_background", true),
+			bash("sleep 3; cat behind-" + w.mark),
+			bash("it's"),
+		}
+		m := model.New(calls...)
+		r := w.claude(m, len(calls), nil, "--settings", hooks(w, ""), "--allowedTools", "Bash")
+		sub := w.project + "/sub"
+		w.expect("cd", r[0], sub, "42")
+		w.expect("where it led, and a code", r[1], sub, "Exit code 3")
+		w.inside(r[2], "strict")
+		w.expect("a directory of the sandbox's own", r[3], "/tmp", "does not start in /tmp")
+		w.expect("where it is still", r[4], sub+"\n1\n2\n")
+		w.muchOutput(r[4], "\n20000\n")
+		w.expect("quotes", r[5], "it's|$HOME|a\"b|c\nd|", "err")
+		w.expect("a request to weaken", r[6], "dangerouslyDisableSandbox")
+		w.expect("in the background", r[8], "over")
+		w.expect("a syntax error", r[9], "Exit code 2", "unexpected EOF")
+
+		// A hook that cannot say what to run has nothing run.
+		m = model.New(bash("echo $((40+2)) > " + w.project + "/ran"))
+		r = w.claude(m, 1, nil, "--settings", hooks(w, "--no-such-flag"), "--allowedTools", "Bash")
+		w.expect("a broken hook", r[0], "unknown flag")
+		if _, err := os.Stat(w.project + "/ran"); err == nil {
+			w.Errorf("it ran: %s", r[0])
+		}
+	})
+}
+
 // TestClaudeCodeMCP: the same by the Model Context Protocol, with its own shell denied.
 func TestClaudeCodeMCP(t *testing.T) {
 	each(t, func(w *world) {

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/persona"
+)
+
+// blocked is the exit code by which a hook of Claude Code's blocks the call that
+// it was asked about. Every other but 0 is a failure of the hook, after which the
+// call goes on.
+const blocked = 2
+
+// maxHook bounds what a hook reads.
+const maxHook = 16 << 20
+
+func newHook() *cobra.Command {
+	s := &shell{}
+	fs := s.flags()
+	decision := ""
+	fs.VarPF(&value{"ask|allow", oneOf(&decision, "ask", "allow")}, "decision", "", "whether the call is asked about (default: as Claude Code's own rules say)")
+	return &cobra.Command{
+		Use:   "hook claude-code [flags]",
+		Short: "Rewrite the commands of Claude Code's Bash tool so that they run in a sandbox",
+		Long: `Read a call of Claude Code's hook PreToolUse on stdin, and answer it on stdout: the
+command of the Bash tool becomes one that runs it by sbxrun shell, with the flags
+that are given here. A call that cannot be understood is blocked, with exit code 2.
+
+Claude Code goes on with a command as it was when a hook is missing or dies. Its
+variable CLAUDE_CODE_SHELL_PREFIX does not: sbxrun integrate claude-code sets that.`,
+		Example: `  { "hooks": { "PreToolUse": [ { "matcher": "Bash|Monitor|PowerShell",
+    "hooks": [ { "type": "command", "command": "sbxrun hook claude-code --profile aicode" } ] } ] } }`,
+		DisableFlagsInUseLine: true,
+		DisableFlagParsing:    true,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := hook(fs, &decision, args); err != nil {
+				if err == pflag.ErrHelp {
+					return c.Help()
+				}
+				say.error(flagError(fs, err))
+				return exitError(blocked)
+			}
+			return nil
+		},
+	}
+}
+
+func hook(fs *pflag.FlagSet, decision *string, args []string) error {
+	if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
+		return pflag.ErrHelp
+	}
+	if len(args) == 0 || args[0] != "claude-code" {
+		return &usageError{"hook needs an agent: claude-code", "see sbxrun hook --help"}
+	}
+	// Checked now: a shell that refuses them tells nobody before the first command.
+	if err := fs.Parse(args[1:]); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return &usageError{"unexpected argument " + fs.Arg(0), "see sbxrun hook --help"}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	h := persona.Hook{Program: []string{self, "shell"}, Decision: *decision}
+	for i := 1; i < len(args); i++ {
+		if args[i] == "--decision" {
+			i++
+			continue
+		}
+		if len(args[i]) > 11 && args[i][:11] == "--decision=" {
+			continue
+		}
+		h.Program = append(h.Program, args[i])
+	}
+	in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHook))
+	if err != nil {
+		return err
+	}
+	out, err := h.Answer(in)
+	if err != nil || out == nil {
+		return err
+	}
+	_, err = os.Stdout.Write(append(out, '\n'))
+	return err
+}

@@ -1,0 +1,130 @@
+package persona
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A Hook is what stands between Claude Code and its Bash tool, as a hook of the
+// event PreToolUse.
+type Hook struct {
+	// Program is sbxrun and the flags of its shell.
+	Program []string
+
+	// Decision is what is said of the call: "allow" (it is not asked about), "ask"
+	// or "" (its own rules decide).
+	Decision string
+}
+
+// Answer reads what Claude Code tells a hook and returns what to answer: nothing
+// for a tool that runs no command. An error is one to block the call by: a hook
+// that fails in any other way lets the command run as it was.
+func (h *Hook) Answer(in []byte) ([]byte, error) {
+	call, err := fields(in)
+	if err != nil {
+		return nil, fmt.Errorf("what Claude Code told the hook: %w", err)
+	}
+	var event, tool string
+	if err := errors.Join(json.Unmarshal(call["hook_event_name"], &event), json.Unmarshal(call["tool_name"], &tool)); err != nil || event != "PreToolUse" {
+		return nil, errors.New("this is no call of a hook for PreToolUse")
+	}
+	switch tool {
+	case "Bash", "Monitor":
+	case "PowerShell":
+		return h.answer("deny", "there is no sandbox for PowerShell: use Bash", nil)
+	default:
+		return nil, nil
+	}
+	input, err := fields(call["tool_input"])
+	if err != nil {
+		return nil, fmt.Errorf("the input of %s: %w", tool, err)
+	}
+	var command string
+	if err := json.Unmarshal(input["command"], &command); err != nil {
+		return nil, fmt.Errorf("the command of %s: %w", tool, err)
+	}
+	var weaken bool
+	if raw, ok := input["dangerouslyDisableSandbox"]; ok {
+		if err := json.Unmarshal(raw, &weaken); err != nil || weaken {
+			return h.answer("deny", "commands run in a sandbox that no call can leave: call without dangerouslyDisableSandbox", nil)
+		}
+	}
+	if bytes.ContainsRune([]byte(command), 0) {
+		return h.answer("deny", "the command holds a NUL byte", nil)
+	}
+	rewritten, err := encode(h.rewrite(command))
+	if err != nil {
+		return nil, err
+	}
+	input["command"] = rewritten
+	return h.answer(h.Decision, "", input)
+}
+
+// rewrite returns a command that runs another in the sandbox, and then changes to
+// the directory in which that ended: sbxrun tells it only if the sandbox shows it.
+func (h *Hook) rewrite(command string) string {
+	var run bytes.Buffer
+	for _, a := range h.Program {
+		run.WriteString(Quote(a) + " ")
+	}
+	return "{ __sbxrun=$(" + run.String() + "--cwd-fd 3 -- -c " + Quote(command) + " 3>&1 1>&4 4>&-); __sbxrun_code=$?; } 4>&1; " +
+		`[ -z "$__sbxrun" ] || \builtin cd -- "$__sbxrun"; (exit "$__sbxrun_code")`
+}
+
+func (h *Hook) answer(decision, reason string, input map[string]json.RawMessage) ([]byte, error) {
+	type specific struct {
+		Event    string                     `json:"hookEventName"`
+		Decision string                     `json:"permissionDecision,omitempty"`
+		Reason   string                     `json:"permissionDecisionReason,omitempty"`
+		Input    map[string]json.RawMessage `json:"updatedInput,omitempty"`
+	}
+	return encode(struct {
+		Specific specific `json:"hookSpecificOutput"`
+	}{specific{"PreToolUse", decision, reason, input}})
+}
+
+// encode is json.Marshal that leaves &, < and > as they are: people read it.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// fields reads an object, of which no two members have one name: which of them
+// counts would be for each reader to say.
+func fields(raw []byte) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New("not a JSON object")
+	}
+	m := map[string]json.RawMessage{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, ok := t.(string)
+		if _, twice := m[name]; twice || !ok {
+			return nil, fmt.Errorf("%q is there twice", name)
+		}
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			return nil, err
+		}
+		m[name] = v
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one JSON object")
+	}
+	return m, nil
+}

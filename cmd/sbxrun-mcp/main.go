@@ -21,7 +21,9 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-func main() { os.Exit((&cli.Beside{MCP: serve, Check: check}).Main(os.Args[1:])) }
+func main() {
+	os.Exit((&cli.Beside{MCP: serve, Check: check, Prompt: prompt, Integrate: integrate}).Main(os.Args[1:]))
+}
 
 // serve serves on stdin and stdout, which are the protocol's alone, or over HTTP.
 func serve(s *cli.Service) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // mcpProgram is the program beside sbxrun that serves MCP and parses shell
@@ -32,6 +33,13 @@ type Beside struct {
 	// Check judges a script by a command policy and prints what came of it. It
 	// reports whether the script is allowed.
 	Check func(script, commands string, json bool) (bool, error)
+
+	// Prompt prints what a model is told of a policy and of a command policy; of
+	// none if that is called "none".
+	Prompt func(p *policy.Policy, commands string) error
+
+	// Integrate changes an agent's configuration, or looks at it.
+	Integrate func(*Integration) error
 }
 
 // Main runs the program beside sbxrun with the arguments after its name, of which
@@ -50,7 +58,7 @@ func (b *Beside) Main(args []string) int {
 }
 
 func (b *Beside) commands() []*cobra.Command {
-	return []*cobra.Command{b.newMCP(), b.newCommand(), b.newServe(), b.newPool()}
+	return []*cobra.Command{b.newMCP(), b.newCommand(), b.newPrompt(), b.newIntegrate(), b.newServe(), b.newPool()}
 }
 
 func (b *Beside) newCommand() *cobra.Command {

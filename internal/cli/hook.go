@@ -67,17 +67,7 @@ func hook(fs *pflag.FlagSet, decision *string, args []string) error {
 	if err != nil {
 		return err
 	}
-	h := persona.Hook{Program: []string{self, "shell"}, Decision: *decision}
-	for i := 1; i < len(args); i++ {
-		if args[i] == "--decision" {
-			i++
-			continue
-		}
-		if len(args[i]) > 11 && args[i][:11] == "--decision=" {
-			continue
-		}
-		h.Program = append(h.Program, args[i])
-	}
+	h := persona.Hook{Program: append([]string{self, "shell"}, words(fs, args[1:], []string{"decision"})...), Decision: *decision}
 	in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHook))
 	if err != nil {
 		return err

@@ -1,0 +1,373 @@
+package agents
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/sbxrun/sbxrun/persona"
+)
+
+// Names are the agents that there is a plan for.
+var Names = []string{"claude-code", "codex", "opencode", "gemini", "goose"}
+
+// A Site is where things are for one user of a host.
+type Site struct {
+	Home   string // the user's
+	Config string // XDG_CONFIG_HOME
+	Data   string // XDG_DATA_HOME
+	State  string // XDG_STATE_HOME
+	Claude string // Claude Code's configuration directory
+	Codex  string // Codex's
+	Sbxrun string // this program
+	Agent  string // the agent's own program, where the plan has a use for it; "" if not found
+}
+
+// Options say how an agent is to be joined.
+type Options struct {
+	// Flags are those of sbxrun shell, or of a run, that make the policy.
+	Flags []string
+
+	// By is the means, where an agent knows more than one: "" or "prefix", or
+	// "hook", for Claude Code.
+	By string
+}
+
+// A Plan is what joining an agent changes.
+type Plan struct {
+	Agent string
+	Files []File
+
+	state string // file that undoing is kept in
+}
+
+// A File is one that a plan changes.
+type File struct {
+	Path string
+	Mode fs.FileMode // of a file that is made
+	Edit Edit
+}
+
+// An Edit is a change of a file's content; nil content is no file.
+type Edit interface {
+	// Apply makes the change. It changes nothing where that is made already.
+	Apply(before []byte) (after []byte, err error)
+
+	// Revert takes the change out of a content that may have other changes since.
+	Revert(now []byte) (before []byte, err error)
+}
+
+// An EditError says that a file cannot be changed safely.
+type EditError struct {
+	Path, Cause, Fix string
+}
+
+func (e *EditError) Error() string { return e.Path + ": " + e.Cause }
+
+// Hint says what to do.
+func (e *EditError) Hint() string { return e.Fix }
+
+// NewPlan returns the plan for an agent.
+func NewPlan(agent string, site Site, o Options) (*Plan, error) {
+	p := &Plan{Agent: agent, state: filepath.Join(site.State, "sbxrun", "integrate", agent+".json")}
+	shell := filepath.Join(site.Data, "sbxrun", "agents", agent, "bash")
+	if strings.Contains(shell, " -") || strings.ContainsAny(shell, "\n\x00'\"\\") {
+		return nil, &EditError{shell, "agents would read this path as something else", "set XDG_DATA_HOME to a plain one"}
+	}
+	wrapper := File{Path: shell, Mode: 0o755, Edit: Whole(wrapperFor(agent, site, o.Flags))}
+	if o.By != "" && o.By != "prefix" && (agent != "claude-code" || o.By != "hook") {
+		return nil, &EditError{agent, "cannot be joined by " + o.By, "leave out --by; claude-code knows prefix and hook"}
+	}
+	switch agent {
+	case "claude-code":
+		file := filepath.Join(site.Claude, "settings.json")
+		if o.By == "hook" {
+			words := append([]string{site.Sbxrun, "hook", "claude-code"}, o.Flags...)
+			for i, w := range words {
+				words[i] = persona.Quote(w)
+			}
+			entry := map[string]any{"matcher": "Bash|Monitor|PowerShell", "hooks": []any{map[string]any{"type": "command", "command": strings.Join(words, " ")}}}
+			p.Files = []File{{file, 0o644, JSON{{Path: []string{"hooks", "PreToolUse"}, Element: entry}}}}
+			break
+		}
+		p.Files = []File{wrapper, {file, 0o644, JSON{{Path: []string{"env", "CLAUDE_CODE_SHELL_PREFIX"}, Value: shell + " -c"}}}}
+	case "codex":
+		if site.Agent == "" {
+			return nil, &EditError{"codex", "its program was not found", "name it: --agent FILE"}
+		}
+		args := append([]string{"--profile", "aicode"}, o.Flags...)
+		args = append(args, "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash", "--", site.Agent, "exec-server", "--listen", "stdio")
+		p.Files = []File{{filepath.Join(site.Codex, "environments.toml"), 0o644, CodexEnvironment{Program: site.Sbxrun, Args: args}}}
+	case "opencode":
+		p.Files = []File{wrapper, {filepath.Join(site.Config, "opencode", "opencode.json"), 0o644, JSON{{Path: []string{"shell"}, Value: shell}}}}
+	case "goose":
+		p.Files = []File{wrapper, {filepath.Join(site.Config, "goose", "config.yaml"), 0o644, YAML{Key: "GOOSE_SHELL", Value: shell}}}
+	case "gemini":
+		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp", "--profile", "aicode"}, o.Flags...)}
+		p.Files = []File{{filepath.Join(site.Home, ".gemini", "settings.json"), 0o644, JSON{
+			{Path: []string{"mcpServers", "sandbox"}, Value: server},
+			{Path: []string{"tools", "exclude"}, Element: "run_shell_command"},
+		}}}
+	default:
+		return nil, &EditError{agent, "is not an agent that is known", "one of " + strings.Join(Names, ", ")}
+	}
+	return p, nil
+}
+
+// wrapperFor is a program that an agent can be given as its shell. What an agent
+// may take from a project's settings, variables, does not reach the choice of the
+// policy.
+func wrapperFor(agent string, site Site, flags []string) []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#!/bin/sh\n# The shell of %s, in a sandbox. Written by sbxrun integrate %s; with --undo it goes.\n", agent, agent)
+	fmt.Fprintf(&b, "HOME=%s XDG_CONFIG_HOME=%s exec %s shell --ignore-env --profile aicode", persona.Quote(site.Home), persona.Quote(site.Config), persona.Quote(site.Sbxrun))
+	for _, f := range flags {
+		b.WriteString(" " + persona.Quote(f))
+	}
+	b.WriteString(" --shell bash -- \"$@\"\n")
+	return []byte(b.String())
+}
+
+// codexRoot is the directory that has all of Codex's programs.
+func codexRoot(program string) string {
+	dir := filepath.Dir(program)
+	if filepath.Base(dir) == "bin" && strings.Contains(dir, "/vendor/") {
+		return filepath.Dir(dir)
+	}
+	return program
+}
+
+// kept is what undoing needs.
+type kept struct {
+	Files []keptFile `json:"files"`
+}
+
+type keptFile struct {
+	Path    string `json:"path"`
+	Existed bool   `json:"existed"`
+	Before  []byte `json:"before,omitempty"`
+	After   []byte `json:"after"`
+}
+
+// A Change is what a plan does to one file.
+type Change struct {
+	Path          string
+	Before, After []byte // Before is nil if there was no file, After if there is to be none
+	Mode          fs.FileMode
+}
+
+// Changes are what is left to do of the plan, none if all of it is done.
+func (p *Plan) Changes() ([]Change, error) {
+	var all []Change
+	for _, f := range p.Files {
+		before, err := read(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		after, err := f.Edit.Apply(before)
+		if err != nil {
+			return nil, in(f.Path, err)
+		}
+		if !bytes.Equal(before, after) {
+			all = append(all, Change{f.Path, before, after, f.Mode})
+		}
+	}
+	return all, nil
+}
+
+// Apply carries the plan out and returns what was changed. What the files held
+// before is kept, for Undo.
+func (p *Plan) Apply() ([]Change, error) {
+	old, err := p.kept()
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		// Other flags than before: first as it was.
+		done, err := p.done()
+		if err != nil || done {
+			return nil, err
+		}
+		if _, err := p.Undo(); err != nil {
+			return nil, err
+		}
+	}
+	changes, err := p.Changes()
+	if err != nil {
+		return nil, err
+	}
+	var k kept
+	for _, c := range changes {
+		k.Files = append(k.Files, keptFile{Path: c.Path, Existed: c.Before != nil, Before: c.Before, After: c.After})
+	}
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	b, err := json.MarshalIndent(k, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	// First what undoes, then what is done.
+	if err := write(p.state, b, 0o600); err != nil {
+		return nil, err
+	}
+	for _, c := range changes {
+		if err := write(c.Path, c.After, c.Mode); err != nil {
+			_, uerr := p.Undo()
+			return nil, errors.Join(err, uerr)
+		}
+	}
+	return changes, nil
+}
+
+// done reports whether the files are as the plan makes them.
+func (p *Plan) done() (bool, error) {
+	changes, err := p.Changes()
+	var e *EditError
+	if errors.As(err, &e) {
+		return false, nil
+	}
+	return len(changes) == 0, err
+}
+
+// Undo makes every file what it was: to the byte, if it was not changed since, and
+// otherwise by taking out what the plan put in. It returns what was changed.
+func (p *Plan) Undo() ([]Change, error) {
+	k, err := p.kept()
+	if err != nil {
+		return nil, err
+	}
+	if k == nil {
+		return nil, nil
+	}
+	var changes []Change
+	for _, f := range k.Files {
+		now, err := read(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		c := Change{Path: f.Path, Before: now}
+		switch {
+		case bytes.Equal(now, f.After):
+			if f.Existed {
+				c.After = append([]byte{}, f.Before...)
+			}
+		case now == nil:
+			continue // it went with the agent
+		default:
+			edit := p.edit(f.Path)
+			if edit == nil {
+				return nil, &EditError{f.Path, "it was changed since, by a plan with other means", "undo with the flags that it was done with"}
+			}
+			if c.After, err = edit.Revert(now); err != nil {
+				return nil, in(f.Path, err)
+			}
+		}
+		changes = append(changes, c)
+	}
+	for _, c := range changes {
+		if c.After == nil {
+			if err := os.Remove(c.Path); err != nil {
+				return nil, err
+			}
+			os.Remove(filepath.Dir(c.Path)) // if it is empty
+			continue
+		}
+		if err := write(c.Path, c.After, 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return changes, os.Remove(p.state)
+}
+
+func (p *Plan) edit(path string) Edit {
+	for _, f := range p.Files {
+		if f.Path == path {
+			return f.Edit
+		}
+	}
+	return nil
+}
+
+func (p *Plan) kept() (*kept, error) {
+	b, err := read(p.state)
+	if err != nil || b == nil {
+		return nil, err
+	}
+	var k kept
+	if err := json.Unmarshal(b, &k); err != nil {
+		return nil, &EditError{p.state, "cannot be read: " + err.Error(), "it holds what the files of the agent were: put them back by hand, and remove it"}
+	}
+	return &k, nil
+}
+
+func in(path string, err error) error {
+	var e *EditError
+	if errors.As(err, &e) && e.Path == "" {
+		return &EditError{path, e.Cause, e.Fix}
+	}
+	return err
+}
+
+// maxFile bounds a configuration file.
+const maxFile = 4 << 20
+
+// read returns a file's content, nil if there is none.
+func read(path string) ([]byte, error) {
+	fi, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(path); err == nil {
+			return nil, &EditError{path, "is a symbolic link that leads nowhere", "remove it, or make what it leads to"}
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > maxFile {
+		return nil, &EditError{path, "is not a file to change: no regular one, or larger than 4 MiB", ""}
+	}
+	b, err := os.ReadFile(path)
+	if b == nil && err == nil {
+		b = []byte{}
+	}
+	return b, err
+}
+
+// write replaces a file as a whole, or not at all. Where the name is a symbolic
+// link, what it leads to is replaced. Mode, owner and group of a file that is there
+// stay.
+func write(path string, data []byte, mode fs.FileMode) error {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	} else if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	uid, gid := -1, -1
+	if fi, err := os.Stat(path); err == nil {
+		mode = fi.Mode().Perm()
+		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+			uid, gid = int(st.Uid), int(st.Gid)
+		}
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".sbxrun-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode))
+	if uid >= 0 && uid != os.Geteuid() {
+		err = errors.Join(err, f.Chown(uid, gid))
+	}
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}

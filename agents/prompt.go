@@ -1,0 +1,190 @@
+package agents
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// A Prompt is what a model is told of the sandbox that its commands run in.
+type Prompt struct {
+	Policy *policy.Policy
+
+	// Allowed and Denied are the lists of a command policy; both empty where none
+	// is asked.
+	Allowed, Denied []string
+}
+
+// mostListed bounds a list of paths or hosts: a prompt costs tokens in every turn.
+const mostListed = 40
+
+// String is a section of a system prompt, as Markdown.
+func (p Prompt) String() string {
+	var b strings.Builder
+	line := func(f string, a ...any) { fmt.Fprintf(&b, f+"\n", a...) }
+	pol := p.Policy
+	line("# Sandbox")
+	line("")
+	line("Your shell commands run in a sandbox of sbxrun, under the profile %s. The operating system enforces it. No command, argument or file can loosen it;", code(pol.Profile))
+	line("only the person who started you can. A refusal is final: do not look for a way around it, but say what you need and why.")
+	line("")
+	line("## Files")
+	line("")
+	p.files(line)
+	line("")
+	line("## Network")
+	line("")
+	p.network(line)
+	line("")
+	line("## Limits")
+	line("")
+	p.limits(line)
+	if len(p.Allowed)+len(p.Denied) > 0 {
+		line("")
+		line("## Commands")
+		line("")
+		line("`execute_command` runs a script if it may call every command in it. `sbxrun command check SCRIPT` tells, and runs nothing.")
+		line("")
+		if len(p.Allowed) > 0 {
+			line("- Allowed: %s.", codes(p.Allowed, len(p.Allowed)))
+		}
+		if len(p.Denied) > 0 {
+			line("- Denied, whatever else is allowed: %s.", codes(p.Denied, len(p.Denied)))
+		}
+	}
+	return b.String()
+}
+
+func (p Prompt) files(line func(string, ...any)) {
+	var write, read []string
+	for _, r := range p.Policy.Files {
+		switch {
+		case r.Access&policy.Write != 0:
+			write = append(write, r.Path)
+		case r.Access != 0 && !strings.HasPrefix(r.Path, "/etc/"):
+			read = append(read, r.Path)
+		}
+	}
+	var private []string
+	for _, m := range p.Policy.OCI.Mounts {
+		if m.Type == "tmpfs" && m.Destination != "/" && m.Destination != "/dev" {
+			private = append(private, m.Destination)
+		}
+	}
+	if len(write) > 0 {
+		line("- You can write to %s.", codes(write, mostListed))
+	} else {
+		line("- You can write to no file of the host.")
+	}
+	if len(private) > 0 {
+		line("- %s are empty and private, and are thrown away. Between two commands they persist only in a session.", codes(private, mostListed))
+	}
+	if len(read) > 0 {
+		line("- You can read %s, without the secrets in them.", codes(read, mostListed))
+	}
+	line("- Everything else does not exist for you (\"No such file or directory\").")
+	if n := len(p.Policy.Protect); n > 0 {
+		line("- Files that other programs obey cannot be changed or made anywhere (\"Permission denied\"): %s.", codes(p.Policy.Protect, 12))
+	}
+}
+
+func (p Prompt) network(line func(string, ...any)) {
+	e := &p.Policy.Egress
+	switch e.Mode {
+	case policy.EgressNone:
+		line("There is none but loopback, which is the sandbox's own: downloads and package installation fail.")
+		return
+	case policy.EgressHost:
+		line("The host's own network, without restriction.")
+		return
+	}
+	hosts := func(rules []policy.EgressRule) []string {
+		var list []string
+		for _, r := range rules {
+			list = append(list, r.String())
+		}
+		return list
+	}
+	if len(e.Allow) == 0 {
+		line("- No host can be reached.")
+	} else {
+		line("- These hosts can be reached, by name, and no others: %s.", codes(hosts(e.Allow), mostListed))
+	}
+	if len(e.Deny) > 0 {
+		line("- Never: %s.", codes(hosts(e.Deny), mostListed))
+	}
+	if e.RequestsPerMinute > 0 {
+		line("- At most %d requests to a host in a minute.", e.RequestsPerMinute)
+	}
+	line("- Loopback is the sandbox's own: services of the host are not there.")
+}
+
+func (p Prompt) limits(line func(string, ...any)) {
+	pol := p.Policy
+	some := false
+	say := func(f string, a ...any) { some = true; line("- "+f+".", a...) }
+	if pol.Limits.WallTime > 0 {
+		say("A command is ended after %s", duration(pol.Limits.WallTime))
+	}
+	if l := pol.OCI.Linux; l != nil && l.Resources != nil {
+		r := l.Resources
+		if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
+			say("Memory: %s; what needs more is killed", profiles.FormatSize(uint64(*r.Memory.Limit)))
+		}
+		if r.CPU != nil && r.CPU.Quota != nil && r.CPU.Period != nil && *r.CPU.Quota > 0 && *r.CPU.Period > 0 {
+			say("Processors: %.4g", float64(*r.CPU.Quota)/float64(*r.CPU.Period))
+		}
+		if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
+			say("Processes and threads: %d", *r.Pids.Limit)
+		}
+	}
+	if pol.Scratch.Bytes > 0 {
+		say("Private storage: %s", profiles.FormatSize(pol.Scratch.Bytes))
+	}
+	if !some {
+		line("There are none.")
+	}
+}
+
+// duration is one without its zero parts: 5m, not 5m0s.
+func duration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// codes lists the first so many of a list, and says how many there are more.
+func codes(list []string, most int) string {
+	var b strings.Builder
+	for i, s := range list {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(list)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(code(s))
+	}
+	return b.String()
+}
+
+// code is a name as Markdown's code, whatever it holds: a path of the project's
+// cannot add a line to what the model is told.
+func code(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < 0x20 || r >= 0x7f && r < 0xa0 || r == '`' || r == 0x2028 || r == 0x2029 {
+			return '\uFFFD'
+		}
+		return r
+	}, s)
+	return "`" + s + "`"
+}

@@ -1,0 +1,256 @@
+package agents
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/tailscale/hujson"
+
+	"github.com/sbxrun/sbxrun/agents/model"
+)
+
+// A Proof is what came of having an agent run a command that reaches for what it
+// must not get.
+type Proof struct {
+	// Real says that the agent itself ran it, and not something that calls what
+	// the agent is configured to call.
+	Real bool
+
+	// Ran says that the command ran: it told the sum of two numbers.
+	Ran bool
+
+	// Breaches are what it got at, none if it was inside.
+	Breaches []string
+
+	// Output is what the agent's model was shown, or the agent printed.
+	Output string
+}
+
+// Holds reports whether the command ran, and ran inside.
+func (p *Proof) Holds() bool { return p.Ran && len(p.Breaches) == 0 }
+
+// verifyKey stands for an API key in the agent's environment.
+const verifyKey = "sk-sbxrun-verify-canary"
+
+// bait is what lies outside.
+type bait struct {
+	dir     string
+	project string
+	canary  string
+	secret  string
+	sum     string
+	command string
+}
+
+func layBait() (*bait, error) {
+	dir, err := os.MkdirTemp("", "sbxrun-verify-")
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	b := &bait{dir: dir, project: dir + "/project", canary: dir + "/outside/canary", secret: rand.Text()}
+	err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(b.project, 0o755), os.Mkdir(dir+"/outside", 0o755), os.WriteFile(b.canary, []byte(b.secret+"\n"), 0o644))
+	x, rerr := rand.Int(rand.Reader, big.NewInt(1<<30))
+	if err := errors.Join(err, rerr); err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	b.sum = fmt.Sprint("sum ", x.Int64()+17)
+	b.command = fmt.Sprintf("cat %s; echo breach > %s/breach; env; echo sum $((%d+17)); true", b.canary, filepath.Dir(b.canary), x)
+	return b, nil
+}
+
+func (b *bait) judge(p *Proof) {
+	p.Ran = strings.Contains(p.Output, b.sum)
+	if strings.Contains(p.Output, b.secret) {
+		p.Breaches = append(p.Breaches, "it read a file outside the workspace")
+	}
+	if _, err := os.Lstat(filepath.Dir(b.canary) + "/breach"); err == nil {
+		p.Breaches = append(p.Breaches, "it wrote a file outside the workspace")
+	}
+	if strings.Contains(p.Output, verifyKey) {
+		p.Breaches = append(p.Breaches, "it had the agent's API key")
+	}
+}
+
+// Verify has the agent run a command, and says what came of it. Claude Code and
+// Codex run themselves, with a model of ours on loopback instead of theirs, and
+// with their user's own configuration; of the others, what their configuration
+// names is called as they would.
+//
+// It changes the working directory of this process: a shell takes its workspace
+// from who calls it.
+func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
+	b, err := layBait()
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(b.dir)
+	back, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chdir(b.project); err != nil {
+		return nil, err
+	}
+	defer os.Chdir(back)
+	p := &Proof{}
+	switch agent {
+	case "claude-code", "codex":
+		p.Real = true
+		err = b.real(ctx, agent, site, p)
+	case "opencode":
+		err = b.shell(ctx, p, filepath.Join(site.Config, "opencode", "opencode.json"), "shell", func(text []byte, v any) error {
+			text, err := hujson.Standardize(text)
+			if err != nil {
+				return err
+			}
+			return json.Unmarshal(text, v)
+		})
+	case "goose":
+		err = b.shell(ctx, p, filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL", func(text []byte, v any) error { return yaml.Unmarshal(text, v) })
+	case "gemini":
+		err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"))
+	default:
+		err = &EditError{agent, "is not an agent that is known", "one of " + strings.Join(Names, ", ")}
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.judge(p)
+	return p, nil
+}
+
+// real runs the agent itself.
+func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) error {
+	if site.Agent == "" {
+		return &EditError{agent, "its program was not found", "install it, or name it: --agent FILE"}
+	}
+	call := model.Call{Tool: "Bash", Input: map[string]any{"command": b.command, "description": "verify the sandbox"}}
+	if agent == "codex" {
+		call = model.Call{Tool: "exec_command", Input: map[string]any{"cmd": b.command, "yield_time_ms": 30_000}}
+	}
+	m := model.New(call)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: m, ReadHeaderTimeout: time.Minute}
+	go server.Serve(l)
+	defer server.Close()
+	address := "http://" + l.Addr().String()
+	var args, env []string
+	if agent == "codex" {
+		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
+			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
+			"-c", `approval_policy="never"`, "-c", `sandbox_mode="danger-full-access"`, "-c", "check_for_update_on_startup=false", "go"}
+		env = []string{"VERIFY_API_KEY=" + verifyKey}
+	} else {
+		args = []string{"-p", "go", "--allowedTools", "Bash"}
+		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
+	}
+	cmd := exec.CommandContext(ctx, site.Agent, args...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(os.Environ(), env...), 5*time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if r := m.Results(); len(r) > 0 {
+		p.Output = r[0]
+		return nil
+	}
+	p.Output = out.String()
+	if m.Served() == 0 {
+		return fmt.Errorf("%s did not ask the model that this put in the place of its own: nothing is proved (%v)\n%s", agent, err, strings.TrimSpace(p.Output))
+	}
+	return nil
+}
+
+// shell calls the shell that an agent's configuration names, as the agent does.
+func (b *bait) shell(ctx context.Context, p *Proof, file, key string, parse func([]byte, any) error) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var config map[string]any
+	if err := parse(text, &config); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	shell, ok := config[key].(string)
+	if !ok || !filepath.IsAbs(shell) {
+		return &EditError{file, "names no shell by " + key, "sbxrun integrate sets it"}
+	}
+	cmd := exec.CommandContext(ctx, shell, "-c", b.command)
+	cmd.Dir, cmd.Env = b.project, append(os.Environ(), "OPENAI_API_KEY="+verifyKey, "ANTHROPIC_API_KEY="+verifyKey)
+	out, err := cmd.CombinedOutput()
+	p.Output = string(out)
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	return nil
+}
+
+// server calls the server that Gemini's configuration names.
+func (b *bait) server(ctx context.Context, p *Proof, file string) error {
+	text, err := os.ReadFile(file)
+	if err == nil {
+		text, err = hujson.Standardize(text)
+	}
+	var config struct {
+		MCPServers map[string]struct {
+			Command string
+			Args    []string
+		} `json:"mcpServers"`
+		Tools struct{ Exclude []string }
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &config)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	s, ok := config.MCPServers["sandbox"]
+	if !ok {
+		return &EditError{file, "names no server mcpServers.sandbox", "sbxrun integrate gemini sets it"}
+	}
+	denied := false
+	for _, t := range config.Tools.Exclude {
+		denied = denied || t == "run_shell_command"
+	}
+	if !denied {
+		p.Breaches = append(p.Breaches, "its own tool run_shell_command is not in tools.exclude")
+	}
+	cmd := exec.CommandContext(ctx, s.Command, s.Args...)
+	cmd.Dir, cmd.Env = b.project, append(os.Environ(), "GEMINI_API_KEY="+verifyKey)
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "sbxrun-verify", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Command, err)
+	}
+	defer session.Close()
+	res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "bash", Arguments: map[string]any{"command": b.command}})
+	if err != nil {
+		return err
+	}
+	for _, c := range res.Content {
+		if t, ok := c.(*mcp.TextContent); ok {
+			p.Output += t.Text
+		}
+	}
+	return nil
+}

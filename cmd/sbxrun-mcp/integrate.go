@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sbxrun/sbxrun/agents"
+	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// prompt prints what a model is told of its sandbox.
+func prompt(p *policy.Policy, commands string) error {
+	out := agents.Prompt{Policy: p}
+	if commands != "none" {
+		rules, err := readRules(commands)
+		if err != nil {
+			return err
+		}
+		out.Allowed, out.Denied = rules.Allowed(), rules.Denied()
+	}
+	_, err := os.Stdout.WriteString(out.String())
+	return err
+}
+
+// integrate changes an agent's configuration, or looks at it.
+func integrate(i *cli.Integration) error {
+	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Sbxrun: i.Self, Agent: i.Program}
+	if i.Do == "verify" {
+		return verify(i.Agent, site)
+	}
+	if i.Do == "undo" && site.Agent == "" {
+		site.Agent = "/" // what is undone does not depend on it
+	}
+	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By})
+	if err != nil {
+		return err
+	}
+	var changes []agents.Change
+	done := ""
+	switch i.Do {
+	case "print":
+		if changes, err = plan.Changes(); err != nil {
+			return err
+		}
+		for _, c := range changes {
+			fmt.Printf("--- %s\n%s", c.Path, c.After)
+			if !bytes.HasSuffix(c.After, []byte("\n")) {
+				fmt.Println()
+			}
+		}
+		if len(changes) == 0 {
+			fmt.Println("nothing to change")
+		}
+		return nil
+	case "undo":
+		changes, err = plan.Undo()
+		done = "nothing to undo"
+	default:
+		changes, err = plan.Apply()
+		done = "nothing to change"
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range changes {
+		verb := "changed"
+		switch {
+		case c.After == nil:
+			verb = "removed"
+		case c.Before == nil:
+			verb = "made"
+		}
+		fmt.Println(verb, c.Path)
+	}
+	if len(changes) == 0 {
+		fmt.Println(done)
+	} else if i.Do == "" {
+		fmt.Printf("to see that it holds: sbxrun integrate %s --verify\n", i.Agent)
+	}
+	return nil
+}
+
+// patience bounds a proof: an agent has to start.
+const patience = 3 * time.Minute
+
+func verify(agent string, site agents.Site) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	p, err := agents.Verify(ctx, agent, site)
+	if err != nil {
+		return err
+	}
+	how := "a command that " + agent + " itself ran"
+	if !p.Real {
+		how = "a command, called as " + agent + "'s configuration says (the agent itself was not started),"
+	}
+	switch {
+	case p.Holds():
+		fmt.Printf("verified: %s could not read or write outside its workspace, nor see the agent's API key\n", how)
+		return nil
+	case !p.Ran:
+		return fmt.Errorf("not verified: the command did not run; %s showed:\n%s", agent, strings.TrimSpace(p.Output))
+	}
+	return fmt.Errorf("not in a sandbox: %s did not stay inside: %s", how, strings.Join(p.Breaches, "; "))
+}

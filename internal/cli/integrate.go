@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// An Integration is what sbxrun integrate was asked to do.
+type Integration struct {
+	Agent string
+	Do    string   // "", print, undo or verify
+	By    string   // means, "" for the agent's first
+	Flags []string // of sbxrun shell, or of a run
+
+	// Where things are.
+	Home, Config, Data, State, Claude, Codex, Self string
+
+	Program string // the agent's own, "" if not found
+	Color   bool
+}
+
+func (b *Beside) newPrompt() *cobra.Command {
+	o := &options{}
+	policyFile := ""
+	c := plain(&cobra.Command{
+		Use:   "prompt [flags]",
+		Short: "Print what to tell a model of the sandbox that its commands run in",
+		Long: `Print a section for an agent's system prompt, as Markdown: what its commands can
+read and write, which hosts they reach, the limits, and the commands that
+execute_command runs. It is the effective policy of the same flags, here and now.`,
+		Example: "  sbxrun prompt --profile aicode -C ~/project\n  claude --append-system-prompt \"$(sbxrun prompt --profile aicode)\"",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if b.Prompt == nil {
+				return executeBeside(mcpProgram)
+			}
+			f, err := gatherFacts()
+			if err != nil {
+				return err
+			}
+			o.req.Command = []string{"/"}
+			r, err := o.resolve(f)
+			if err != nil {
+				return err
+			}
+			return b.Prompt(r.Policy, policyFile)
+		},
+	}, o)
+	o.policyFlags(c.Flags())
+	c.Flags().VarPF(&value{"FILE|none", func(f string) error { policyFile = f; return checkPath(f) }}, "command-policy", "", "JSON file with the lists of execute_command (default: the built-in ones); none leaves them out")
+	return c
+}
+
+func (b *Beside) newIntegrate() *cobra.Command {
+	s := &shell{}
+	i := &Integration{}
+	fs := s.flags()
+	print, undo, verify := false, false, false
+	fs.BoolVar(&print, "print", false, "print what would be changed, and change nothing")
+	fs.BoolVar(&undo, "undo", false, "put the agent's files back as they were")
+	fs.BoolVar(&verify, "verify", false, "prove that a command of the agent's really runs in the sandbox")
+	fs.VarPF(&value{"prefix|hook", oneOf(&i.By, "prefix", "hook")}, "by", "", "the means, for claude-code (default prefix)")
+	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return checkPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
+	c := &cobra.Command{
+		Use:   "integrate AGENT [flags]",
+		Short: "Have a coding agent run its commands in a sandbox: claude-code, codex, opencode, gemini, goose",
+		Long: `Change the configuration of a coding agent so that its commands run in a sandbox,
+under the profile aicode or with the flags that are given. What was there before is
+kept: --undo puts it back. --print shows what would change. --verify has the agent run
+a command that reaches for what it must not get, and says whether it did.`,
+		Example:               "  sbxrun integrate claude-code --print\n  sbxrun integrate claude-code --session auto --allow-host api.example.com\n  sbxrun integrate claude-code --verify\n  sbxrun integrate claude-code --undo",
+		DisableFlagsInUseLine: true,
+		DisableFlagParsing:    true,
+		RunE: func(c *cobra.Command, args []string) error {
+			err := fs.Parse(args)
+			if err == pflag.ErrHelp {
+				return c.Help()
+			}
+			if err != nil {
+				return flagError(fs, err)
+			}
+			if fs.NArg() != 1 {
+				return &usageError{"integrate needs one agent", "one of claude-code, codex, opencode, gemini, goose"}
+			}
+			own := []string{"print", "undo", "verify", "by", "agent", "quiet", "verbose", "color"}
+			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
+			if i.Agent == "codex" || i.Agent == "gemini" {
+				for _, name := range []string{"session", "shell", "ignore-env", "cwd-fd"} {
+					if fs.Changed(name) {
+						return &usageError{"flag --" + name + " is for agents that call a shell; " + i.Agent + " keeps one sandbox", "leave it out"}
+					}
+				}
+			}
+			for _, d := range []struct {
+				name string
+				on   bool
+			}{{"print", print}, {"undo", undo}, {"verify", verify}} {
+				switch {
+				case d.on && i.Do != "":
+					return &usageError{"--" + i.Do + " and --" + d.name + " are two things", "one at a time"}
+				case d.on:
+					i.Do = d.name
+				}
+			}
+			if b.Integrate == nil {
+				return executeBeside(mcpProgram)
+			}
+			if err := i.locate(); err != nil {
+				return err
+			}
+			return b.Integrate(i)
+		},
+	}
+	c.Flags().SortFlags = false
+	c.Flags().AddFlagSet(fs)
+	return c
+}
+
+// words are the flags among arguments, as they were given, without some of them.
+func words(fs *pflag.FlagSet, args, without []string) []string {
+	var keep []string
+	for i := 0; i < len(args); i++ {
+		if !strings.HasPrefix(args[i], "--") {
+			continue
+		}
+		name, _, has := strings.Cut(args[i][2:], "=")
+		f := fs.Lookup(name)
+		if f == nil {
+			continue
+		}
+		from, to := i, i+1
+		if !has && f.NoOptDefVal == "" && i+1 < len(args) {
+			to++
+		}
+		if !slices.Contains(without, name) {
+			keep = append(keep, args[from:to]...)
+		}
+		i = to - 1
+	}
+	return keep
+}
+
+// locate finds where the user's things are.
+func (i *Integration) locate() error {
+	f, err := gatherFacts()
+	if err != nil {
+		return err
+	}
+	if f.Home == "" {
+		return &usageError{"there is no home directory", "set HOME"}
+	}
+	or := func(name, below string) string {
+		if dir := os.Getenv(name); filepath.IsAbs(dir) {
+			return filepath.Clean(dir)
+		}
+		return filepath.Join(f.Home, below)
+	}
+	i.Home = f.Home
+	i.Config, i.Data, i.State = or("XDG_CONFIG_HOME", ".config"), or("XDG_DATA_HOME", ".local/share"), or("XDG_STATE_HOME", ".local/state")
+	i.Claude, i.Codex = or("CLAUDE_CONFIG_DIR", ".claude"), or("CODEX_HOME", ".codex")
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	i.Self = filepath.Join(filepath.Dir(self), "sbxrun") // this may be the program beside it
+	if i.Program == "" {
+		name := map[string]string{"claude-code": "claude", "codex": "codex", "opencode": "opencode", "gemini": "gemini", "goose": "goose"}[i.Agent]
+		if name != "" {
+			if path, err := exec.LookPath(name); err == nil {
+				i.Program = path
+			}
+		}
+	}
+	if i.Program != "" {
+		path, err := filepath.Abs(i.Program)
+		if err == nil {
+			path, err = filepath.EvalSymlinks(path)
+		}
+		if err != nil {
+			return &usageError{"the agent's program: " + err.Error(), "--agent names it"}
+		}
+		i.Program = launched(path)
+	}
+	i.Color = say.colored()
+	return nil
+}
+
+// launched is the program that an npm package's launcher starts: the launcher needs
+// node, which need not be in a sandbox.
+func launched(path string) string {
+	if filepath.Ext(path) != ".js" {
+		return path
+	}
+	root := filepath.Dir(filepath.Dir(path)) // PACKAGE/bin/NAME.js
+	for _, pattern := range []string{root + "-linux-*/vendor/*/bin/codex", root + "/node_modules/@openai/codex-linux-*/vendor/*/bin/codex", root + "/vendor/*/bin/codex"} {
+		if found, err := filepath.Glob(pattern); err == nil && len(found) == 1 {
+			return found[0]
+		}
+	}
+	return path
+}

@@ -1,0 +1,193 @@
+//go:build linux
+
+package agents
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// configurations are what a user may have had before, by agent.
+var configurations = map[string]struct{ file, content, installed, name string }{
+	"claude-code": {".claude/settings.json", "{\n  \"env\": {\n    \"MINE\": \"1\"\n  },\n  \"cleanupPeriodDays\": 30\n}\n", "claude", claudeCode},
+	"codex":       {".codex/environments.toml", "# mine\n", "codex", codex},
+	"opencode":    {".config/opencode/opencode.json", "{\n  // mine\n  \"theme\": \"x\",\n}\n", "", ""},
+	"gemini":      {".gemini/settings.json", "{\"tools\": {\"exclude\": [\"x\"]}}\n", "", ""},
+	"goose":       {".config/goose/config.yaml", "# mine\nGOOSE_PROVIDER: x\n", "", ""},
+}
+
+// cli runs sbxrun as the world's user.
+func (w *world) cli(env []string, args ...string) (out string, ok bool) {
+	w.Helper()
+	b, err := w.command(env, append([]string{programs + "/sbxrun"}, args...)...).CombinedOutput()
+	return string(b), err == nil
+}
+
+// files are those below the home, and what they hold, but for what agents keep there
+// for themselves.
+func (w *world) files() map[string]string {
+	w.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(w.home, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		if !strings.Contains(path, "sbxrun/") && !slices.Contains([]string{"settings.json", "environments.toml", "opencode.json", "config.yaml"}, filepath.Base(path)) {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		fi, serr := d.Info()
+		if serr != nil {
+			return serr
+		}
+		all[path] = fi.Mode().String() + " " + string(b)
+		return err
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return all
+}
+
+// TestIntegrate: an agent's configuration is changed so that its commands run
+// inside, which is proved, and changed back to the byte.
+func TestIntegrate(t *testing.T) {
+	for agent, c := range configurations {
+		t.Run(agent, func(t *testing.T) {
+			t.Parallel()
+			each(t, func(w *world) {
+				file := filepath.Join(w.home, c.file)
+				flags := []string{"--allow-degraded", "cgroup"}
+				if c.installed != "" {
+					flags = append(flags, "--agent", client(t, c.name, c.installed))
+				}
+				with := func(more ...string) []string { return slices.Concat([]string{"integrate", agent}, flags, more) }
+				for _, content := range []string{c.content, ""} {
+					w.fresh(file, content)
+					before := w.files()
+
+					// Before, it is not in a sandbox, and the proof says so.
+					if agent == "claude-code" || agent == "codex" {
+						if out, ok := w.cli(nil, with("--verify")...); ok || !strings.Contains(out, "read a file outside") || !strings.Contains(out, "API key") {
+							w.Errorf("verified without a sandbox: %s", out)
+						}
+					} else if out, ok := w.cli(nil, with("--verify")...); ok {
+						w.Errorf("verified without a configuration: %s", out)
+					}
+					w.fresh(file, content)
+
+					if out, ok := w.cli(nil, with("--print")...); !ok || !strings.Contains(out, file) {
+						w.Errorf("--print: %s", out)
+					}
+					if now := w.files(); !equal(now, before) {
+						w.Errorf("--print changed something: %q", now)
+					}
+					if out, ok := w.cli(nil, with()...); !ok || !strings.Contains(out, file) {
+						w.Fatalf("integrate: %s", out)
+					}
+					if out, ok := w.cli(nil, with()...); !ok || !strings.Contains(out, "nothing to change") {
+						w.Errorf("again: %s", out)
+					}
+					if out, ok := w.cli(nil, with("--verify")...); !ok || !strings.Contains(out, "verified: ") {
+						w.Errorf("--verify: %s", out)
+					}
+					// With other flags.
+					if out, ok := w.cli(nil, with("--memory", "512m")...); !ok || !strings.Contains(out, "made") && !strings.Contains(out, "changed") {
+						w.Errorf("other flags: %s", out)
+					}
+					if out, ok := w.cli(nil, with("--undo")...); !ok {
+						w.Errorf("--undo: %s", out)
+					}
+					if now := w.files(); !equal(now, before) {
+						w.Errorf("after --undo: %q, was %q", now, before)
+					}
+					if out, ok := w.cli(nil, with("--undo")...); !ok || !strings.Contains(out, "nothing to undo") {
+						w.Errorf("--undo again: %s", out)
+					}
+				}
+			})
+		})
+	}
+}
+
+func equal(a, b map[string]string) bool {
+	for k, v := range a {
+		if b[k] != v {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// fresh makes the home one with this file alone.
+func (w *world) fresh(file, content string) {
+	w.Helper()
+	if err := os.RemoveAll(w.home); err != nil {
+		w.Fatal(err)
+	}
+	os.Mkdir(w.home, 0o755)
+	if content != "" {
+		os.MkdirAll(filepath.Dir(file), 0o755)
+		if err := os.WriteFile(file, []byte(content), 0o640); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.own()
+}
+
+// TestIntegrateHook: Claude Code by the other means, and without what a user
+// changed in between being lost.
+func TestIntegrateHook(t *testing.T) {
+	each(t, func(w *world) {
+		file := w.home + "/.claude/settings.json"
+		w.fresh(file, "{\"hooks\": {\"PreToolUse\": [{\"matcher\": \"Edit\", \"hooks\": []}]}}\n")
+		flags := []string{"integrate", "claude-code", "--by", "hook", "--allow-degraded", "cgroup", "--agent", client(t, claudeCode, "claude")}
+		if out, ok := w.cli(nil, flags...); !ok {
+			w.Fatal(out)
+		}
+		if out, ok := w.cli(nil, append(flags, "--verify")...); !ok {
+			w.Error(out)
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			w.Fatal(err)
+		}
+		changed := strings.Replace(string(b), "{", "{\"model\": \"mine\", ", 1)
+		if err := os.WriteFile(file, []byte(changed), 0o640); err != nil {
+			w.Fatal(err)
+		}
+		if out, ok := w.cli(nil, append(flags, "--undo")...); !ok {
+			w.Error(out)
+		}
+		b, _ = os.ReadFile(file)
+		if want := "{\"model\": \"mine\", \"hooks\": {\"PreToolUse\": [{\"matcher\": \"Edit\", \"hooks\": []}"; !strings.HasPrefix(string(b), want) || strings.Contains(string(b), "sbxrun") {
+			w.Errorf("%s", b)
+		}
+	})
+}
+
+// TestIntegrateRefuses: a file that cannot be changed safely is not touched.
+func TestIntegrateRefuses(t *testing.T) {
+	each(t, func(w *world) {
+		for _, c := range []struct{ agent, file, content, says string }{
+			{"claude-code", ".claude/settings.json", "{", "is not JSON"},
+			{"opencode", ".config/opencode/opencode.json", "[]", "holds no JSON object"},
+			{"goose", ".config/goose/config.yaml", "GOOSE_SHELL: /bin/zsh\n", "already"},
+			{"no-such-agent", "x", "", "not an agent"},
+		} {
+			file := filepath.Join(w.home, c.file)
+			w.fresh(file, c.content)
+			before := w.files()
+			if out, ok := w.cli(nil, "integrate", c.agent); ok || !strings.Contains(out, c.says) {
+				w.Errorf("%s: %s", c.agent, out)
+			}
+			if now := w.files(); !equal(now, before) {
+				w.Errorf("%s: %q", c.agent, now)
+			}
+		}
+	})
+}

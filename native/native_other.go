@@ -24,4 +24,14 @@ func (Driver) Start(context.Context, *policy.Policy, driver.Stdio) (driver.Proce
 	return nil, unavailable()
 }
 
-var _ driver.Driver = Driver{}
+// Open reports that the driver needs Linux.
+func (Driver) Open(context.Context, *policy.Policy) (driver.Sandbox, error) {
+	return nil, unavailable()
+}
+
+// Prepare reports that the driver needs Linux.
+func (Driver) Prepare(context.Context, *policy.Policy) (driver.Prepared, error) {
+	return nil, unavailable()
+}
+
+var _ driver.Preparer = Driver{}

@@ -42,7 +42,7 @@ type Config struct {
 type Record struct {
 	Time   time.Time `json:"time"`
 	Event  string    `json:"event"`  // run, denial
-	Source string    `json:"source"` // run, mcp: what ran or refused it
+	Source string    `json:"source"` // run, session, mcp: what ran or refused it
 	UID    int       `json:"uid"`
 	PID    int       `json:"pid"` // of sbxrun
 
@@ -106,7 +106,8 @@ func (l *Log) Ready() error {
 	return f.Close()
 }
 
-// Run records a run and what was refused in it.
+// Run records a run and what was refused in it. Nil is the outcome of one that goes
+// on, and of which no more will be known.
 func (l *Log) Run(r Record, o *Outcome, denials []driver.Denial) error {
 	r.Event, r.Outcome = "run", o
 	all := []Record{r}

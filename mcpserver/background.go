@@ -39,7 +39,8 @@ const (
 type job struct {
 	id      string
 	proc    driver.Process // nil until it runs
-	timeout int64          // milliseconds
+	env     *Environment
+	timeout int64 // milliseconds
 	stream  [2]stream
 	done    chan struct{}
 	result  *driver.Result // once done is closed
@@ -118,7 +119,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 		return nil, err
 	}
 	l, at := b.limits(t.timeout), b.at(t.cwd)
-	j.timeout = l.WallTime.Milliseconds()
+	j.timeout, j.env = l.WallTime.Milliseconds(), t.env
 	var pipes [2][2]*os.File
 	for i := range pipes {
 		j.stream[i].limit = l.Output
@@ -158,6 +159,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 				},
 			})
 		}
+		before := t.env.refusals()
 		res, err := run("bash")
 		if !ran && res.ExitCode == driver.ExitNotFound {
 			res, err = run("sh")
@@ -178,6 +180,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 		case <-drained:
 		case <-time.After(streamGrace):
 		}
+		res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, t.env.refusals())...)
 		// Nobody waits to be told that there is no record of it; what comes next
 		// is refused.
 		s.record(b, t, at, res)
@@ -272,6 +275,9 @@ type outputResult struct {
 	More             bool          `json:"more" jsonschema:"there is more already: call again with the next offsets"`
 	StdoutTruncated  bool          `json:"stdout_truncated" jsonschema:"it has printed more than is kept"`
 	StderrTruncated  bool          `json:"stderr_truncated" jsonschema:"it has printed more than is kept"`
+
+	Sandboxed bool            `json:"sandboxed"`
+	Denials   []driver.Denial `json:"denials" jsonschema:"once it has ended: what the policy refused meanwhile"`
 }
 
 type killArguments struct {
@@ -327,7 +333,7 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 	patience := time.NewTimer(time.Duration(in.Wait) * time.Millisecond)
 	defer patience.Stop()
 	for waiting := in.Wait > 0; ; {
-		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running()}
+		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running(), Sandboxed: j.env.sandboxed(), Denials: []driver.Denial{}}
 		var rest [2]bool
 		var more [2]chan struct{}
 		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length)
@@ -350,6 +356,7 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 			out.ExitCode, out.Signal, out.Reason = &j.result.ExitCode, j.result.Signal, j.result.Reason
 			r.ExitCode, r.Signal, r.Reason = j.result.ExitCode, out.Signal, out.Reason
 			r.TimeoutMS = j.timeout
+			out.Denials, r.Denials = j.result.Denials, j.result.Denials
 			r.Notes = append(r.Notes, fmt.Sprintf("%s has ended with exit code %d", j.id, r.ExitCode))
 		} else {
 			r.Notes = append(r.Notes, j.id+" is running")

@@ -35,6 +35,29 @@ type Rollout struct {
 	Force   []string // keys that are, whatever Percent says
 }
 
+// OperatorOf reads what operators decide alone, for who needs no policy: a command in
+// a session that there is.
+func OperatorOf(req *Request, facts *Facts) (Operator, error) {
+	env, _, err := fromEnviron(facts.Environ)
+	if err != nil {
+		return Operator{}, err
+	}
+	c := &collected{profile: *env}
+	for _, dir := range facts.ConfigDirs {
+		p, err := (source{facts}).overlay(path.Join(dir, "config.yaml"))
+		if err != nil {
+			return Operator{}, err
+		}
+		if p != nil {
+			c.over(p)
+		}
+	}
+	if req.Audit != "" {
+		c.setText(keyAuditFile, req.Audit, "flag --audit")
+	}
+	return c.operator(facts)
+}
+
 // operators reports the first value that only an operator can set.
 func (p *profile) operators(why string) error {
 	for k := range p.values {

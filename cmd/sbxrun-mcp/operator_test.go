@@ -263,6 +263,17 @@ func TestAudit(t *testing.T) {
 	ok(t, cs, "python_execute", object{"code": "password = 'hunter2hunter2'"})
 	id := ok(t, cs, "bash", object{"command": "exit 6", "run_in_background": true})["id"]
 	ok(t, cs, "bash_output", object{"id": id, "wait": 20000})
+	id = ok(t, cs, "bash", object{"command": "mkdir .vscode", "run_in_background": true})["id"]
+	for {
+		r, words, _ := call(t, cs, "bash_output", object{"id": id, "wait": 20000})
+		if r["running"] != false {
+			continue
+		}
+		if !strings.Contains(fmt.Sprint(r["denials"]), "--unprotect .vscode") || !strings.Contains(words, "--unprotect .vscode") {
+			t.Errorf("a refusal in the background: %v\n%s", r, words)
+		}
+		break
+	}
 	ok(t, cs, "bash", object{"command": "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit"})
 
 	data, err := os.ReadFile(log)

@@ -8,21 +8,34 @@ import (
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// openAudit opens the log that the operator asked for.
-func openAudit(r *profiles.Resolved, f *facts) (*audit.Log, error) {
-	a := r.Operator.Audit
-	l, err := audit.Open(audit.Config{File: a.File, MaxSize: a.MaxSize, Keep: a.Keep}, audit.NewRedactor(append(os.Environ(), r.Policy.OCI.Process.Env...)))
+// openAudit opens the log that the operator asked for, nil if there is none. Env is
+// the command's.
+func openAudit(op *profiles.Operator, env []string) (*audit.Log, error) {
+	a := op.Audit
+	if a.File == "" {
+		return nil, nil
+	}
+	l, err := audit.Open(audit.Config{File: a.File, MaxSize: a.MaxSize, Keep: a.Keep}, audit.NewRedactor(append(os.Environ(), env...)))
 	return l, invalid(err)
 }
 
-// record writes a run down, one that did not come about too. A run of which there
-// is no record counts as failed: who asked for the log wants to know.
-func record(l *audit.Log, o *options, r *profiles.Resolved, res *driver.Result, failed error) error {
-	if res == nil {
-		res = &driver.Result{}
-		driver.Fail(res, failed)
+// recorded runs what has a record. It is written for a run that did not come about
+// too; one of which there is none counts as failed: who asked for the log wants to
+// know.
+func recorded(l *audit.Log, r audit.Record, run func() (*driver.Result, error)) (*driver.Result, error) {
+	res, err := run()
+	if l == nil {
+		return res, err
 	}
-	sandboxed := res.Sandboxed && res.Reason != driver.ReasonSetup
-	return l.Run(audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd, Profile: r.Policy.Profile, Driver: res.Driver, Sandboxed: sandboxed},
-		audit.OutcomeOf(res), res.Denials)
+	out := res
+	if out == nil {
+		out = &driver.Result{Driver: r.Driver, Profile: r.Profile}
+		driver.Fail(out, err)
+	}
+	r.Driver, r.Sandboxed = out.Driver, out.Sandboxed && out.Reason != driver.ReasonSetup
+	if failed := l.Run(r, audit.OutcomeOf(out), out.Denials); failed != nil && err == nil {
+		res.ExitCode, res.Error, res.Code, res.Hint = driver.ExitSetup, failed.Error(), driver.CodeOf(failed), driver.HintOf(failed)
+		err = failed
+	}
+	return res, err
 }

@@ -216,6 +216,7 @@ func (o *options) execFlags(fs *pflag.FlagSet) {
 		fs.AddFlag(all.Lookup(name))
 	}
 	fs.Lookup("cd").Usage = "working directory, in the session"
+	o.auditFlag(fs)
 	o.reportFlags(fs)
 	o.voiceFlags(fs)
 }

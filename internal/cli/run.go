@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
 	"github.com/sbxrun/sbxrun/policy"
@@ -167,19 +168,12 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if o.dryRun {
 		return nil, o.printDryRun(ctx, r, facts)
 	}
-	if r.Operator.Audit.File == "" {
-		return o.start(ctx, r, facts)
-	}
-	log, err := openAudit(r, facts)
+	log, err := openAudit(&r.Operator, r.Policy.OCI.Process.Env)
 	if err != nil {
 		return nil, err
 	}
-	res, err := o.start(ctx, r, facts)
-	if rerr := record(log, o, r, res, err); rerr != nil && err == nil {
-		err = rerr
-		res.ExitCode, res.Error, res.Code, res.Hint = driver.ExitSetup, err.Error(), driver.CodeOf(err), driver.HintOf(err)
-	}
-	return res, err
+	record := audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd, Profile: r.Policy.Profile}
+	return recorded(log, record, func() (*driver.Result, error) { return o.start(ctx, r, facts) })
 }
 
 // start selects what isolates, and runs.

@@ -47,10 +47,8 @@ func (o *options) service(s *Service) error {
 		v.key = strconv.Itoa(os.Getuid()) + ":" + r.Workspace.Path
 	}
 	s.Policy, s.Version, s.Note = r.Policy, versionOf().Version, say.note
-	if r.Operator.Audit.File != "" {
-		if s.Audit, err = openAudit(r, f); err != nil {
-			return err
-		}
+	if s.Audit, err = openAudit(&r.Operator, r.Policy.OCI.Process.Env); err != nil {
+		return err
 	}
 	in, why := r.Operator.Rollout.Sandboxed(v.key)
 	if in {

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
@@ -519,8 +520,12 @@ func (o *options) inSession() (*driver.Result, error) {
 	if o.json && o.req.Terminal {
 		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
 	}
+	log, err := o.sessionAudit()
+	if err != nil {
+		return nil, err
+	}
 	var res *driver.Result
-	err := withSession(o.session, func(st *session.Store, c *session.Client) error {
+	err = withSession(o.session, func(st *session.Store, c *session.Client) error {
 		info, err := st.Recorded(o.session)
 		if err != nil {
 			return err
@@ -543,11 +548,14 @@ func (o *options) inSession() (*driver.Result, error) {
 			p.Limits.Output = *o.req.MaxOutput
 		}
 		number := 0
-		res, err = o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
-			if n, ok := proc.(interface{ Command() int }); ok {
-				number = n.Command()
-			}
-			return nil
+		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd, Profile: info.Profile, Driver: info.Driver}
+		res, err = recorded(log, record, func() (*driver.Result, error) {
+			return o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
+				if n, ok := proc.(interface{ Command() int }); ok {
+					number = n.Command()
+				}
+				return nil
+			})
 		})
 		if err == nil && res.Reason == driver.ReasonDetached {
 			say.note("detached; the command goes on", "sbxrun session attach "+o.session+" "+strconv.Itoa(number))
@@ -560,6 +568,19 @@ func (o *options) inSession() (*driver.Result, error) {
 	return res, err
 }
 
+// sessionAudit opens the log for a command of a session, nil if there is none.
+func (o *options) sessionAudit() (*audit.Log, error) {
+	facts, err := gatherFacts()
+	if err != nil {
+		return nil, err
+	}
+	op, err := profiles.OperatorOf(&o.req, &facts.Facts)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	return openAudit(&op, o.req.Env)
+}
+
 // detached starts a command in the background of a session.
 func (o *options) detached(args []string) error {
 	if err := o.command(args); err != nil {
@@ -568,7 +589,15 @@ func (o *options) detached(args []string) error {
 	if o.json || o.resultFile != "" || o.resultFD >= 0 {
 		return &usageError{"a command in the background has no result yet", "leave out --json and --result-file; see sbxrun session logs --json"}
 	}
+	log, err := o.sessionAudit()
+	if err != nil {
+		return err
+	}
 	return withSession(o.session, func(st *session.Store, c *session.Client) error {
+		info, err := st.Recorded(o.session)
+		if err != nil {
+			return err
+		}
 		pr, err := o.process(st)
 		if err != nil {
 			return err
@@ -579,6 +608,13 @@ func (o *options) detached(args []string) error {
 		n, err := c.Start(pr)
 		if err != nil {
 			return err
+		}
+		if log != nil {
+			// How it ends is the session's to know: sbxrun session logs.
+			r := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd, Profile: info.Profile, Driver: info.Driver, Sandboxed: true}
+			if err := log.Run(r, nil, nil); err != nil {
+				return err
+			}
 		}
 		_, err = fmt.Println(n)
 		return err

@@ -1,29 +1,38 @@
-// A client of sbxrun mcp by the protocol's TypeScript SDK. It does what an agent
-// does and prints what came of each step, one JSON object a line:
+// A client of sbxrun mcp by one of the protocol's own TypeScript packages. It does
+// what an agent does and prints what came of each step, one JSON object a line:
 //
-//   node client.mjs WORKSPACE stdio COMMAND ARG...
-//   node client.mjs WORKSPACE http URL TOKEN
+//   node client.mjs LIBRARY WORKSPACE stdio COMMAND ARG...
+//   node client.mjs LIBRARY WORKSPACE http URL TOKEN
 //
-// That the server's results agree with its schemas is checked by the SDK, which
+// LIBRARY is sdk (the first generation), or client (the second) with how it agrees
+// on a version of the protocol: client-legacy, client-auto, client-2026-07-28. That
+// the server's results agree with its schemas is checked by the library, which
 // throws where they do not.
 import { createRequire } from 'node:module';
 import fs from 'node:fs';
 import path from 'node:path';
 
 const modules = createRequire(process.env.CLIENTS + '/package.json');
-const { Client } = await import(modules.resolve('@modelcontextprotocol/sdk/client/index.js'));
-const { StdioClientTransport } = await import(modules.resolve('@modelcontextprotocol/sdk/client/stdio.js'));
-const { StreamableHTTPClientTransport } = await import(modules.resolve('@modelcontextprotocol/sdk/client/streamableHttp.js'));
+const load = (name) => import(modules.resolve(name));
 
-const [workspace, kind, target, ...rest] = process.argv.slice(2);
+const [library, workspace, kind, target, ...rest] = process.argv.slice(2);
+const old = library === 'sdk';
+const { Client } = await load(old ? '@modelcontextprotocol/sdk/client/index.js' : '@modelcontextprotocol/client');
+const { StdioClientTransport } = await load(old ? '@modelcontextprotocol/sdk/client/stdio.js' : '@modelcontextprotocol/client/stdio');
+const { StreamableHTTPClientTransport } = await load(old ? '@modelcontextprotocol/sdk/client/streamableHttp.js' : '@modelcontextprotocol/client');
+
 const transport = kind === 'stdio'
   ? new StdioClientTransport({ command: target, args: rest, env: process.env, stderr: 'inherit' })
   : new StreamableHTTPClientTransport(new URL(target), { requestInit: { headers: { Authorization: 'Bearer ' + rest[0] } } });
-const client = new Client({ name: 'sbxrun-test', version: '1' });
+const wanted = library.replace('client-', '');
+const mode = wanted === 'auto' || wanted === 'legacy' ? wanted : { pin: wanted };
+const client = new Client({ name: 'sbxrun-test', version: '1' }, old ? {} : { versionNegotiation: { mode } });
 await client.connect(transport);
 
 const say = (step, value) => fs.writeSync(1, JSON.stringify({ step, value }) + '\n');
-const call = (name, args, options) => client.callTool({ name, arguments: args }, undefined, { timeout: 120_000, ...options });
+const call = (name, args, options) => old
+  ? client.callTool({ name, arguments: args }, undefined, { timeout: 120_000, ...options })
+  : client.callTool({ name, arguments: args }, { timeout: 120_000, ...options });
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 async function until(what, holds) {
   for (let i = 0; i < 1200; i++) {
@@ -33,6 +42,7 @@ async function until(what, holds) {
   throw new Error('it did not come to this in a minute: ' + what);
 }
 
+say('version', old ? transport.protocolVersion ?? '' : client.getNegotiatedProtocolVersion());
 const { tools } = await client.listTools();
 say('list', tools.map((t) => ({ name: t.name, output: !!t.outputSchema, annotations: !!t.annotations, closed: t.inputSchema.additionalProperties === false })));
 

@@ -54,7 +54,7 @@ func clients(t *testing.T) (dir, node string) {
 	}
 	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
 	node = filepath.Join(dir, "node_modules/node-linux-"+arch+"/bin/node")
-	for _, name := range []string{"@modelcontextprotocol/sdk", "@modelcontextprotocol/conformance", "node-linux-" + arch} {
+	for _, name := range []string{"@modelcontextprotocol/sdk", "@modelcontextprotocol/client", "@modelcontextprotocol/conformance", "node-linux-" + arch} {
 		if _, err := os.Stat(filepath.Join(dir, "node_modules", name)); err != nil {
 			t.Fatalf("the client %s is not installed (%v): tools/deps test installs it", name, err)
 		}
@@ -134,30 +134,27 @@ func listen(t *testing.T, ws string, args ...string) (u *url.URL, token string) 
 	return u, token
 }
 
-// TestTypeScriptSDK: the SDK that most agents are made with.
-func TestTypeScriptSDK(t *testing.T) {
+// TestTypeScript: the libraries that most agents are made with, of both generations,
+// by the version of the protocol that they agree on with the server.
+func TestTypeScript(t *testing.T) {
 	dir, node := clients(t)
-	for _, kind := range []string{"stdio", "http"} {
-		t.Run(kind, func(t *testing.T) {
-			ws := workspace(t)
-			args := []string{"client.mjs", ws, kind}
-			if kind == "stdio" {
-				args = append(args, bin+"/sbxrun", "mcp", "-C", ws, "--kill-after", "100ms")
-			} else {
-				u, token := listen(t, ws, "--kill-after", "100ms")
-				args = append(args, u.String(), token)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, node, args...)
-			cmd.Env = append(environ(t), "CLIENTS="+dir)
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
+	for _, c := range []struct{ library, kind, version string }{
+		{"sdk", "stdio", ""}, // it does not tell
+		{"sdk", "http", "2025-11-25"},
+		{"client-auto", "stdio", "2026-07-28"},
+		// Over HTTP that version has no connection that sessions could belong to:
+		// the client is told which versions there are, and takes one.
+		{"client-auto", "http", "2025-11-25"},
+		{"client-legacy", "stdio", "2025-11-25"},
+	} {
+		t.Run(c.library+"/"+c.kind, func(t *testing.T) {
+			t.Parallel() // they wait, more than they work
+			out, _, err := use(t, dir, node, c.library, c.kind)
 			if err != nil {
 				t.Errorf("the client: %v", err)
 			}
 			steps := map[string]any{}
-			for line := range strings.Lines(string(out)) {
+			for line := range strings.Lines(out) {
 				var s struct {
 					Step  string
 					Value any
@@ -167,9 +164,40 @@ func TestTypeScriptSDK(t *testing.T) {
 				}
 				steps[s.Step] = s.Value
 			}
+			if got := steps["version"]; got != c.version {
+				t.Errorf("protocol version %v, want %q", got, c.version)
+			}
 			check(t, steps)
 		})
 	}
+	// A client that insists is told.
+	if out, errs, err := use(t, dir, node, "client-2026-07-28", "http"); err == nil || out != "" || !strings.Contains(errs, "2025-11-25") {
+		t.Errorf("%v\n%s%s", err, out, errs)
+	}
+}
+
+// use runs the client against a server of its own, and returns what it printed.
+func use(t *testing.T, dir, node, library, kind string) (out, errs string, err error) {
+	t.Helper()
+	ws := workspace(t)
+	args := []string{"client.mjs", library, ws, kind}
+	if kind == "stdio" {
+		args = append(args, bin+"/sbxrun", "mcp", "-C", ws, "--kill-after", "100ms")
+	} else {
+		u, token := listen(t, ws, "--kill-after", "100ms")
+		args = append(args, u.String(), token)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, node, args...)
+	cmd.Env = append(environ(t), "CLIENTS="+dir)
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err = cmd.Run()
+	if e.Len() > 0 {
+		t.Logf("%s", e.Bytes())
+	}
+	return o.String(), e.String(), err
 }
 
 type object = map[string]any

@@ -272,7 +272,15 @@ func (s *Store) Remove(id string) error {
 	return s.remove(id)
 }
 
-func (s *Store) remove(id string) error { return s.root.RemoveAll(id) }
+func (s *Store) remove(id string) error {
+	// A holder that does not answer any more may be writing its last record.
+	for end := time.Now().Add(startPatience); ; time.Sleep(time.Millisecond) {
+		err := s.root.RemoveAll(id)
+		if !errors.Is(err, syscall.ENOTEMPTY) || time.Now().After(end) {
+			return err
+		}
+	}
+}
 
 // Prune removes what is left of sessions that ended longer ago than age, and
 // returns their names.

@@ -34,6 +34,11 @@ import (
 // holdCommand is the first argument of a session's holder.
 const holdCommand = "session-holder"
 
+// holderEnv is what a holder itself needs of the environment: how to find its
+// directories and what the drivers run. Commands have the policy's environment.
+var holderEnv = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
+	"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
+
 // openStore opens the directory that this user's sessions are in.
 func openStore() (*session.Store, error) {
 	return session.OpenStore(runtimeDir("sessions"))
@@ -241,10 +246,7 @@ func startHolder(spec *session.Spec) error {
 	cmd := exec.Command(self, holdCommand)
 	cmd.ExtraFiles = []*os.File{in, out}
 	cmd.Dir = "/"
-	// What the holder itself needs: how to find its directories and what the
-	// drivers run. Commands have the policy's environment.
-	for _, k := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
-		"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"} {
+	for _, k := range holderEnv {
 		if v, ok := os.LookupEnv(k); ok {
 			cmd.Env = append(cmd.Env, k+"="+v)
 		}

@@ -110,7 +110,7 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("%s has no title or no control", e.id)
 		}
 	}
-	for _, id := range strings.Fields(`F01 F02 F03 F05 F06 F08 F09 F10 F11 F13 F15 F16 F18 F19 F20 F21 F23 F24 P01 P02 P03 P05 P06 P07 P08 P09 P10 P12 P14 P16 P18 P19
+	for _, id := range strings.Fields(`F01 F02 F03 F05 F06 F08 F09 F10 F11 F13 F15 F16 F18 F19 F20 F21 F23 F24 P01 P02 P03 P05 P06 P07 P08 P09 P10 P12 P14 P16 P18 P19 P20
 		K01 K02 K03 K05 K06 K07 K08 K09 K11 K12 K13 K14 N01 N02 N03 N06 N08 N10 R01 R02 R03 R04 R05 R07 R10 R11 T01 T02 T04 T05 T07 V05 V06 V10`) {
 		if !seen[id] {
 			t.Errorf("%s is missing", id)

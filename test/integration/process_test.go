@@ -7,10 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -109,6 +111,7 @@ func processTests() []entry {
 			id: "P12", title: "variables of the caller's environment", test: p12,
 		},
 		{id: "P14", title: "processes of the host in /proc", test: p14},
+		{id: "P20", title: "shared memory, queues and the name of the host", test: p20},
 		{
 			id: "P16", title: "a crash writes no core",
 			deny: "EPERM|EINVAL",
@@ -338,6 +341,55 @@ func p14(f *fixture) {
 		if r := f.report(o); r.got("the host's canary") != "in sight" {
 			f.Errorf("the canary is not to be seen: %v", o)
 		}
+	})
+}
+
+// p20 is P20. What the host has may be used by everybody.
+func p20(f *fixture) {
+	const private, create, remove = 0, 0o1000, 0 // see linux/ipc.h
+	made := func(nr uintptr, a, b, c, d uintptr) int {
+		f.Helper()
+		id, _, errno := unix.Syscall6(nr, a, b, c, d, 0, 0)
+		if errno != 0 {
+			f.Fatalf("call %d: %v", nr, errno)
+		}
+		return int(id)
+	}
+	key := uintptr(os.Getpid())<<8 | uintptr(fixtures.Add(1))&0xff
+	shm := made(unix.SYS_SHMGET, key, 4096, create|0o666, 0)
+	f.Cleanup(func() { unix.Syscall(unix.SYS_SHMCTL, uintptr(shm), remove, 0) })
+	msg := made(unix.SYS_MSGGET, private, create|0o666, 0, 0)
+	f.Cleanup(func() { unix.Syscall(unix.SYS_MSGCTL, uintptr(msg), remove, 0) })
+	sem := made(unix.SYS_SEMGET, private, 1, create|0o666, 0)
+	f.Cleanup(func() { unix.Syscall6(unix.SYS_SEMCTL, uintptr(sem), 0, remove, 0, 0, 0) })
+	mq, err := unix.BytePtrFromString(f.unique("mq"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	p := uintptr(unsafe.Pointer(mq))
+	q := made(unix.SYS_MQ_OPEN, p, unix.O_RDWR|unix.O_CREAT, 0, 0)
+	err = unix.Fchmod(q, 0o666) // whatever the umask
+	unix.Close(q)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { unix.Syscall(unix.SYS_MQ_UNLINK, p, 0, 0); runtime.KeepAlive(mq) })
+	host, err := os.Hostname()
+	if err != nil {
+		f.Fatal(err)
+	}
+	args := []string{f.attack, "P20", fmt.Sprint("shm=", shm), fmt.Sprint("key=", key), fmt.Sprint("msg=", msg), fmt.Sprint("sem=", sem), "mq=" + f.unique("mq"), "host=" + host}
+	e := entry{id: "P20", deny: "EINVAL|EIDRM|ENOENT|EPERM|ENOSYS", want: map[string]string{"uname": "ok", "its name": "another"}}
+	o := f.do(call{args: f.strict(nil, args...)})
+	e.judge(f, f.report(o), e.inside)
+	f.step("control without the sandbox", func() {
+		r := f.report(f.do(call{args: f.who.command(args...)}))
+		e.judge(f, r, func(act string) string {
+			if act == "its name" {
+				return "the host's"
+			}
+			return "ok"
+		})
 	})
 }
 

@@ -52,6 +52,7 @@ var catalogue = []threat{
 	{id: "P16", title: "a crash and its core"},
 	{id: "P18", title: "real-time scheduling, negative nice"},
 	{id: "P19", title: "exit, signal, OOM and timeout told apart"},
+	{id: "P20", title: "shared memory, queues and the name of the host"},
 
 	{id: "K01", title: "int 0x80"},
 	{id: "K02", title: "x32 system calls"},

@@ -219,7 +219,7 @@ func at(fd int) uintptr { return uintptr(fd) }
 var attacks = map[string]func(*report){
 	"F01": f01, "F02": f02, "F03": f03, "F11": f11, "F13": f13, "F15": f15, "F16": f16, "F18": f18, "F19": f19, "F21": f21,
 	"P01": p01, "P02": p02, "P03": p03, "P05": p05, "P06": p06, "P07": p07, "P08": p08, "P09": p09, "P10": p10, "P12": p12,
-	"P14": p14, "P16": p16, "P18": p18,
+	"P14": p14, "P16": p16, "P18": p18, "P20": p20,
 	"K01": k01, "K02": k02, "K03": k03, "K05": k05, "K06": k06, "K07": k07, "K08": k08, "K09": k09, "K11": k11, "K12": k12,
 	"K13": k13, "K14": k14,
 	"N01": connects, "N06": connects, "N02": connects, "N03": connects, "N08": n08, "N10": n10,

@@ -414,3 +414,40 @@ func p18(r *report) {
 	r.forked("real-time io", unix.SYS_IOPRIO_SET, 1, 0, 1<<13)
 	r.forked("neighbour: be nicer", unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 19)
 }
+
+// p20 reaches for what of the host has a number or a name and is no file: shared
+// memory, queues and semaphores, and the host's own name.
+func p20(r *report) {
+	id := func(key string) uintptr { return uintptr(r.number(key, -1)) }
+	buf := make([]byte, 256) // larger than any of the kernel's structures
+	keep = append(keep, &buf[0])
+	p := uintptr(unsafe.Pointer(&buf[0]))
+	r.call("shmat of a segment", unix.SYS_SHMAT, id("shm"), 0, 0)
+	r.call("shmctl of a segment", unix.SYS_SHMCTL, id("shm"), ipcStat, p)
+	r.call("shmget of a key", unix.SYS_SHMGET, id("key"), 0, 0)
+	r.call("msgctl of a queue", unix.SYS_MSGCTL, id("msg"), ipcStat, p)
+	r.call("msgsnd to a queue", unix.SYS_MSGSND, id("msg"), heap([2]int64{1, 2}), 8, ipcNoWait)
+	r.call("semctl of semaphores", unix.SYS_SEMCTL, id("sem"), 0, ipcStat, p)
+	name := append([]byte(r.arg("mq")), 0)
+	keep = append(keep, &name[0])
+	r.call("mq_open of a queue", unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(&name[0])), unix.O_RDWR, 0, 0)
+	var u unix.Utsname
+	r.err("uname", unix.Uname(&u))
+	r.got("its name", map[bool]string{true: "the host's", false: "another"}[unix.ByteSliceToString(u.Nodename[:]) == r.arg("host")])
+	own, _, errno := unix.Syscall(unix.SYS_SHMGET, ipcPrivate, 4096, ipcCreate|0o600)
+	if errno != 0 {
+		r.err("neighbour: a segment of its own", errno)
+		return
+	}
+	r.call("neighbour: a segment of its own", unix.SYS_SHMAT, own, 0, 0)
+	unix.Syscall(unix.SYS_SHMCTL, own, ipcRemove, 0)
+}
+
+// See linux/ipc.h.
+const (
+	ipcPrivate = 0
+	ipcCreate  = 0o1000
+	ipcNoWait  = 0o4000
+	ipcRemove  = 0
+	ipcStat    = 2
+)

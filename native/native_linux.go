@@ -76,16 +76,32 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return nil, err
 	}
 	defer s.release()
+	cfg, err := s.runConfig(stdio)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := s.run(cfg, stdio, begin)
+	if err != nil {
+		return nil, err
+	}
+	proc.frugal = d.Frugal
+	return proc, nil
+}
+
+// runConfig writes the programs of a run of one command.
+func (s *starter) runConfig(stdio driver.Stdio) (cfg *reexec.Config, err error) {
 	if s.stdio, err = streams(stdio, s.low.Devices); err != nil {
 		return nil, err
 	}
 	if s.guard, err = s.newGuard(s.stdio); err != nil {
 		return nil, err
 	}
-	cfg, err := s.config()
-	if err != nil {
-		return nil, err
-	}
+	return s.config()
+}
+
+// run clones the second stage and starts the command. The caller calls release
+// in any case: what the process needs is not the starter's any more.
+func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*process, error) {
 	child, err := s.clone(cfg)
 	if err != nil {
 		return nil, explain(err)
@@ -119,9 +135,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	s.layer.started()
-	proc := &process{layer: s.layer, child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: p.OCI.Process.Args[0], frugal: d.Frugal, net: s.net, guard: s.guard}
+	proc := &process{layer: s.layer, child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
-	if p.OCI.Process.Terminal {
+	if s.p.OCI.Process.Terminal {
 		if proc.pty, err = child.Terminal(); err != nil {
 			_, werr := proc.end(nil, err)
 			return nil, werr

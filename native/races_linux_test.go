@@ -171,6 +171,9 @@ func TestSwapAtEveryStep(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if r.guard != nil {
+					r.guard.Start()
+				}
 				waitForPause(t, child.Pid(), int(pr.Fd()))
 				if err := s.exchange(base); err != nil {
 					t.Fatal(err)
@@ -184,7 +187,7 @@ func TestSwapAtEveryStep(t *testing.T) {
 				child.Go()
 				exit, err := child.Wait()
 				child.Close(false)
-				r.end(t)
+				r.release()
 				pr.Close()
 				pw.Close()
 				b, _ := io.ReadAll(stdout)

@@ -43,18 +43,37 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 		return nil, err
 	}
 	defer s.release()
-	cfg, tree, err := s.begin()
+	cfg, cgroup, err := s.openConfig()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.complete(cfg.Init, tree, nil); err != nil {
+	b, err := s.stay(cfg, cgroup)
+	if err != nil {
 		return nil, err
+	}
+	return b, nil
+}
+
+// openConfig writes the programs of a sandbox that stays. Its cgroup will be in
+// the register.
+func (s *starter) openConfig() (*reexec.Config, sys.Reg, error) {
+	cfg, tree, err := s.begin()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := s.complete(cfg.Init, tree, nil); err != nil {
+		return nil, 0, err
 	}
 	cfg.Start = &sys.Program{}
 	cfg.Start.ReserveRegs(cfg.Init)
 	cgroup := openGroup(cfg.Start, s.group)
 	cfg.Hold, cfg.Command = s.hold(cgroup), &sys.Program{}
 	s.breakLayer(cfg)
+	return cfg, cgroup, nil
+}
+
+// stay opens a sandbox and waits until its PID 1 serves.
+func (s *starter) stay(cfg *reexec.Config, cgroup sys.Reg) (*sandbox, error) {
 	b, err := s.open(cfg)
 	if err != nil {
 		return nil, err
@@ -319,6 +338,18 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	in, err := b.job(want, stdio, begin)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.start(); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// job lays out a command. What it returns is started, or dropped.
+func (b *sandbox) job(want *specs.Process, stdio driver.Stdio, begin int64) (in *inside, err error) {
 	pr, err := b.process(want)
 	if err != nil {
 		return nil, err
@@ -331,25 +362,25 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	if err != nil {
 		return nil, b.refused(err)
 	}
-	in := &inside{box: b, job: j, place: -1, begin: begin, command: pr.Args[0]}
-	if err := in.takeGroup(); err != nil {
-		j.Drop()
-		return nil, &driver.SetupError{Driver: Name, Err: err}
+	in = &inside{box: b, job: j, place: -1, begin: begin, command: pr.Args[0], cgroup: -1}
+	defer func() {
+		if err != nil {
+			in.drop()
+			in, err = nil, setupError(err)
+		}
+	}()
+	if err = in.takeGroup(); err != nil {
+		return in, err
 	}
-	fd := -1
 	if in.group != nil {
-		if fd, err = in.group.Open(); err != nil {
-			j.Drop()
-			in.giveGroup()
-			return nil, &driver.SetupError{Driver: Name, Err: err}
+		if in.cgroup, err = in.group.Open(); err != nil {
+			return in, err
 		}
 	}
 
 	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root, proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS}
 	if in.guard, err = b.s.newGuard(list); err != nil {
-		j.Drop()
-		in.giveGroup()
-		return nil, err
+		return in, err
 	}
 	rights := false
 	for i := range list {
@@ -360,9 +391,8 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 		}
 	}
 	j.Cgroup = b.cgroup
-	if fd >= 0 {
-		j.Cgroup = j.Pass(fd)
-		defer unix.Close(fd)
+	if in.cgroup >= 0 {
+		j.Cgroup = j.Pass(in.cgroup)
 	}
 	if in.guard != nil {
 		c.guard, c.guardFD = in.guard, j.Pass(in.guard.FD()).Value()
@@ -389,9 +419,27 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 	c.join = in.join
 	b.s.append(&c)
 	j.Paths, j.Argv, j.Env = reexec.Candidates(pr.Args[0], pr.Env), pr.Args, b.net.environ(pr.Env)
+	return in, nil
+}
 
+// setupError makes an error of a part of the set-up one of the driver's.
+func setupError(err error) error {
+	var setup *driver.SetupError
+	if errors.As(err, &setup) {
+		return err
+	}
+	return &driver.SetupError{Driver: Name, Err: err}
+}
+
+// start has the init run the command.
+func (in *inside) start() error {
+	b := in.box
 	in.before, _ = b.stats()
-	err = j.Exec()
+	err := in.job.Exec()
+	if in.cgroup >= 0 {
+		unix.Close(in.cgroup)
+		in.cgroup = -1
+	}
 	if in.guard != nil {
 		if err == nil {
 			// It goes on for what the command leaves behind, and ends by itself.
@@ -404,12 +452,24 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 		in.giveGroup()
 		var exec *reexec.ExecError
 		if errors.As(err, &exec) {
-			return nil, &driver.CommandError{Command: pr.Args[0], Err: exec.Errno}
+			return &driver.CommandError{Command: in.command, Err: exec.Errno}
 		}
-		return nil, b.refused(err)
+		return b.refused(err)
 	}
-	in.pty = j.Terminal()
-	return in, nil
+	in.pty = in.job.Terminal()
+	return nil
+}
+
+// drop gives up a command that is not to be started.
+func (in *inside) drop() {
+	in.job.Drop()
+	if in.cgroup >= 0 {
+		unix.Close(in.cgroup)
+	}
+	if in.guard != nil {
+		in.guard.Close()
+	}
+	in.giveGroup()
 }
 
 // refused is why a command could not start.
@@ -429,10 +489,11 @@ type inside struct {
 	command string
 	before  cgroups.Stats
 
-	guard *guard.Guard   // nil without protected paths
-	group *cgroups.Group // of what it starts; nil without cgroups
-	place int
-	join  []cgroups.Slot // version 1 groups that it enters
+	guard  *guard.Guard   // nil without protected paths
+	group  *cgroups.Group // of what it starts; nil without cgroups
+	place  int
+	join   []cgroups.Slot // version 1 groups that it enters
+	cgroup int            // group, version 2, until it has started; -1 for none
 
 	ended  atomic.Bool // by Terminate or Kill
 	killed atomic.Bool

@@ -241,14 +241,16 @@ func inventory(t *testing.T) map[string]string {
 // TestInventory shows that what is left is seen.
 func TestInventory(t *testing.T) {
 	before := inventory(t)
-	r := prepareStrict(t, t.TempDir())
+	r := prepareRun(t, t.TempDir(), nil, nil)
 	f, err := os.CreateTemp("", fmt.Sprintf("native-sbxrun-%d-", os.Getpid()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	child, err := r.start()
+	limited := r.group != nil
+	proc, err := r.run(r.cfg, driver.Stdio{}, monotonic())
+	r.release()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,11 +258,9 @@ func TestInventory(t *testing.T) {
 	go func() { <-stop }()
 	during := inventory(t)
 	close(stop)
-	child.Wait()
-	child.Close(false)
-	r.end(t)
+	proc.Wait()
 	for what := range before {
-		if what != "mounts" && during[what] == before[what] && (what != "cgroups" || r.group != nil) {
+		if what != "mounts" && during[what] == before[what] && (what != "cgroups" || limited) {
 			t.Errorf("%s: nothing to be seen: %s", what, during[what])
 		}
 	}

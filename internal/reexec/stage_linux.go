@@ -238,15 +238,25 @@ func (s *stage) waitGo() bool {
 func (s *stage) socket() {
 	fd, e := sys.Raw(unix.SYS_SOCKET, uintptr(s.msg.A), uintptr(s.msg.B)|unix.SOCK_CLOEXEC, uintptr(s.msg.C), 0, 0, 0)
 	if e != 0 {
-		s.regs[s.socketReg] = e
-		s.refuse.Run(&s.regs)
+		s.refuseSocket(e)
 		return
 	}
 	s.regs[s.socketReg] = fd
 	if _, e := s.pass.Run(&s.regs); e != 0 {
 		sys.Raw(unix.SYS_CLOSE, fd, 0, 0, 0, 0, 0)
-		s.regs[s.socketReg] = e
-		s.refuse.Run(&s.regs)
+		s.refuseSocket(e)
+	}
+}
+
+// refuseSocket answers a request for a socket with an error. The supervisor waits
+// for an answer, so that a stage that cannot give one ends.
+//
+//go:nosplit
+//go:norace
+func (s *stage) refuseSocket(errno uintptr) {
+	s.regs[s.socketReg] = errno
+	if _, e := s.refuse.Run(&s.regs); e != 0 {
+		s.abandon()
 	}
 }
 
@@ -591,8 +601,11 @@ func (s *stage) report() {
 	for {
 		n, e := s.recv()
 		if e == 0 && n == messageSize {
-			if s.msg.Kind == msgDone {
+			switch s.msg.Kind {
+			case msgDone:
 				s.exit(0)
+			case msgSocket: // the supervisor has not read the report
+				s.refuseSocket(uintptr(syscall.ESRCH))
 			}
 			continue // a signal for a command that has ended already
 		}

@@ -500,6 +500,11 @@ func (c *Child) Wait() (*Exit, error) {
 		m, err = c.jobs.final, c.jobs.err
 	} else {
 		m, _, err = c.next(nil)
+		if err == nil && m.Kind == msgTerminal {
+			// Nobody took it: the set-up failed meanwhile. Without room for it
+			// the kernel closes the descriptor.
+			m, _, err = c.next(nil)
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -215,7 +216,17 @@ func (p *Program) InjectFault(i int, e syscall.Errno) {
 // other end of the pipe fd is closed.
 func (p *Program) InsertPause(i int, fd int) {
 	b := make([]byte, 1)
-	c := call{nr: syscall.SYS_READ, args: [6]uintptr{uintptr(fd), p.Bytes(b).n, 1}, name: "pause"}
+	p.insert(i, call{nr: syscall.SYS_READ, args: [6]uintptr{uintptr(fd), p.Bytes(b).n, 1}, name: "pause"})
+}
+
+// InsertSleep makes the process stop before call i for some time, where there is
+// no descriptor to wait for.
+func (p *Program) InsertSleep(i int, d time.Duration) {
+	ts := syscall.NsecToTimespec(d.Nanoseconds())
+	p.insert(i, call{nr: syscall.SYS_NANOSLEEP, args: [6]uintptr{Ptr(p, &ts).n}, name: "sleep"})
+}
+
+func (p *Program) insert(i int, c call) {
 	p.calls = append(p.calls[:i], append([]call{c}, p.calls[i:]...)...)
 }
 

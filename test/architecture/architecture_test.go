@@ -87,6 +87,7 @@ var rooms = map[string][]string{
 	"test/integration/fetch":       {},
 	"test/integration/stage":       {"internal/reexec", "internal/sys"},
 	"test/mcp":                     {},
+	"test/survivors":               {},
 	"test/vm":                      {},
 	"test/architecture":            {},
 	"test/report":                  {},

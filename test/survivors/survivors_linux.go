@@ -1,0 +1,87 @@
+// Package survivors is for tests that want processes to be gone within a second,
+// on machines that may be too busy to let them.
+//
+// How long something took says little where many others want the processors. But
+// the kernel counts for each thread how long it was ready to run and did not get
+// one (run_delay of /proc/PID/schedstat, see Documentation/scheduler/sched-stats.rst),
+// and that is the machine's doing. What is judged is the rest: what slept, waited
+// for another, or ran. A process that survives because nothing ends it sleeps or
+// runs, and is found out.
+//
+// It proves nothing of a survivor that waits for a processor all the time; for
+// that one there is a limit that no machine excuses.
+package survivors
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Second is how long what is killed may take to be gone.
+const Second = time.Second
+
+// limit is for any machine.
+const limit = 20 * time.Second
+
+// Gone waits until list is empty. It returns an error that says what is left if
+// that took longer than a second, not counting the time in which what was left,
+// or who waits for it, wanted a processor and had none.
+//
+// What list returns may begin with a process id, for example "17 sleep 600".
+func Gone(list func() []string) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	begin, own := time.Now(), delay("/proc/thread-self/schedstat")
+	type delays struct{ first, last time.Duration }
+	seen := map[int]*delays{}
+	var left []string
+	for {
+		now := list()
+		if took := time.Since(begin); len(now) == 0 || took > limit {
+			starved := delay("/proc/thread-self/schedstat") - own
+			for _, d := range seen {
+				starved += d.last - d.first
+			}
+			switch {
+			case len(now) > 0:
+				return fmt.Errorf("still there after %v: %s", took, strings.Join(now, ", "))
+			case took-starved > Second:
+				return fmt.Errorf("it took %v, of which %v for want of a processor: %s", took, starved, strings.Join(left, ", "))
+			}
+			return nil
+		}
+		left = now
+		for _, l := range left {
+			var pid int
+			if fmt.Sscan(l, &pid); pid <= 0 {
+				continue
+			}
+			threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+			for _, t := range threads {
+				var tid int
+				fmt.Sscan(filepath.Base(filepath.Dir(t)), &tid)
+				d := delay(t)
+				if seen[tid] == nil {
+					seen[tid] = &delays{first: d}
+				}
+				seen[tid].last = max(seen[tid].last, d)
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// delay is the second number of a schedstat file, ns; 0 if there is none.
+func delay(file string) time.Duration {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	var ran, waited int64
+	fmt.Sscan(string(b), &ran, &waited)
+	return time.Duration(waited)
+}

@@ -328,8 +328,10 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 				break
 			}
 		}
-		if err != nil || n == 0 {
+		if err == unix.ECONNRESET || err == nil && n == 0 {
 			err = syscall.ESRCH // the stage is gone
+		}
+		if err != nil {
 			return true
 		}
 		if e := syscall.Errno(binary.NativeEndian.Uint32(body[:])); n != len(body) || e != 0 {

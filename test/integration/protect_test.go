@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/test/survivors"
 )
 
 // repository makes a repository with a hook in the workspace, below dir.
@@ -258,8 +260,8 @@ func TestSessionProtected(t *testing.T) {
 			if err := syscall.Kill(k.info().Pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			if !within(10*time.Second, func() bool { return len(processes(k.attack)) == 0 && len(processes("mkdir .vscode; echo x")) == 0 }) {
-				t.Errorf("survivors: %v", processes("mkdir .vscode; echo x"))
+			if err := survivors.Gone(func() []string { return processes("mkdir .vscode; echo x") }); err != nil {
+				t.Error(err)
 			}
 			os.RemoveAll(filepath.Join(k.ws, "a"))
 			if now := k.names(); now != before {
@@ -393,8 +395,8 @@ func killedGuard(f *fixture) {
 			time.Sleep(time.Duration(5+i*9) * time.Millisecond)
 			cmd.Process.Signal(unix.SIGKILL)
 		}})
-		if !within(time.Second, func() bool { return len(processes(f.ws)) == 0 }) {
-			f.Fatalf("left: %v", processes(f.ws))
+		if err := survivors.Gone(func() []string { return processes(f.ws) }); err != nil {
+			f.Fatal(err)
 		}
 	}
 	os.RemoveAll(filepath.Join(f.ws, "a"))

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sbxrun/sbxrun/test/survivors"
 )
 
 // A session is one that a test made by the command line.
@@ -214,8 +216,8 @@ func TestSessionHolderKilled(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		if !within(time.Second, func() bool { return len(processes("sleep\x00"+marker)) == 0 }) {
-			t.Errorf("survivors: %v", processes("sleep\x00"+marker))
+		if err := survivors.Gone(func() []string { return processes("sleep\x00" + marker) }); err != nil {
+			t.Error(err)
 		}
 		if i := s.info(); i.State != "error" {
 			t.Errorf("state %q", i.State)
@@ -249,8 +251,8 @@ func TestSessionClientKilled(t *testing.T) {
 				c.Process.Kill()
 			},
 		})
-		if !within(time.Second, func() bool { return len(processes("sleep\x00"+marker)) == 0 }) {
-			t.Errorf("survivors: %v", processes("sleep\x00"+marker))
+		if err := survivors.Gone(func() []string { return processes("sleep\x00" + marker) }); err != nil {
+			t.Error(err)
 		}
 		s.want("echo alive", "alive\n")
 	})

@@ -249,14 +249,15 @@ func (s *stage) socket() {
 }
 
 // refuseSocket answers a request for a socket with an error. The supervisor waits
-// for an answer, so that a stage that cannot give one ends.
+// for an answer, so that a stage that cannot give one ends, and with it all that is
+// inside.
 //
 //go:nosplit
 //go:norace
 func (s *stage) refuseSocket(errno uintptr) {
 	s.regs[s.socketReg] = errno
 	if _, e := s.refuse.Run(&s.regs); e != 0 {
-		s.abandon()
+		s.exit(1)
 	}
 }
 

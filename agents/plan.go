@@ -37,7 +37,17 @@ type Options struct {
 	// By is the means, where an agent knows more than one: "" or "prefix", or
 	// "hook", for Claude Code.
 	By string
+
+	// Managed is for every user of the host, by settings that no project's can
+	// replace. Claude Code has such.
+	Managed bool
 }
+
+// Where managed settings are, and what goes with them.
+const (
+	managedSettings = "/etc/claude-code/managed-settings.json"
+	managedData     = "/etc/sbxrun/agents"
+)
 
 // A Plan is what joining an agent changes.
 type Plan struct {
@@ -77,10 +87,17 @@ func (e *EditError) Hint() string { return e.Fix }
 func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 	p := &Plan{Agent: agent, state: filepath.Join(site.State, "sbxrun", "integrate", agent+".json")}
 	shell := filepath.Join(site.Data, "sbxrun", "agents", agent, "bash")
+	if o.Managed {
+		if agent != "claude-code" || o.By == "hook" {
+			return nil, &EditError{agent, "has no settings for every user that a shell can be named in", "leave out --managed"}
+		}
+		shell = filepath.Join(managedData, agent, "bash")
+		p.state = filepath.Join(managedData, agent, "undo.json")
+	}
 	if strings.Contains(shell, " -") || strings.ContainsAny(shell, "\n\x00'\"\\") {
 		return nil, &EditError{shell, "agents would read this path as something else", "set XDG_DATA_HOME to a plain one"}
 	}
-	wrapper := File{Path: shell, Mode: 0o755, Edit: Whole(wrapperFor(agent, site, o.Flags))}
+	wrapper := File{Path: shell, Mode: 0o755, Edit: Whole(wrapperFor(agent, site, o))}
 	if o.By != "" && o.By != "prefix" && (agent != "claude-code" || o.By != "hook") {
 		return nil, &EditError{agent, "cannot be joined by " + o.By, "leave out --by; claude-code knows prefix and hook"}
 	}
@@ -95,6 +112,9 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 			entry := map[string]any{"matcher": "Bash|Monitor|PowerShell", "hooks": []any{map[string]any{"type": "command", "command": strings.Join(words, " ")}}}
 			p.Files = []File{{file, 0o644, JSON{{Path: []string{"hooks", "PreToolUse"}, Element: entry}}}}
 			break
+		}
+		if o.Managed {
+			file = managedSettings
 		}
 		p.Files = []File{wrapper, {file, 0o644, JSON{{Path: []string{"env", "CLAUDE_CODE_SHELL_PREFIX"}, Value: shell + " -c"}}}}
 	case "codex":
@@ -123,11 +143,17 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 // wrapperFor is a program that an agent can be given as its shell. What an agent
 // may take from a project's settings, variables, does not reach the choice of the
 // policy.
-func wrapperFor(agent string, site Site, flags []string) []byte {
+func wrapperFor(agent string, site Site, o Options) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!/bin/sh\n# The shell of %s, in a sandbox. Written by sbxrun integrate %s; with --undo it goes.\n", agent, agent)
-	fmt.Fprintf(&b, "HOME=%s XDG_CONFIG_HOME=%s exec %s shell --ignore-env --profile aicode", persona.Quote(site.Home), persona.Quote(site.Config), persona.Quote(site.Sbxrun))
-	for _, f := range flags {
+	if o.Managed {
+		// The home is then that of the password file.
+		b.WriteString("unset HOME XDG_CONFIG_HOME\n")
+	} else {
+		fmt.Fprintf(&b, "export HOME=%s XDG_CONFIG_HOME=%s\n", persona.Quote(site.Home), persona.Quote(site.Config))
+	}
+	fmt.Fprintf(&b, "exec %s shell --ignore-env --profile aicode", persona.Quote(site.Sbxrun))
+	for _, f := range o.Flags {
 		b.WriteString(" " + persona.Quote(f))
 	}
 	b.WriteString(" --shell bash -- \"$@\"\n")

@@ -36,6 +36,10 @@ type Proof struct {
 	// Breaches are what it got at, none if it was inside.
 	Breaches []string
 
+	// Overridable says that it would not have been inside in a project that has
+	// settings of its own against that.
+	Overridable bool
+
 	// Output is what the agent's model was shown, or the agent printed.
 	Output string
 }
@@ -134,6 +138,17 @@ func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
 		return nil, err
 	}
 	b.judge(p)
+	if agent != "claude-code" || !p.Holds() {
+		return p, nil
+	}
+	// Once more, where whoever wrote the project has something against it.
+	err = errors.Join(os.Mkdir(b.project+"/.claude", 0o755), os.WriteFile(b.project+"/.claude/settings.json", []byte(`{"env": {"CLAUDE_CODE_SHELL_PREFIX": ""}, "disableAllHooks": true}`), 0o644))
+	again := &Proof{}
+	if err := errors.Join(err, b.real(ctx, agent, site, again)); err != nil {
+		return nil, err
+	}
+	b.judge(again)
+	p.Overridable = !again.Holds()
 	return p, nil
 }
 

@@ -38,7 +38,7 @@ func integrate(i *cli.Integration) error {
 	if i.Do == "undo" && site.Agent == "" {
 		site.Agent = "/" // what is undone does not depend on it
 	}
-	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By})
+	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By, Managed: i.Managed})
 	if err != nil {
 		return err
 	}
@@ -106,6 +106,9 @@ func verify(agent string, site agents.Site) error {
 	switch {
 	case p.Holds():
 		fmt.Printf("verified: %s could not read or write outside its workspace, nor see the agent's API key\n", how)
+		if p.Overridable {
+			fmt.Println("but: a project with a .claude/settings.json against it can have its commands run outside; claude --setting-sources user prevents that, and so does sbxrun integrate claude-code --managed")
+		}
 		return nil
 	case !p.Ran:
 		return fmt.Errorf("not verified: the command did not run; %s showed:\n%s", agent, strings.TrimSpace(p.Output))

@@ -18,11 +18,12 @@ type Integration struct {
 	By    string   // means, "" for the agent's first
 	Flags []string // of sbxrun shell, or of a run
 
+	Managed bool // for every user of the host
+
 	// Where things are.
 	Home, Config, Data, State, Claude, Codex, Self string
 
 	Program string // the agent's own, "" if not found
-	Color   bool
 }
 
 func (b *Beside) newPrompt() *cobra.Command {
@@ -66,6 +67,7 @@ func (b *Beside) newIntegrate() *cobra.Command {
 	fs.BoolVar(&undo, "undo", false, "put the agent's files back as they were")
 	fs.BoolVar(&verify, "verify", false, "prove that a command of the agent's really runs in the sandbox")
 	fs.VarPF(&value{"prefix|hook", oneOf(&i.By, "prefix", "hook")}, "by", "", "the means, for claude-code (default prefix)")
+	fs.BoolVar(&i.Managed, "managed", false, "for every user of the host, by settings that no project's can replace: claude-code; needs root")
 	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return checkPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
 	c := &cobra.Command{
 		Use:   "integrate AGENT [flags]",
@@ -88,7 +90,7 @@ a command that reaches for what it must not get, and says whether it did.`,
 			if fs.NArg() != 1 {
 				return &usageError{"integrate needs one agent", "one of claude-code, codex, opencode, gemini, goose"}
 			}
-			own := []string{"print", "undo", "verify", "by", "agent", "quiet", "verbose", "color"}
+			own := []string{"print", "undo", "verify", "by", "agent", "managed", "quiet", "verbose", "color"}
 			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
 			if i.Agent == "codex" || i.Agent == "gemini" {
 				for _, name := range []string{"session", "shell", "ignore-env", "cwd-fd"} {
@@ -187,7 +189,6 @@ func (i *Integration) locate() error {
 		}
 		i.Program = launched(path)
 	}
-	i.Color = say.colored()
 	return nil
 }
 

@@ -453,8 +453,14 @@ func claude() persona.Claude {
 	}
 	if dir := os.Getenv("CLAUDE_CONFIG_DIR"); filepath.IsAbs(dir) {
 		c.Config = filepath.Clean(dir)
-	} else if home := os.Getenv("HOME"); filepath.IsAbs(home) {
-		c.Config = filepath.Join(home, ".claude")
+	} else {
+		home := os.Getenv("HOME")
+		if home == "" {
+			home = homeOf(os.Geteuid())
+		}
+		if filepath.IsAbs(home) {
+			c.Config = filepath.Join(home, ".claude")
+		}
 	}
 	return c
 }

@@ -105,7 +105,7 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 	case "claude-code":
 		file := filepath.Join(site.Claude, "settings.json")
 		if o.By == "hook" {
-			words := append([]string{site.Sbxrun, "hook", "claude-code"}, o.Flags...)
+			words := append([]string{site.Sbxrun, "hook", "claude-code", "--ignore-env", "--profile", "aicode"}, o.Flags...)
 			for i, w := range words {
 				words[i] = persona.Quote(w)
 			}

@@ -124,8 +124,8 @@ func newWorld(t *testing.T, uid int) *world {
 		w.env = append(w.env, "SBXRUN_ALLOW_DEGRADED=cgroup")
 	}
 	t.Cleanup(func() {
-		for _, p := range w.processes() {
-			t.Errorf("left: %s", p)
+		if !within(20*time.Second, func() bool { return len(w.processes()) == 0 }) {
+			t.Errorf("left: %q", w.processes())
 		}
 		os.RemoveAll(dir)
 	})

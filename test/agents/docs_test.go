@@ -1,0 +1,113 @@
+//go:build linux
+
+package agents
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sbxrun/sbxrun/agents/model"
+)
+
+var (
+	block  = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+	agents = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec)( |$)`)
+)
+
+// TestDocs runs what docs/agents shows, page by page and command by command, as it
+// is there. Claude and codex are the real ones; that they answer to a model of ours
+// and ask nobody is all that is added to them.
+func TestDocs(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/agents/*.md")
+	if err != nil || len(pages) < 5 {
+		t.Fatalf("%q %v", pages, err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := block.FindAllStringSubmatch(string(text), -1)
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			t.Parallel()
+			if len(blocks) == 0 {
+				t.Fatal("the page shows no command")
+			}
+			w := newWorld(t, os.Getuid())
+			bin := w.dir + "/bin"
+			os.Mkdir(bin, 0o755)
+			for _, name := range []string{"sbxrun", "sbxrun-mcp"} {
+				if err := os.Link(programs+"/"+name, bin+"/"+name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.file(w.home+"/.config/sbxrun/config.yaml", "allow_degraded: [cgroup]\n", 0o644)
+			if err := os.Symlink(client(t, codex, "codex"), bin+"/codex"); err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range blocks {
+				w.shows(bin, b[1])
+			}
+		})
+	}
+}
+
+func (w *world) file(path, content string, mode os.FileMode) {
+	w.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		w.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		w.Fatal(err)
+	}
+	w.own()
+}
+
+// shows runs what one block shows.
+func (w *world) shows(bin, script string) {
+	w.Helper()
+	probe := w.probe()
+	m := model.New(bash(probe))
+	if strings.Contains(script, "codex") {
+		m = model.New(execCommand(probe))
+	}
+	if strings.Contains(script, "--disallowedTools Bash") {
+		m = model.New(model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": probe}})
+	}
+	address := w.serve(m)
+	// What asks a person is not asked; what is asked of a model is asked of ours.
+	claude := `for a; do case $a in mcp|-p) exec ` + client(w.T, claudeCode, "claude") + ` "$@";; esac; done
+exec ` + client(w.T, claudeCode, "claude") + ` -p go --allowedTools Bash,mcp__sandbox__bash "$@"`
+	w.file(bin+"/claude", "#!/bin/sh\n"+claude+"\n", 0o755)
+	w.codexHome(address, "")
+
+	if strings.Contains(script, "--tty -- claude") {
+		// TestAgentInside runs this one, with a model's host of its own.
+		script = strings.Replace(script, "sbxrun ", "sbxrun --dry-run ", 1)
+		m = nil
+	}
+	env := []string{"PATH=" + bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + key, "OURS_KEY=" + key,
+		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1", "ENABLE_TOOL_SEARCH=false", "CODEX_HOME=" + w.home + "/.codex"}
+	out, err := w.command(env, "bash", "-ec", script).CombinedOutput()
+	if err != nil {
+		w.Errorf("%v\n%s\n%s", err, script, out)
+		return
+	}
+	runs := false
+	for line := range strings.Lines(script) {
+		line, _, _ = strings.Cut(line, " #")
+		runs = runs || agents.MatchString(strings.TrimSpace(line)) && !strings.Contains(line, "sbxrun ") && !strings.Contains(line, "claude mcp") && !strings.Contains(line, "append-system-prompt")
+	}
+	if m == nil || !runs {
+		return
+	}
+	r := m.Results()
+	if len(r) != 1 {
+		w.Errorf("the agent ran no command; results %q, tools %q\n%s\n%s", r, m.Tools(), script, out)
+		return
+	}
+	w.inside(r[0], "aicode")
+}

@@ -17,7 +17,7 @@ var (
 	agents = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec)( |$)`)
 )
 
-// TestDocs runs what docs/agents shows, page by page and command by command, as it
+// TestDocs runs what docs/agents and docs/agents.md show between fences, page by page and command by command, as it
 // is there. Claude and codex are the real ones; that they answer to a model of ours
 // and ask nobody is all that is added to them.
 func TestDocs(t *testing.T) {
@@ -25,7 +25,7 @@ func TestDocs(t *testing.T) {
 	if err != nil || len(pages) < 5 {
 		t.Fatalf("%q %v", pages, err)
 	}
-	for _, page := range pages {
+	for _, page := range append(pages, "../../docs/agents.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -45,6 +45,7 @@ func TestDocs(t *testing.T) {
 				}
 			}
 			w.file(w.home+"/.config/sbxrun/config.yaml", "allow_degraded: [cgroup]\n", 0o644)
+			os.Mkdir(w.home+"/project", 0o755)
 			if err := os.Symlink(client(t, codex, "codex"), bin+"/codex"); err != nil {
 				t.Fatal(err)
 			}

@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -52,6 +54,13 @@ func ServeLocal(p policy.Egress, o Options) (*Local, error) {
 func (l *Local) Close() error {
 	l.stop()
 	return <-l.done
+}
+
+// Direct records that a program connected by itself, and was refused: it may be
+// allowed to go there, but not that way.
+func (l *Local) Direct(to netip.AddrPort) {
+	l.refuse(Record{Time: time.Now(), Route: RouteTransparent, Addr: to.Addr().Unmap(), Port: to.Port()},
+		malformed("it was connected to without the proxy, which is the only way out here: see HTTP_PROXY"))
 }
 
 // ProxyEnv are the variables by which programs find a gateway's proxy at a port of

@@ -66,6 +66,10 @@ func TestLocal(t *testing.T) {
 	if code, _ := get("http://127.0.0.1:"+strconv.Itoa(int(l.Port)), "http://www.example.com/"); code != 407 {
 		t.Errorf("without the token: %d", code)
 	}
+	l.Direct(netip.MustParseAddrPort("1.1.1.1:80"))
+	if s := l.Stats(); s.Denied != 3 || s.Connections != 1 {
+		t.Errorf("%+v", s)
+	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

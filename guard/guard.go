@@ -32,6 +32,13 @@
 // Landlock looks disabled, for a ruleset of the command's own could not hold for
 // calls that are made on its behalf.
 //
+// # Connections
+//
+// The same filter can hold connect(2) back: to be told of it, or to make it
+// ([Config.Dial]) where the sandbox has the host's network. Then too the address is
+// copied once, and the command's own call is never made: a socket that is connected
+// already takes the place of its own.
+//
 // # What it does not do
 //
 // A socket that bind(2) makes can take a protected name that is free: nothing
@@ -47,6 +54,7 @@ package guard
 import (
 	"net/netip"
 	"sync"
+	"syscall"
 )
 
 // A Denial is a call that was refused.
@@ -78,6 +86,12 @@ type Config struct {
 	// socket is a TCP one, as far as that can be found out. Both are called on the
 	// guard's confined thread.
 	Connect func(to netip.AddrPort, stream func() bool)
+
+	// Dial, if not nil, makes every connect(2) to an Internet address: what it
+	// returns, connected, takes the place of the caller's socket and is the
+	// guard's to close, and an errno that is not 0 is the call's. The caller's own
+	// call is never made. It is called on the guard's confined thread.
+	Dial func(to netip.AddrPort) (fd int, errno syscall.Errno)
 
 	// Shared is held while a call is made, by all guards whose commands are in
 	// one sandbox: what one checked, no other changes. Nil is for a guard that

@@ -20,6 +20,10 @@
 //   - Processes of the host are seen. They cannot be traced or looked into; before
 //     Linux 6.12 (Landlock ABI 6) those of the same user can be signalled.
 //   - No network means no sockets at all; see [seccomp.NoSockets].
+//   - Network by name (--net proxy) is a proxy on the host's loopback, to which
+//     HTTP_PROXY and its like lead. The command has TCP sockets that connect, and
+//     nothing else; connect(2) is made by sbxrun (package guard), to the proxy alone.
+//     What ignores the variables is refused, and told in the result.
 //   - The command keeps the caller's user id. It has no capabilities in effect.
 package landlocked
 
@@ -47,6 +51,9 @@ type Driver struct {
 	// [seccomp.Custom].
 	SeccompCompiler, CacheDir string
 
+	// Upstream and NoProxy are the caller's own proxy, as the native driver has it.
+	Upstream, NoProxy string
+
 	// RunDir is where a run's HOME and TMPDIR are made; "" is the system's
 	// directory for temporary files.
 	RunDir string
@@ -68,7 +75,10 @@ func (Driver) Describe() driver.Description {
 	yes := driver.Claim{Support: driver.Yes}
 	no := func(note string) driver.Claim { return driver.Claim{Note: note} }
 	partly := func(note string) driver.Claim { return driver.Claim{Support: driver.Partly, Note: note} }
-	const namespaces = "made for hosts that allow no namespaces"
+	const (
+		namespaces = "made for hosts that allow no namespaces"
+		proxied    = "by programs that know of proxies (HTTP_PROXY); whatever else is connected to refuses, and the command has no servers of its own"
+	)
 	return driver.Description{
 		Summary: "no namespaces: Landlock, the system call filter, limits; weaker, for hosts that allow no more",
 		Auto:    true,
@@ -96,7 +106,7 @@ func (Driver) Describe() driver.Description {
 			"egress.none":     partly("no sockets at all, of any family, but connected pairs"),
 			"egress.loopback": no("a command that could make sockets could reach the host's servers"),
 			"egress.host":     yes,
-			"egress.proxy":    no("only the native driver has network by name"),
+			"egress.proxy":    partly(proxied),
 			"egress.publish":  no("there is no network inside"),
 			"limits.time":     yes, "limits.output": yes,
 			"limits.other":   no("memory, cpu and processes are what is limited"),
@@ -108,7 +118,7 @@ func (Driver) Describe() driver.Description {
 			"layer.seccomp": yes, "layer.landlock": yes, "layer.no_new_privs": yes,
 			"layer.cgroup.memory": yes, "layer.cgroup.cpu": yes, "layer.cgroup.pids": yes, "layer.rlimits": yes,
 			"layer.selinux": no("labels come with mounts"), "layer.apparmor": no("profiles come with namespaces"), "layer.protect": {Note: "only the native driver makes calls for a command"},
-			"layer.egress":  no("only the native driver has network by name"),
+			"layer.egress":  partly(proxied),
 			"result.signal": yes, "result.limits": yes,
 			"result.killed": partly("before Linux 6.12 the command can end what would end it, if it runs as the same user"),
 		},

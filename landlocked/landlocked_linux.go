@@ -65,7 +65,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
+	var net *network
 	fail := func(err error) (driver.Process, error) {
+		net.end(nil)
 		dir.Remove()
 		return nil, err
 	}
@@ -91,13 +93,24 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		}
 	}
 	env := environment(p, dir.Path)
-	var ruleset sys.Reg
-	return supervisor.Start(ctx, &supervisor.Config{
-		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
+	if p.Egress.Mode == policy.EgressProxy {
+		if net, err = d.network(p); err != nil {
+			return fail(err)
+		}
+		env = net.local.Environ(env)
+		keep = append(keep, net.guard.FD())
+	}
+	layers := driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup
+	if net != nil {
+		layers |= policy.LayerEgress
+	}
+	var root, ruleset sys.Reg
+	proc, err := supervisor.Start(ctx, &supervisor.Config{
+		Driver: Name, Policy: p, Layers: layers,
 		Paths: reexec.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: p.OCI.Process.Cwd,
 		Stdio: stdio, Terminal: p.OCI.Process.Terminal, Rlimits: true, Hold: keep,
 		Init: func(init *sys.Program) {
-			root := init.NewReg()
+			root = init.NewReg()
 			init.Call(root, sys.Step{Name: "openat", Path: "/"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
 			ruleset = landlock.Append(init, root, abi, rules)
 		},
@@ -111,6 +124,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 			}
 			cmd.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 			landlock.AppendRestrict(cmd, ruleset)
+			if net != nil {
+				net.guard.Append(cmd, root, sys.Imm(net.guard.FD()))
+			}
 		},
 		Last: func(cmd *sys.Program) {
 			for _, f := range filters {
@@ -118,9 +134,18 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 				cmd.Call(0, sys.Step{Name: "seccomp", Path: "filter"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(f.Flags), cmd.Fprog(f.Filter))
 			}
 		},
-		Clean:   func() { dir.Remove() },
+		Gone: net.end,
+		Clean: func() {
+			net.end(nil)
+			dir.Remove()
+		},
 		Explain: explain,
 	})
+	if net == nil || err != nil {
+		return proc, err
+	}
+	net.guard.Start()
+	return &connected{proc, net}, nil
 }
 
 // filters are the system call filters of a run, in the order in which they are
@@ -128,7 +153,11 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 func (d Driver) filters(ctx context.Context, p *policy.Policy) ([]seccomp.Program, error) {
 	var out []seccomp.Program
 	if p.Egress.Mode != policy.EgressHost {
-		f, err := seccomp.NoSockets()
+		sockets := seccomp.NoSockets
+		if p.Egress.Mode == policy.EgressProxy {
+			sockets = seccomp.ClientSockets
+		}
+		f, err := sockets()
 		if err != nil {
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}

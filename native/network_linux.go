@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/egress"
+	"github.com/sbxrun/sbxrun/internal/gateway"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/namespaces"
 	"github.com/sbxrun/sbxrun/policy"
@@ -35,7 +35,7 @@ type network struct {
 	p         *policy.Policy
 	gateway   *egress.Gateway // nil without egress
 	token     string
-	journal   journal
+	journal   gateway.Journal
 	published []*net.TCPListener // on the host, one for each of p.Egress.Publish
 
 	mu       sync.Mutex
@@ -62,9 +62,9 @@ func newNetwork(d Driver, p *policy.Policy) (*network, error) {
 			return nil, &driver.SetupError{Driver: Name, Err: os.NewSyscallError("getrandom", err)}
 		}
 		n.token = hex.EncodeToString(secret[:])
-		n.journal.requests = p.Egress.LogRequests
+		n.journal.Requests = p.Egress.LogRequests
 		var err error
-		n.gateway, err = egress.New(p.Egress, egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy, Record: n.journal.record})
+		n.gateway, err = egress.New(p.Egress, egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy, Record: n.journal.Record})
 		if err != nil {
 			return nil, err
 		}
@@ -92,14 +92,7 @@ func (n *network) environ(env []string) []string {
 	if n == nil || n.gateway == nil {
 		return env
 	}
-	out := slices.Clone(env)
-	for _, kv := range egress.ProxyEnv(ProxyPort, n.token) {
-		name, _, _ := strings.Cut(kv, "=")
-		if !slices.ContainsFunc(env, func(own string) bool { return strings.HasPrefix(own, name+"=") }) {
-			out = append(out, kv)
-		}
-	}
-	return out
+	return gateway.Environ(env, egress.ProxyEnv(ProxyPort, n.token))
 }
 
 // open makes the network of a stage that has set itself up: before the command
@@ -119,7 +112,7 @@ func (n *network) open(child *reexec.Child) error {
 		}
 		n.group.Go(func() {
 			if err := n.gateway.Serve(n.ctx, l); err != nil {
-				n.journal.failed(err)
+				n.journal.Failed(err)
 			}
 		})
 	}
@@ -495,63 +488,5 @@ func (n *network) report(st *driver.Status) {
 	if n == nil || n.gateway == nil {
 		return
 	}
-	s := n.gateway.Stats()
-	n.journal.mu.Lock()
-	defer n.journal.mu.Unlock()
-	st.Denials = append(st.Denials, n.journal.denials...)
-	st.Network = &driver.Network{
-		Connections: s.Connections, Denied: s.Denied, Failed: s.Failed, Lookups: s.Lookups, LookupsDenied: s.LookupsDenied,
-		BytesReceived: s.BytesIn, BytesSent: s.BytesOut,
-		Log: n.journal.log, LogDropped: n.journal.dropped, Error: n.journal.err,
-	}
-}
-
-// A journal keeps what a result tells of the network. What is inside decides how
-// much happens, so that all of it is bounded.
-type journal struct {
-	requests bool // keep every decision
-
-	mu      sync.Mutex
-	denials []driver.Denial
-	log     []driver.Request
-	dropped uint64
-	err     string
-}
-
-const (
-	maxDenials = 64   // that differ
-	maxLog     = 1000 // requests
-)
-
-func (j *journal) record(r egress.Record) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if r.Verdict == egress.Deny {
-		d := driver.Denial{Operation: "connect", Target: r.Target(), Rule: r.Rule, Grant: r.Grant, Reason: r.Reason}
-		if r.Route == egress.RouteDNS {
-			d.Operation = "resolve"
-		}
-		if len(j.denials) < maxDenials && !slices.Contains(j.denials, d) {
-			j.denials = append(j.denials, d)
-		}
-	}
-	if !j.requests {
-		return
-	}
-	if len(j.log) >= maxLog {
-		j.dropped++
-		return
-	}
-	q := driver.Request{Time: r.Time, Route: string(r.Route), Target: r.Target(), Verdict: string(r.Verdict), Rule: r.Rule, Reason: r.Reason,
-		BytesReceived: r.BytesIn, BytesSent: r.BytesOut, DurationMS: float64(r.Duration.Microseconds()) / 1e3}
-	if r.Name != "" && r.Addr.IsValid() {
-		q.Address = r.Addr.String()
-	}
-	j.log = append(j.log, q)
-}
-
-func (j *journal) failed(err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.err = err.Error()
+	n.journal.Report(st, n.gateway.Stats())
 }

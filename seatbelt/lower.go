@@ -67,6 +67,9 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 	if o.Scratch == "" {
 		o.Scratch = "/private/tmp/sbxrun" // for printing; Start makes one
 	}
+	if o.ProxyPort == 0 {
+		o.ProxyPort = 3128 // the same
+	}
 	rules := fileRules(p, o.Scratch)
 	w := &writer{}
 	w.b.WriteString("(version 1)\n(deny default)\n")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/gateway"
 	"github.com/sbxrun/sbxrun/internal/pty"
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -77,7 +78,20 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 			return nil, fail(err)
 		}
 	}
-	o := Options{Home: d.Home, Scratch: scratch, ProxyPort: d.ProxyPort}
+	o := Options{Home: d.Home, Scratch: scratch}
+	env := Environment(p, scratch)
+	var net *gateway.Local
+	if p.Egress.Mode == policy.EgressProxy {
+		if net, err = gateway.Serve(p, d.Upstream, d.NoProxy); err != nil {
+			return nil, fail(err)
+		}
+		defer func() {
+			if err != nil {
+				net.End(nil)
+			}
+		}()
+		o.ProxyPort, env = net.Port(), net.Environ(env)
+	}
 	var master *os.File
 	attr := &syscall.SysProcAttr{Setsid: true}
 	files := []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}
@@ -125,17 +139,20 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 	}
 	proc, err := os.StartProcess(argv[0], argv, &os.ProcAttr{
 		Dir:   place(p, p.OCI.Process.Cwd, scratch),
-		Env:   Environment(p, scratch),
+		Env:   env,
 		Files: append(files, stdio.Extra...),
 		Sys:   attr,
 	})
 	if err != nil {
 		return nil, fail(err)
 	}
-	r := &run{p: proc, pty: master, scratch: scratch, known: map[int]bool{}, setup: time.Since(begin), stop: make(chan struct{})}
+	r := &run{p: proc, pty: master, net: net, scratch: scratch, known: map[int]bool{}, setup: time.Since(begin), stop: make(chan struct{})}
 	r.layers = p.Require&stands | policy.LayerNoNewPrivs
 	if len(p.Protect) != 0 {
 		r.layers |= policy.LayerProtect
+	}
+	if net != nil {
+		r.layers |= policy.LayerEgress
 	}
 	r.degraded = p.Degrade &^ r.layers
 	if p.OCI.Linux != nil && p.OCI.Linux.Resources != nil {
@@ -146,8 +163,17 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 	r.disk = p.Scratch.Bytes
 	r.watched.Add(1)
 	go r.watch()
+	if net != nil {
+		return &connected{r}, nil
+	}
 	return r, nil
 }
+
+// connected is a run with network by name.
+type connected struct{ *run }
+
+// Reload puts other rules in place; see [driver.Reloader].
+func (c *connected) Reload(e policy.Egress) error { return c.net.Reload(e) }
 
 // storage are the places of private storage.
 func storage(p *policy.Policy) []string {
@@ -162,7 +188,8 @@ func storage(p *policy.Policy) []string {
 
 type run struct {
 	p        *os.Process
-	pty      *os.File // the master of its terminal, or nil
+	pty      *os.File       // the master of its terminal, or nil
+	net      *gateway.Local // nil without network by name
 	scratch  string
 	memory   uint64 // bytes; 0 is no limit
 	disk     uint64
@@ -295,6 +322,9 @@ func (r *run) Wait() (*driver.Status, error) {
 		err = e
 	}
 	if err != nil {
+		if r.net != nil {
+			r.net.End(nil)
+		}
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	st := &driver.Status{Layers: r.layers, Degraded: r.degraded, OOMKilled: r.oom, SetupNanos: r.setup.Nanoseconds()}
@@ -303,6 +333,9 @@ func (r *run) Wait() (*driver.Status, error) {
 		st.Signal = ws.Signal()
 	} else {
 		st.ExitCode = ws.ExitStatus()
+	}
+	if r.net != nil {
+		r.net.End(st)
 	}
 	st.Usage.MemoryPeakBytes = r.peak
 	st.Usage.CPUUserMS = float64(state.UserTime()) / float64(time.Millisecond)

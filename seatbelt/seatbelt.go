@@ -38,9 +38,8 @@ type Driver struct {
 	// there is none.
 	Home string
 
-	// ProxyPort is the port of the egress proxy on the host's loopback. 0 is
-	// none, and policies that need one are refused.
-	ProxyPort uint16
+	// Upstream and NoProxy are the caller's own proxy, as the native driver has it.
+	Upstream, NoProxy string
 }
 
 var _ driver.Driver = Driver{}
@@ -59,10 +58,7 @@ func (d Driver) Describe() driver.Description {
 	part := func(note string) driver.Claim { return driver.Claim{Support: driver.Partly, Note: note} }
 	no := func(note string) driver.Claim { return driver.Claim{Note: note} }
 	namespace := no("macOS has no namespaces")
-	proxy := no("no egress proxy runs for it yet")
-	if d.ProxyPort != 0 {
-		proxy = part("by programs that know of proxies")
-	}
+	proxy := part("by programs that know of proxies (HTTP_PROXY); whatever else is connected to refuses, unrecorded, and the command has no servers of its own")
 	return driver.Description{Summary: "macOS's own sandbox, by a generated profile", Auto: true, Claims: driver.Claims{
 		"process":    yes,
 		"terminal":   yes,
@@ -132,7 +128,7 @@ func (d Driver) Check(p *policy.Policy) error {
 	if len(e.Rules) != 0 {
 		return e
 	}
-	_, err := Lower(p, Options{Home: d.Home, ProxyPort: d.ProxyPort})
+	_, err := Lower(p, Options{Home: d.Home})
 	return err
 }
 
@@ -149,7 +145,7 @@ func systemPlace(p string) bool {
 // Lowered returns the profile that Start would use, but for the place of
 // private storage, which is made when the run starts.
 func (d Driver) Lowered(p *policy.Policy) (any, error) {
-	return Lower(p, Options{Home: d.Home, ProxyPort: d.ProxyPort})
+	return Lower(p, Options{Home: d.Home})
 }
 
 // Environment is the policy's environment with the place of private storage for

@@ -56,6 +56,14 @@ func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Dr
 		return d
 	case landlocked.Driver:
 		d.SeccompCompiler, d.CacheDir = compiler, cache
+		if p.Egress.Mode == policy.EgressProxy {
+			d.Upstream, d.NoProxy = environ("HTTPS_PROXY"), environ("NO_PROXY")
+		}
+		return d
+	case seatbelt.Driver:
+		if p.Egress.Mode == policy.EgressProxy {
+			d.Upstream, d.NoProxy = environ("HTTPS_PROXY"), environ("NO_PROXY")
+		}
 		return d
 	case bwrap.Driver:
 		d.SeccompCompiler, d.CacheDir = compiler, cache

@@ -36,9 +36,9 @@ type notifyResponse struct {
 // notifyAddFD is struct seccomp_notif_addfd.
 type notifyAddFD struct {
 	id         uint64
-	_          uint32 // flags
+	flags      uint32
 	srcfd      uint32
-	_          uint32 // newfd
+	newfd      uint32
 	newfdFlags uint32
 }
 
@@ -88,6 +88,12 @@ func (l *Listener) AddFD(id uint64, fd int, flags uint32) (int, error) {
 	l.add = notifyAddFD{id: id, srcfd: uint32(fd), newfdFlags: flags}
 	r, e := Call(unix.SYS_IOCTL, uintptr(l.FD), notifyAdd, Addr(&l.add), 0, 0, 0)
 	return int(r), errnoError(r, e)
+}
+
+// Replace installs a copy of fd in the caller in the place of its descriptor at.
+func (l *Listener) Replace(id uint64, fd, at int, flags uint32) error {
+	l.add = notifyAddFD{id: id, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(at), newfdFlags: flags}
+	return errnoError(Call(unix.SYS_IOCTL, uintptr(l.FD), notifyAdd, Addr(&l.add), 0, 0, 0))
 }
 
 // Valid reports whether the caller still waits, so that what was read of it by

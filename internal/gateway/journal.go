@@ -1,0 +1,76 @@
+package gateway
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/egress"
+)
+
+// A Journal keeps what the result of a run tells of its gateway: what was refused,
+// counts, and a log of requests where the policy wants one. What is inside the
+// sandbox decides how much happens, so that all of it is bounded. The zero value
+// keeps denials.
+type Journal struct {
+	// Requests keeps every decision.
+	Requests bool
+
+	mu      sync.Mutex
+	denials []driver.Denial
+	log     []driver.Request
+	dropped uint64
+	err     string
+}
+
+const (
+	maxDenials = 64   // that differ
+	maxLog     = 1000 // requests
+)
+
+// Record is for [egress.Options].
+func (j *Journal) Record(r egress.Record) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if r.Verdict == egress.Deny {
+		d := driver.Denial{Operation: "connect", Target: r.Target(), Rule: r.Rule, Grant: r.Grant, Reason: r.Reason}
+		if r.Route == egress.RouteDNS {
+			d.Operation = "resolve"
+		}
+		if len(j.denials) < maxDenials && !slices.Contains(j.denials, d) {
+			j.denials = append(j.denials, d)
+		}
+	}
+	if !j.Requests {
+		return
+	}
+	if len(j.log) >= maxLog {
+		j.dropped++
+		return
+	}
+	q := driver.Request{Time: r.Time, Route: string(r.Route), Target: r.Target(), Verdict: string(r.Verdict), Rule: r.Rule, Reason: r.Reason,
+		BytesReceived: r.BytesIn, BytesSent: r.BytesOut, DurationMS: float64(r.Duration.Microseconds()) / 1e3}
+	if r.Name != "" && r.Addr.IsValid() {
+		q.Address = r.Addr.String()
+	}
+	j.log = append(j.log, q)
+}
+
+// Failed notes why the gateway ended before the run did.
+func (j *Journal) Failed(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.err = err.Error()
+}
+
+// Report adds to a status what went through the gateway.
+func (j *Journal) Report(st *driver.Status, s egress.Stats) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	st.Denials = append(st.Denials, j.denials...)
+	st.Network = &driver.Network{
+		Connections: s.Connections, Denied: s.Denied, Failed: s.Failed, Lookups: s.Lookups, LookupsDenied: s.LookupsDenied,
+		BytesReceived: s.BytesIn, BytesSent: s.BytesOut,
+		Log: j.log, LogDropped: j.dropped, Error: j.err,
+	}
+}

@@ -101,7 +101,9 @@ func TestCheck(t *testing.T) {
 		"another place": func(p *policy.Policy) {
 			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/x", Source: "/y", Type: "bind"})
 		},
-		"by name": func(p *policy.Policy) { p.Egress.Mode = policy.EgressProxy },
+		"published": func(p *policy.Policy) {
+			p.Egress.Publish = []policy.Publish{{Address: "127.0.0.1", HostPort: 8080, Port: 80}}
+		},
 	} {
 		p := testPolicy()
 		change(p)

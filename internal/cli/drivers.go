@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/sbxrun/sbxrun/bwrap"
@@ -121,4 +123,19 @@ type lowerer interface {
 	// Lowered returns what the driver would use. It starts nothing, and works
 	// where the driver does not.
 	Lowered(p *policy.Policy) (any, error)
+}
+
+// driverError says what to do about a driver that there is not.
+func driverError(err error, known []driver.Driver) error {
+	var invalid *policy.InvalidError
+	if !errors.As(err, &invalid) || invalid.Field != "driver" {
+		return err
+	}
+	hint, at := "sbxrun driver list tells what each is, and which work here", 3
+	for _, d := range known {
+		if n := distance(invalid.Value, d.Name()); n < at {
+			hint, at = "did you mean "+d.Name()+"?", n
+		}
+	}
+	return &usageError{"there is no driver " + strconv.Quote(invalid.Value) + ": want " + invalid.Want, hint}
 }

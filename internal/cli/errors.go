@@ -62,6 +62,9 @@ func flagError(fs *pflag.FlagSet, err error) error {
 	case errors.As(err, &invalid):
 		hint := "see sbxrun run --help"
 		cause := invalid.Unwrap()
+		if errors.Is(cause, errNoValue) {
+			return &usageError{"flag --" + invalid.GetFlag().Name + " " + cause.Error(), "for example --" + invalid.GetFlag().Name + " " + invalid.GetFlag().Value.Type() + " -- CMD"}
+		}
 		if h := driver.HintOf(cause); h != "" {
 			hint = h
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -41,9 +42,18 @@ type value struct {
 	set  func(string) error
 }
 
-func (v *value) Set(s string) error { return v.set(s) }
-func (v *value) String() string     { return "" }
-func (v *value) Type() string       { return v.kind }
+func (v *value) Set(s string) error {
+	if s == "--" {
+		return errNoValue
+	}
+	return v.set(s)
+}
+func (v *value) String() string { return "" }
+func (v *value) Type() string   { return v.kind }
+
+// errNoValue is a flag whose value was forgotten: what comes next begins the
+// command.
+var errNoValue = errors.New("needs a value, and -- begins the command")
 
 // policyFlags defines the flags that make the policy.
 func (o *options) policyFlags(fs *pflag.FlagSet) {

@@ -394,7 +394,7 @@ func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require p
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, driverError(err, known)
 	}
 	if r.Image != "" && !runsImages(d) {
 		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"image " + r.Image}, Fix: "--driver docker or podman runs in an image"}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/mcpserver"
 	"github.com/sbxrun/sbxrun/policy"
@@ -26,7 +27,18 @@ func serveHTTP(ctx context.Context, s *cli.Service, config mcpserver.Config) err
 	}
 	l, err := net.Listen("tcp", h.Address.String())
 	if err != nil {
-		return err
+		fix := "name an address of this machine"
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			err = errno // the rest is in what is unavailable
+		}
+		switch {
+		case errors.Is(err, syscall.EADDRINUSE):
+			fix = "choose another port; 0 is any that is free"
+		case errors.Is(err, syscall.EACCES):
+			fix = "choose a port from 1024 on"
+		}
+		return &driver.UnavailableError{What: "--http " + h.Address.String(), Cause: "the address cannot be listened on", Fix: fix, Err: err}
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
@@ -79,11 +91,11 @@ func tokenOf(h *cli.HTTP) (token string, made bool, err error) {
 	// Two servers at the first start do not take each other's half-written token:
 	// one makes the file, and it is whole before it has its name.
 	if err := makeToken(h.TokenFile); err != nil {
-		return "", false, err
+		return "", false, bad("token-file", h.TokenFile, "a file in a directory that is there and that you can write to: "+cause(err).Error())
 	}
 	f, err := os.OpenFile(h.TokenFile, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return "", false, err
+		return "", false, bad("token-file", h.TokenFile, "a file that you can read: "+cause(err).Error())
 	}
 	defer f.Close()
 	fi, err := f.Stat()
@@ -96,6 +108,15 @@ func tokenOf(h *cli.HTTP) (token string, made bool, err error) {
 	data := make([]byte, 4096)
 	n, _ := f.Read(data)
 	return check("token-file", strings.TrimSpace(string(data[:n])))
+}
+
+// cause drops what an fs.PathError repeats of the message around it.
+func cause(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
 }
 
 // makeToken writes a new token to a file that is not there.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -76,6 +77,11 @@ func TestHosts(t *testing.T) {
 
 // TestHTTPFlags: an address that other machines reach needs two words more.
 func TestHTTPFlags(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
 	for _, c := range []struct {
 		args []string
 		want string
@@ -87,6 +93,10 @@ func TestHTTPFlags(t *testing.T) {
 		{[]string{"--http", "localhost:1"}, "127.0.0.1:7777"},
 		{[]string{"--http", "7777"}, "127.0.0.1:7777"},
 		{[]string{"--http", "127.0.0.1:0", "--http-host", "a/b"}, "host name"},
+		{[]string{"--http", busy.Addr().String()}, "choose another port"},
+		{[]string{"--http", "127.0.0.1:0", "--token-file", "/nonexistent/token"}, "a directory that is there"},
+		{[]string{"--token-file", "x"}, "--http 127.0.0.1:7777"},
+		{[]string{"--idle-timeout", "5m"}, "--http 127.0.0.1:7777"},
 	} {
 		cmd, _ := program(t, c.args...)
 		cmd.Stderr = nil

@@ -79,11 +79,11 @@ are those of each command; the limits on memory, cpu and processes are those of
 each session.`,
 		Example: "  sbxrun mcp --profile strict -C ~/project\n  claude mcp add sandbox -- sbxrun mcp --profile strict\n  sbxrun mcp --http 127.0.0.1:7777 --token-file ~/.config/sbxrun/token",
 		Args:    noArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			if b.MCP == nil {
 				return executeBeside(mcpProgram)
 			}
-			if err := s.HTTP.check(); err != nil {
+			if err := s.checkHTTP(c); err != nil {
 				return err
 			}
 			if err := o.service(s); err != nil {
@@ -175,12 +175,18 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 	}}, "idle-timeout", "", "end what a client of --http has, after it was silent for so long (default 30m)")
 }
 
-// check reports what is unsafe to serve.
-func (h *HTTP) check() error {
+// checkHTTP reports what is unsafe to serve, and what has no effect.
+func (s *Service) checkHTTP(c *cobra.Command) error {
 	// No command inherits the token, whatever the policy passes on.
 	token := os.Getenv(tokenEnv)
 	os.Unsetenv(tokenEnv)
+	h := s.HTTP
 	if h == nil {
+		for _, name := range []string{"http-remote", "http-host", "token-file", "idle-timeout"} {
+			if c.Flags().Changed(name) {
+				return &usageError{"--" + name + " is about --http, which is not there", "--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout"}
+			}
+		}
 		return nil
 	}
 	if h.TokenFile == "" {

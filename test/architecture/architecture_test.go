@@ -68,7 +68,7 @@ var rooms = map[string][]string{
 	"internal/sigpipe":             {"internal/sys"},
 	"internal/cli":                 {"audit", "policy", "profiles", "driver", "native", "landlocked", "bwrap", "gvisor", "host", "seatbelt", "docker", "containeruse", "seccomp", "cgroups", "internal/probe", "internal/sigpipe", "internal/rundir", "session", "files", "persona", "workspace", "pool"},
 	"cmd/sbxrun":                   {"internal/cli"},
-	"cmd/sbxrun-mcp":               {"agents", "audit", "internal/cli", "mcpserver", "command", "policy"},
+	"cmd/sbxrun-mcp":               {"agents", "driver", "internal/cli", "mcpserver", "command", "policy"},
 	"cmd/sbxrun-serve":             {"internal/cli", "pool", "serve", "policy", "driver"},
 	"cmd/sbxrun-seccomp":           {"seccomp", "seccomp/compile"},
 	"seccomp/internal/gen":         {"seccomp", "seccomp/compile"},

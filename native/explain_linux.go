@@ -40,7 +40,7 @@ func explain(err error) error {
 }
 
 func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
-	const elsewhere = "; or use a driver that needs no user namespace: sbxrun driver list"
+	const elsewhere = "; or run without any, which is weaker: --driver landlock --allow-degraded namespaces,protect"
 	switch layer {
 	case policy.LayerUser:
 		switch {

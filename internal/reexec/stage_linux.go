@@ -52,6 +52,7 @@ type stage struct {
 	siginfo   [128]byte
 	now       unix.Timespec
 	cloneArgs sys.CloneArgs
+	old       bool // by clone(2)
 	request   request
 
 	children     [4096]byte // of this process, as /proc lists them
@@ -285,7 +286,11 @@ func (s *stage) spawn(addr uintptr) {
 		s.cloneArgs.Flags |= unix.CLONE_INTO_CGROUP
 		s.cloneArgs.Cgroup = uint64(j.regs[j.cgroup])
 	}
-	pid, e := sys.Vfork(s.cloneAddr, runCommand, addr)
+	args := s.cloneAddr
+	if s.old {
+		args = 0
+	}
+	pid, e := sys.Vfork(args, runCommand, addr)
 	if e != 0 {
 		j.failStage, j.failStep, j.failErrno = stageClone, 0, uint32(e)
 		return

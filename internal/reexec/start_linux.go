@@ -159,6 +159,12 @@ func Start(cfg *Config) (*Child, error) {
 		st.pass, st.refuse = pass.Runnable(), refuse.Runnable()
 	}
 	prologue := closeOthers(append(slices.Clone(cfg.Keep), keep...))
+	// Without namespaces there is a way without clone3(2), which containers filter.
+	old := cfg.CloneFlags == 0 && cfg.Cgroup == 0 && !sys.HasClone3()
+	if old {
+		st.old = true
+		appendResetSignals(prologue)
+	}
 	st.prologue = prologue.Runnable()
 	for _, d := range cfg.Dirs {
 		keep = append(keep, d.ParentFD)
@@ -182,7 +188,7 @@ func Start(cfg *Config) (*Child, error) {
 		PidFD:      uint64(sys.Addr(&pidfd)),
 		ExitSignal: uint64(unix.SIGCHLD),
 	}
-	task, err := sys.Clone(args, stageMain, sys.Addr(st))
+	task, err := sys.Clone(args, stageMain, sys.Addr(st), old)
 	unix.Close(pair[1])
 	if cfg.Sockets {
 		unix.Close(sockets[1])
@@ -208,6 +214,21 @@ func Start(cfg *Config) (*Child, error) {
 		go c.dispatch()
 	}
 	return c, nil
+}
+
+// appendResetSignals does what CLONE_CLEAR_SIGHAND does: no handler of this program
+// is left, for what runs in its memory has no use for one, and what is ignored stays
+// so.
+//
+//	int rt_sigaction(int signum, const struct sigaction *act, struct sigaction *oldact, size_t sigsetsize);
+func appendResetSignals(p *sys.Program) {
+	for sig := 1; sig <= 64; sig++ {
+		was := new([4]uint64) // struct sigaction as the kernel has it; the handler is first
+		if _, e := sys.Raw(unix.SYS_RT_SIGACTION, uintptr(sig), 0, sys.Addr(was), 8, 0, 0); e != 0 || was[0] <= 1 {
+			continue // SIG_DFL, SIG_IGN
+		}
+		p.Call(0, sys.Step{Name: "rt_sigaction"}, unix.SYS_RT_SIGACTION, sys.Imm(sig), sys.Ptr(p, new([4]uint64)), sys.Imm(0), sys.Imm(8))
+	}
 }
 
 // afterStart writes the program by which PID 1 closes what it needs no more: all

@@ -34,20 +34,13 @@ func Parent(uid int) string {
 	return filepath.Join(os.TempDir(), "sbxrun-"+strconv.Itoa(uid))
 }
 
-// Make makes a directory below parent, which is made too and must belong to the
+// Make makes a directory below parent, which is made too and belongs to the
 // caller alone. It first removes what killed runs left there; undo, which may be
 // nil, is called with each such directory before.
 func Make(parent string, undo func(dir string)) (*Dir, error) {
-	if err := os.Mkdir(parent, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
-	fi, err := os.Lstat(parent)
+	parent, err := own(parent)
 	if err != nil {
 		return nil, err
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok || !fi.IsDir() || int(st.Uid) != os.Geteuid() || fi.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s is not a directory of this user's alone", parent)
 	}
 	Prune(parent, minAge, undo)
 	path, err := os.MkdirTemp(parent, prefix)
@@ -64,6 +57,32 @@ func Make(parent string, undo func(dir string)) (*Dir, error) {
 	}
 	return &Dir{Path: path, lock: lock}, nil
 }
+
+// own makes a directory that is the caller's alone, or another beside it where
+// somebody else has that name: who has this id in another user namespace, or who
+// would keep the caller from running anything.
+func own(parent string) (string, error) {
+	for i := range names {
+		dir := parent
+		if i > 0 {
+			dir += "-" + strconv.Itoa(i)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+		fi, err := os.Lstat(dir)
+		if err != nil {
+			return "", err
+		}
+		if st, ok := fi.Sys().(*syscall.Stat_t); ok && fi.IsDir() && int(st.Uid) == os.Geteuid() && fi.Mode().Perm()&0o077 == 0 {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not a directory of this user's alone, and neither are the %d names beside it", parent, names-1)
+}
+
+// names is how many names are tried.
+const names = 10
 
 // Remove removes the directory and all in it.
 func (d *Dir) Remove() error {

@@ -3,6 +3,7 @@ package rundir
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -49,7 +50,8 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// TestNotOurs: a directory that others can write to is not trusted.
+// TestNotOurs: a directory that others can write to is not trusted; one beside it
+// is made, as often as that may be.
 func TestNotOurs(t *testing.T) {
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open")
@@ -57,6 +59,18 @@ func TestNotOurs(t *testing.T) {
 	os.Chmod(open, 0o777)
 	os.Symlink(open, dir+"/link")
 	for _, p := range []string{open, dir + "/link"} {
+		d, err := Make(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Dir(d.Path) != p+"-1" {
+			t.Errorf("%s is in %s", d.Path, p)
+		}
+		d.Remove()
+		for i := 1; i < names; i++ {
+			os.Mkdir(p+"-"+strconv.Itoa(i), 0o700)
+			os.Chmod(p+"-"+strconv.Itoa(i), 0o770)
+		}
 		if d, err := Make(p, nil); err == nil {
 			d.Remove()
 			t.Errorf("%s is taken", p)

@@ -70,18 +70,27 @@ func beforeFork()
 //go:linkname afterFork syscall.runtime_AfterFork
 func afterFork()
 
-// rawVfork makes clone3(2) with memory and stack shared with the parent, which is
-// why it keeps its return address in a register; implemented in assembly.
-//
-//go:noescape
-func rawVfork(args uintptr, size uintptr) (pid, errno uintptr)
-
-// rawClone makes clone3(2) with memory shared with the parent and a stack of the
-// child's own, on which the child calls start's function, a *childStart;
+// rawVfork makes the call nr, which is clone3(2) or clone(2), with memory and stack
+// shared with the parent, which is why it keeps its return address in a register;
 // implemented in assembly.
 //
 //go:noescape
-func rawClone(args uintptr, size uintptr, start uintptr) (pid, errno uintptr)
+func rawVfork(nr, a, b uintptr) (pid, errno uintptr)
+
+// rawClone makes the call nr, which is clone3(2) or clone(2), with memory shared
+// with the parent and a stack of the child's own, on which the child calls start's
+// function, a *childStart; implemented in assembly.
+//
+//go:noescape
+func rawClone(nr, a, b, c, start uintptr) (pid, errno uintptr)
+
+// HasClone3 reports whether clone3(2) is there. The filters of containers have it
+// missing, because they cannot see its flags.
+func HasClone3() bool {
+	// EINVAL: no kernel's structure is that small.
+	_, e := Raw(unix.SYS_CLONE3, 0, 0, 0, 0, 0, 0)
+	return syscall.Errno(e) == unix.EINVAL
+}
 
 // childStart is what a child of rawClone runs. Assembly knows its layout.
 type childStart struct {
@@ -113,20 +122,28 @@ type Task struct {
 //
 //	long clone3(struct clone_args *args, size_t size);
 //
+// With old it is done by clone(2), which knows the flags of 32 bits: signal handlers
+// stay, unless child resets them.
+//
+//	long clone(unsigned long flags, void *stack, int *parent_tid, …);
+//
 // Preconditions: args has neither a stack nor CLONE_VM in its flags.
 //
 //go:norace
-func Clone(args *CloneArgs, child func(arg uintptr), arg uintptr) (*Task, error) {
+func Clone(args *CloneArgs, child func(arg uintptr), arg uintptr, old bool) (*Task, error) {
 	t := &Task{start: &childStart{child, arg}, stack: make([]byte, stackSize)}
 	a := *args
 	a.Flags |= unix.CLONE_VM
 	a.Stack = uint64(address(unsafe.Pointer(&t.stack[0]))) &^ 15
 	a.StackSize = stackSize - 16
-	ptr, start := Addr(&a), Addr(t.start)
+	nr, x, y, z, start := uintptr(unix.SYS_CLONE3), Addr(&a), uintptr(CloneArgsSize), uintptr(0), Addr(t.start)
+	if old {
+		nr, x, y, z = unix.SYS_CLONE, uintptr(uint32(a.Flags)|uint32(a.ExitSignal)), uintptr(a.Stack+a.StackSize), uintptr(a.PidFD)
+	}
 	// As in syscall.forkExec: no other goroutine creates a descriptor between
 	// its creation and its close-on-exec flag while a clone is under way.
 	syscall.ForkLock.Lock()
-	pid, errno := clone(ptr, start)
+	pid, errno := clone(nr, x, y, z, start)
 	syscall.ForkLock.Unlock()
 	runtime.KeepAlive(&a)
 	if errno != 0 {
@@ -138,9 +155,9 @@ func Clone(args *CloneArgs, child func(arg uintptr), arg uintptr) (*Task, error)
 
 //go:noinline
 //go:norace
-func clone(args, start uintptr) (pid, errno uintptr) {
+func clone(nr, a, b, c, start uintptr) (pid, errno uintptr) {
 	beforeFork()
-	pid, errno = rawClone(args, CloneArgsSize, start)
+	pid, errno = rawClone(nr, a, b, c, start)
 	afterFork()
 	return pid, errno
 }
@@ -151,13 +168,17 @@ func clone(args, start uintptr) (pid, errno uintptr) {
 // overwritten every frame below this one.
 //
 // Preconditions: the caller is a child of Clone, and args is the address of a
-// CloneArgs with CLONE_VM|CLONE_VFORK and no stack.
+// CloneArgs with CLONE_VM|CLONE_VFORK and no stack; or, for clone(2), 0.
 //
 //go:nosplit
 //go:noinline
 //go:norace
 func Vfork(args uintptr, child func(arg uintptr), arg uintptr) (pid, errno uintptr) {
-	pid, errno = rawVfork(args, CloneArgsSize)
+	if args != 0 {
+		pid, errno = rawVfork(unix.SYS_CLONE3, args, CloneArgsSize)
+	} else {
+		pid, errno = rawVfork(unix.SYS_CLONE, unix.CLONE_VM|unix.CLONE_VFORK|uintptr(unix.SIGCHLD), 0)
+	}
 	if errno != 0 || pid != 0 {
 		return pid, errno
 	}

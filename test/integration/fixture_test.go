@@ -294,9 +294,10 @@ type result struct {
 		BytesReceived       uint64 `json:"bytes_received"`
 		Log                 []struct{ Route, Target, Address, Verdict, Rule string }
 	}
-	Error string `json:"error"`
-	Code  string `json:"error_code"`
-	Hint  string `json:"hint"`
+	Driver string
+	Error  string `json:"error"`
+	Code   string `json:"error_code"`
+	Hint   string `json:"hint"`
 }
 
 // result reads what --json printed.

@@ -291,12 +291,29 @@ func k12(f *fixture) {
 			os.Remove(ran)
 		}
 		f.gone(f.ws)
+		refused := o
 
 		// Control: in this place the layer is not to be had.
 		if c.probe != "" {
 			o = f.do(call{args: staged(f.attack, "K12", controller)})
 			if got := f.report(o).got(c.probe); !match(c.gone, got) {
 				f.Errorf("control: without %s: %s got %s, want %s", c.name, c.probe, got, c.gone)
+			}
+		}
+		// Neighbour: where there are no namespaces for an ordinary user, the hint
+		// names a way that works in this very place.
+		if c.layer == "user" || c.layer == "mount" && c.name != "mount namespaces" {
+			const way = "--driver landlock --allow-degraded namespaces,protect"
+			if !strings.Contains(refused.stderr, way) {
+				f.Errorf("without %s: the hint does not name %s: %v", c.name, way, refused)
+			}
+			for _, flags := range []string{way, "--driver auto --allow-degraded namespaces,protect", "--fallback landlock --allow-degraded namespaces,protect"} {
+				args := append(append([]string{sbxrun, "--profile", "strict", "-C", f.ws, "--json"}, strings.Fields(flags)...), append(f.who.flags(), "--")...)
+				o = f.do(call{args: staged(append(args, canary...)...)})
+				if r := f.result(o); o.code != 0 || r.Driver != "landlock" || !exists(ran) || !strings.Contains(strings.Join(r.Degraded, " "), "user") {
+					f.Errorf("without %s, %s: %v", c.name, flags, o)
+				}
+				os.Remove(ran)
 			}
 		}
 		// Neighbour: the layer is given up on request, and the result says so.

@@ -68,7 +68,7 @@ func openFDs() int {
 
 // perUser are directories that stay: those that drivers and sessions keep their
 // state in where a user has no runtime directory.
-var perUser = regexp.MustCompile(`^sbxrun-[0-9]+(-[a-z]+)?$`)
+var perUser = regexp.MustCompile(`^sbxrun-[0-9]+(-[a-z]+)?(-[0-9])?$`)
 
 // temporaries are files of the names that sbxrun gives to such, where programs
 // put them. The tests of other packages, which run beside these, have others.

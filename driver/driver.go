@@ -174,11 +174,11 @@ type Reloader interface {
 // A Layered is a Process or a Sandbox that can have a copy-on-write path.
 type Layered interface {
 	// Layer hands over the directory that holds what was changed at the
-	// policy's path with Overlay, in the form of the kernel's overlayfs, and
-	// waits for it to be made. It can be read for as long as the file is open,
-	// also when nothing of the sandbox is left. It is called at most once, by
-	// whom the file then belongs to, and before Wait of a Process. It is nil if
-	// no path has Overlay.
+	// policy's path with Overlay, in the form of the kernel's overlayfs. It can
+	// be read for as long as the file is open, also when nothing of the sandbox
+	// is left. It is called at most once, by whom the file then belongs to: after
+	// Wait of a Process, and before Close of a Sandbox. It is nil if no path has
+	// Overlay.
 	Layer() (*os.File, error)
 }
 

@@ -132,6 +132,10 @@ func TestRefused(t *testing.T) {
 		{"files.hide", nil, "files.hide /usr/x"},
 		{"files.nested", nil, "files.nested /w/ro"},
 		{"files.noexec", nil, "files.noexec /w/ro"},
+		{"files.overlay", nil, ""},
+		{"files.overlay", func(p *policy.Policy) {
+			p.Files = append(p.Files, policy.FileRule{Path: "/o", Access: policy.All, Overlay: true})
+		}, "files.overlay /o"},
 		{"files.root", nil, ""},
 		{"mounts.private", nil, "mounts.private /tmp"},
 		{"mounts.other", nil, ""},

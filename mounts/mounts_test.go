@@ -62,6 +62,16 @@ dir /home
 bind /home/v from /home/v
 mask /home/v/.ssh (in place)
 readonly /home/v/ro (in place)`},
+		{"a copy-on-write directory is mounted as a bind is", []Entry{
+			{Kind: Scratch, Target: "/tmp", Mode: 0o1777},
+			{Kind: Overlay, Target: "/tmp/ws", Source: "/tmp/ws", IsDir: true, Mode: 0o755},
+			{Kind: Bind, Target: "/tmp/ws/ro", Source: "/tmp/ws/ro", IsDir: true, Attr: ReadOnly},
+			{Kind: Mask, Target: "/tmp/ws/.env", Optional: true},
+		}, `
+scratch /tmp mode=01777
+overlay /tmp/ws from /tmp/ws mode=0755
+bind /tmp/ws/ro from /tmp/ws/ro ro (in place)
+mask /tmp/ws/.env (in place)`},
 		{"a later mount covers an earlier one", []Entry{
 			{Kind: Scratch, Target: "/tmp"},
 			{Kind: Bind, Target: "/tmp", Source: "/tmp", IsDir: true},
@@ -102,6 +112,7 @@ func TestOpsRefuses(t *testing.T) {
 		{"below a file", []Entry{{Kind: File, Target: "/etc"}, {Kind: Dir, Target: "/etc/x"}}},
 		{"below a mask", []Entry{{Kind: Bind, Target: "/h", Source: "/h", IsDir: true}, {Kind: Mask, Target: "/h/s", IsDir: true}, {Kind: Bind, Target: "/h/s/x", Source: "/h/s/x"}}},
 		{"a symlink in a bind", []Entry{{Kind: Bind, Target: "/h", Source: "/h", IsDir: true}, {Kind: Symlink, Target: "/h/l", Source: "x"}}},
+		{"two overlays", []Entry{{Kind: Overlay, Target: "/a", Source: "/a", IsDir: true}, {Kind: Overlay, Target: "/b", Source: "/b", IsDir: true}}},
 		{"the same file twice", []Entry{{Kind: File, Target: "/f"}, {Kind: File, Target: "/f"}}},
 		{"a mask of nothing, if that must be", []Entry{{Kind: Mask, Target: "/f"}}},
 	} {

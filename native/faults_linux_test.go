@@ -52,6 +52,9 @@ var setUps = []struct {
 	{"run", func(t testing.TB, dir string, keep ...int) *setUp { return prepareRun(t, dir, nil, keep) }, 2},
 	// With a network of its own and protected paths.
 	{"network", func(t testing.TB, dir string, keep ...int) *setUp { return prepareRun(t, dir, everything, keep) }, 2},
+	{"overlay", func(t testing.TB, dir string, keep ...int) *setUp {
+		return prepareRun(t, dir, func(r *profiles.Request) { r.Workspace = "overlay" }, keep)
+	}, 2},
 	{"session", func(t testing.TB, dir string, keep ...int) *setUp {
 		u := &setUp{starter: prepareSandbox(t, dir), stays: true}
 		var err error
@@ -224,9 +227,13 @@ func TestEveryStepFails(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			ran := func() bool { return os.Remove(dir+"/ran") == nil }
+			if c.name == "overlay" {
+				needOverlay(t)
+				ran = func() bool { return false } // nothing of the command reaches the host
+			}
 			// Threads that make calls for commands stay, and hold descriptors.
 			first := c.prepare(t, dir)
-			if err := first.act(); err != nil || ran() != !first.stays {
+			if err := first.act(); err != nil || ran() != (!first.stays && c.name != "overlay") {
 				t.Fatalf("without a fault: %v", err)
 			}
 			limited := first.layers&policy.LayerCgroup != 0
@@ -293,8 +300,8 @@ func TestEveryStepFails(t *testing.T) {
 				}
 			}
 			t.Logf("%d steps failed", steps)
-			least := map[string]int{"run": 250, "network": 250, "session": 180, "command of a session": 50}[c.name]
-			if steps < least || limited && c.name != "session" && about["cgroup"] == 0 || c.name != "session" && about["guard"] == 0 {
+			least := map[string]int{"run": 250, "network": 250, "overlay": 270, "session": 180, "command of a session": 50}[c.name]
+			if steps < least || limited && c.name != "session" && about["cgroup"] == 0 || c.name != "session" && c.name != "overlay" && about["guard"] == 0 || c.name == "overlay" && about["overlay"] == 0 {
 				t.Errorf("only %d steps were tried: %v", steps, about)
 			}
 			if first.box != nil {

@@ -24,8 +24,9 @@ var (
 // read when the sandbox is gone.
 type layer struct {
 	mu    sync.Mutex
-	outer int // -1 once closed or taken
+	outer int // -1 once closed
 	inner int // PID 1's end, until that has its own; -1 then
+	dir   *os.File
 }
 
 // overlaid reports whether anything of a tree is copy-on-write.
@@ -60,8 +61,7 @@ func (s *starter) sendLayer(p *sys.Program, tree *mounts.Building) {
 	p.Call(0, sys.Step{Name: "close", Path: "overlay"}, unix.SYS_CLOSE, layer.Value())
 }
 
-// started says that PID 1 has its own end: when that is closed, nothing comes any
-// more.
+// started says that PID 1 has its own end.
 func (l *layer) started() {
 	if l == nil {
 		return
@@ -74,52 +74,62 @@ func (l *layer) started() {
 	}
 }
 
-func (l *layer) close() {
+// receive takes what PID 1 has sent by now, and closes the sockets.
+func (l *layer) receive() {
 	if l == nil {
 		return
 	}
 	l.started()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.outer >= 0 {
-		unix.Close(l.outer)
-		l.outer = -1
+	if l.outer < 0 {
+		return
+	}
+	oob := make([]byte, unix.CmsgSpace(4))
+	var oobn int
+	err := error(unix.EINTR)
+	for err == unix.EINTR {
+		_, oobn, _, _, err = unix.Recvmsg(l.outer, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	}
+	unix.Close(l.outer)
+	l.outer = -1
+	if err != nil {
+		return // it did not come so far
+	}
+	if cmsgs, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(cmsgs) == 1 {
+		if fds, err := unix.ParseUnixRights(&cmsgs[0]); err == nil && len(fds) == 1 {
+			l.dir = os.NewFile(uintptr(fds[0]), "layer")
+		}
 	}
 }
 
-// take waits for the directory.
+// close gives up what nobody has taken.
+func (l *layer) close() {
+	if l == nil {
+		return
+	}
+	l.receive()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dir != nil {
+		l.dir.Close()
+		l.dir = nil
+	}
+}
+
+// take hands the directory over.
 func (l *layer) take() (*os.File, error) {
 	if l == nil {
 		return nil, nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.outer < 0 {
-		return nil, errors.New("the layer of changes was taken, or has gone with its sandbox")
+	if l.dir == nil {
+		return nil, errors.New("there is no layer of changes: it was taken, or the sandbox did not come about")
 	}
-	defer func() {
-		unix.Close(l.outer)
-		l.outer = -1
-	}()
-	oob := make([]byte, unix.CmsgSpace(4))
-	for {
-		n, oobn, _, _, err := unix.Recvmsg(l.outer, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			return nil, os.NewSyscallError("recvmsg", err)
-		case n == 0:
-			return nil, driver.ErrSandboxGone // before all was mounted
-		}
-		cmsgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-		if err == nil && len(cmsgs) == 1 {
-			if fds, err := unix.ParseUnixRights(&cmsgs[0]); err == nil && len(fds) == 1 {
-				return os.NewFile(uintptr(fds[0]), "layer"), nil
-			}
-		}
-		return nil, errors.New("no descriptor came with the layer of changes")
-	}
+	dir := l.dir
+	l.dir = nil
+	return dir, nil
 }
 
 // Layer hands over the directory with what is changed; see [driver.Layered].

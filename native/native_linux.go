@@ -684,7 +684,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		p.pty.Close()
 	}
 	p.net.close()
-	p.layer.close()
+	p.layer.receive()
 	status := statusOf(p.layers, p.degraded, stats)
 	p.net.report(status)
 	if p.guard != nil {
@@ -696,6 +696,9 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 			status.Signal = syscall.SIGKILL
 			status.Usage.CPUUserMS, status.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
 			return status, nil
+		}
+		if !gone {
+			p.layer.close() // nothing ran
 		}
 		var exec *reexec.ExecError
 		if errors.As(err, &exec) {

@@ -86,6 +86,7 @@ func (s *starter) stay(cfg *reexec.Config, cgroup sys.Reg) (*sandbox, error) {
 		b.Close()
 		return nil, b.gone(err)
 	}
+	b.layer.receive()
 	return b, nil
 }
 

@@ -641,3 +641,36 @@ func TestDiff(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestOverlay: the workspace is copy-on-write as a whole, with what profile and
+// flags say of paths in it, or the request is refused.
+func TestOverlay(t *testing.T) {
+	const ws = "/home/u/src/project"
+	resolve := func(req Request) ([]policy.FileRule, error) {
+		req.Command, req.Workspace = []string{"true"}, "overlay"
+		r, err := Resolve(&req, testFacts(hostFS()))
+		if err != nil {
+			return nil, err
+		}
+		var out []policy.FileRule
+		for _, f := range r.Policy.Files {
+			if within(f.Path, ws) {
+				out = append(out, f)
+			}
+		}
+		return out, nil
+	}
+	rules, err := resolve(Request{})
+	if err != nil || len(rules) == 0 || rules[0].Path != ws || !rules[0].Overlay || rules[0].Access != policy.All {
+		t.Errorf("%+v %v", rules, err)
+	}
+	// What may be written above it is another's.
+	if rules, err = resolve(Request{ReadWrite: []string{"/home/u/src"}}); err != nil || len(rules) == 0 || !rules[0].Overlay {
+		t.Errorf("%+v %v", rules, err)
+	}
+	for _, req := range []Request{{ReadOnly: []string{ws}}, {ReadWrite: []string{ws}}, {Hide: []string{ws}}} {
+		if rules, err := resolve(req); err == nil {
+			t.Errorf("%+v: %+v", req, rules)
+		}
+	}
+}

@@ -217,6 +217,13 @@ func (c *Client) Stop(grace time.Duration) error {
 	return err
 }
 
+// Snapshot has the holder keep what was changed in a copy-on-write workspace so
+// far. It does nothing in a session without one.
+func (c *Client) Snapshot() error {
+	_, err := c.call(&request{Op: "snapshot"})
+	return err
+}
+
 // Close ends the session at once.
 func (c *Client) Close() error { return c.Stop(0) }
 

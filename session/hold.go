@@ -41,6 +41,9 @@ type Holder struct {
 	err  error           // of what was to be kept of the sandbox
 }
 
+// A snapshotter is a sandbox that can keep what was changed in it so far.
+type snapshotter interface{ Snapshot() error }
+
 // command is one that runs or ran in the session.
 type command struct {
 	info CommandInfo
@@ -164,6 +167,13 @@ func (h *Holder) serve(c *conn) {
 		err = h.attach(c, &req)
 	case "info":
 		err = c.send(h.describe())
+	case "snapshot":
+		if s, ok := h.box.(snapshotter); ok {
+			err = s.Snapshot()
+		}
+		if err == nil {
+			err = c.send(reply{})
+		}
 	case "stop":
 		grace := stopGrace
 		if req.GraceMS >= 0 {

@@ -59,9 +59,16 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 		return r, nil
 	}
 	a := &applier{w: w, set: s, overwrite: o.OnConflict == Overwrite}
-	left := todo
 	fail := func(st *Status, err error) (*Report, error) {
-		r.Remaining = left
+		done := make(map[*Status]bool, len(todo))
+		for _, st := range slices.Concat(r.Applied, r.Kept) {
+			done[st] = true
+		}
+		for _, st := range todo {
+			if !done[st] {
+				r.Remaining = append(r.Remaining, st)
+			}
+		}
 		return r, fmt.Errorf("%s: %w", path.Join(w.Path, st.Path), err)
 	}
 	// What goes makes room for what takes its place: the deepest first.
@@ -86,8 +93,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 			r.Applied = append(r.Applied, st)
 		}
 	}
-	for i, st := range todo {
-		left = todo[i:]
+	for _, st := range todo {
 		if st.New == nil {
 			if st.Now == nil {
 				r.Applied = append(r.Applied, st)

@@ -24,9 +24,10 @@ const (
 // Collect compares a layer with the workspace that it was taken of, and keeps the
 // difference as a set in the store; it is nil, and nothing is kept, if there is
 // none. Of info, ID, Profile, Command, Session and Protect are the caller's. Limit
-// is how many bytes the layer could hold.
-func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64) (*Set, error) {
-	w, err := st.create(info.ID)
+// is how many bytes the layer could hold. With replace an earlier set of the same
+// sandbox gives way when the new one is complete.
+func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64, replace bool) (*Set, error) {
+	w, err := st.create(info.ID, replace)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +52,7 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64) (*Set,
 	}
 	c.set.Skipped = len(c.set.Skips)
 	if len(c.set.Changes)+len(c.set.Skips) == 0 {
-		w.abort()
-		return nil, nil
+		return nil, w.none()
 	}
 	if err := w.commit(c.set); err != nil {
 		return nil, fmt.Errorf("the changes were not kept: %w", err)
@@ -193,34 +193,38 @@ type sub struct {
 // read from gets it back for as long as this takes.
 func (c *collector) openUpper(rel string) (int, error) {
 	fd, err := openDir(c.layer, rel)
-	if err != unix.EACCES {
+	if err != unix.EACCES || rel == "" {
 		return fd, err
 	}
-	p, err := openBelow(c.layer, rel, unix.O_PATH|unix.O_DIRECTORY)
+	mode, err := addMode(c.layer, rel, 0o700)
 	if err != nil {
 		return -1, err
 	}
-	if err := c.readable(p, 0o700); err != nil {
-		unix.Close(p)
-		return -1, err
-	}
+	c.modes = append(c.modes, func() { setMode(c.layer, rel, mode) })
 	return openDir(c.layer, rel)
 }
 
-// readable adds rights to what an O_PATH descriptor is open for, which it takes.
-func (c *collector) readable(fd int, rights uint32) error {
+// addMode adds bits to the mode of something in the layer, and returns what it was.
+func addMode(dir int, rel string, bits uint32) (was uint32, err error) {
+	fd, err := openBelow(dir, rel, unix.O_PATH)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return err
+		return 0, err
 	}
-	if err := unix.Chmod(procPath(fd), st.Mode&0o7777|rights); err != nil {
-		return err
-	}
-	c.modes = append(c.modes, func() {
-		unix.Chmod(procPath(fd), st.Mode&0o7777)
+	was = st.Mode & 0o7777
+	// By a descriptor that is known to be of no link.
+	return was, unix.Chmod(procPath(fd), was|bits)
+}
+
+func setMode(dir int, rel string, mode uint32) {
+	if fd, err := openBelow(dir, rel, unix.O_PATH); err == nil {
+		unix.Chmod(procPath(fd), mode)
 		unix.Close(fd)
-	})
-	return nil
+	}
 }
 
 // entry collects one name of the layer, and returns what is to be gone into.
@@ -327,19 +331,17 @@ func (c *collector) opaque(up int, name string) bool {
 }
 
 func (c *collector) openUpperIn(up int, name string) (int, error) {
-	fd, err := openBelow(up, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
+	fd, err := openBelow(up, name, flags)
 	if err != unix.EACCES {
 		return fd, err
 	}
-	p, err := openBelow(up, name, unix.O_PATH)
+	was, err := addMode(up, name, 0o600)
 	if err != nil {
 		return -1, err
 	}
-	if err := c.readable(p, 0o600); err != nil {
-		unix.Close(p)
-		return -1, err
-	}
-	return openBelow(up, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	defer setMode(up, name, was)
+	return openBelow(up, name, flags)
 }
 
 // touched reports whether something was made in or removed from a directory of the

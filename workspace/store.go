@@ -88,17 +88,19 @@ type writer struct {
 	name  string // of the directory
 	dir   *os.Root
 	blobs int
+
+	replace bool // one of the name that there is
 }
 
-// create begins a set.
-func (s *Store) create(id string) (*writer, error) {
+// create begins a set, which replaces one of the same name only if that is said.
+func (s *Store) create(id string, replace bool) (*writer, error) {
 	if err := CheckID(id); err != nil {
 		return nil, err
 	}
-	if s.Exists(id) {
+	if !replace && s.Exists(id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrExists)
 	}
-	w := &writer{store: s, id: id, name: newPrefix + id}
+	w := &writer{store: s, id: id, name: newPrefix + id, replace: replace}
 	err := s.root.Mkdir(w.name, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		// Of a process that died. Two that make one set do not exist: its name
@@ -128,6 +130,15 @@ func (w *writer) blob() (name string, f *os.File, err error) {
 // drop removes a blob that turned out to be of no use.
 func (w *writer) drop(name string) { w.dir.Remove(name) }
 
+// none is commit for a set without changes.
+func (w *writer) none() error {
+	w.abort()
+	if w.replace {
+		return w.store.root.RemoveAll(w.id)
+	}
+	return nil
+}
+
 // abort removes what was written.
 func (w *writer) abort() {
 	w.dir.Close()
@@ -140,6 +151,9 @@ func (w *writer) commit(set *Set) error {
 	b, err := json.Marshal(set)
 	if err == nil {
 		err = w.dir.WriteFile(setFile, b, 0o600)
+	}
+	if err == nil && w.replace {
+		err = w.store.root.RemoveAll(w.id)
 	}
 	if err == nil {
 		err = w.store.root.Rename(w.name, w.id)

@@ -31,9 +31,10 @@ func Take(dir string) (*Base, error) {
 		return nil, err
 	}
 	// What was changed before has an older time of change, and what is changed
-	// from now on does not: the clock that the kernel stamps files by has moved
-	// on in between.
-	begin := coarse()
+	// from now on does not: the clock that the kernel stamps files by, which lags
+	// behind the time, has come to be past it. (Some stamps are the time itself:
+	// multigrain timestamps, Linux 6.13.)
+	begin := time.Now()
 	for i := 0; b.Taken.IsZero() || !b.Taken.After(begin); i++ {
 		if i == 200 {
 			break // a clock that stands still: at worst a conflict that is none

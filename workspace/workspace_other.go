@@ -24,7 +24,9 @@ func Take(string) (*Base, error) { return nil, errors.ErrUnsupported }
 func (*Base) Close() error { return nil }
 
 // Collect reports ErrUnsupported.
-func Collect(*Store, Info, *Base, *os.File, uint64) (*Set, error) { return nil, errors.ErrUnsupported }
+func Collect(*Store, Info, *Base, *os.File, uint64, bool) (*Set, error) {
+	return nil, errors.ErrUnsupported
+}
 
 // Full reports false.
 func Full(*os.File) bool { return false }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
 )
 
@@ -99,10 +100,11 @@ type changes struct {
 	info  workspace.Info
 	limit uint64
 
-	layer *os.File
-	set   *workspace.Set
-	full  bool
-	err   error
+	layer   *os.File
+	snapped bool // a set of what was changed so far has been made
+	set     *workspace.Set
+	full    bool
+	err     error
 }
 
 // keepChanges gets ready to keep what is changed in a workspace; it is nil if that
@@ -134,11 +136,12 @@ func (c *changes) close() {
 	c.store.Close()
 }
 
-// started takes the layer of a sandbox that has begun, and returns what is to be
-// done when it has ended.
+// started returns what is to be done when a command has ended.
 func (c *changes) started(proc driver.Process) func() {
-	c.take(proc)
-	return c.collect
+	return func() {
+		c.take(proc)
+		c.collect()
+	}
 }
 
 func (c *changes) take(from any) {
@@ -147,10 +150,7 @@ func (c *changes) take(from any) {
 		c.err = errors.New("the driver does not hand out what was changed")
 		return
 	}
-	// A sandbox that is gone by now says why by itself.
-	if c.layer, c.err = l.Layer(); errors.Is(c.err, driver.ErrSandboxGone) {
-		c.err = nil
-	}
+	c.layer, c.err = l.Layer()
 }
 
 // collect makes a change set of the layer.
@@ -160,7 +160,7 @@ func (c *changes) collect() {
 	}
 	defer c.layer.Close()
 	c.full = workspace.Full(c.layer)
-	c.set, c.err = workspace.Collect(c.store, c.info, c.base, c.layer, c.limit)
+	c.set, c.err = workspace.Collect(c.store, c.info, c.base, c.layer, c.limit, c.snapped)
 }
 
 // result tells what became of the changes.
@@ -255,10 +255,29 @@ type keptSandbox struct {
 	tell    bool // what becomes of the changes, on stderr
 	once    sync.Once
 	done    chan struct{}
+
+	mu sync.Mutex // one collection at a time
+}
+
+// Snapshot keeps what was changed so far.
+func (s *keptSandbox) Snapshot() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.done:
+		return nil
+	default:
+	}
+	c := s.changes
+	_, err := workspace.Collect(c.store, c.info, c.base, c.layer, c.limit, c.snapped)
+	c.snapped = c.snapped || err == nil
+	return err
 }
 
 func (s *keptSandbox) keep() {
 	s.once.Do(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		s.changes.collect()
 		if s.tell {
 			r, err := s.changes.result()
@@ -297,9 +316,19 @@ func (s *keptSandbox) Reload(e policy.Egress) error {
 // the working directory is in.
 func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error) {
 	if len(args) == 1 {
+		if err := workspace.CheckID(args[0]); err != nil {
+			return nil, err
+		}
+		runs, err := snapshot(args[0])
+		if err != nil {
+			return nil, err
+		}
 		set, err := st.Load(args[0])
-		if errors.Is(err, workspace.ErrNotFound) {
-			err = &hinted{err, "sbxrun diff --list shows all that there are"}
+		switch {
+		case errors.Is(err, workspace.ErrNotFound) && runs:
+			return nil, errors.New("session " + args[0] + " has changed nothing in its workspace so far, or that is not copy-on-write")
+		case errors.Is(err, workspace.ErrNotFound):
+			return nil, &hinted{err, "sbxrun diff --list shows all that there are"}
 		}
 		return set, err
 	}
@@ -324,6 +353,36 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 		say.note("change set "+id+", the last of "+strconv.Itoa(others+1)+" of this directory", "sbxrun diff --list shows all")
 	}
 	return st.Load(id)
+}
+
+// snapshot has a session that runs keep what was changed in it so far. It reports
+// whether there is one of that name.
+func snapshot(id string) (runs bool, err error) {
+	st, err := openStore()
+	if err != nil {
+		return false, nil
+	}
+	defer st.Close()
+	if info, err := st.Lookup(id); err != nil || info.State == session.Stopped || info.State == session.Failed {
+		return false, nil
+	}
+	c, err := st.Connect(id)
+	if err == nil {
+		err = c.Snapshot()
+	}
+	return true, err
+}
+
+// settled is an error if a set is of a session that still runs: what it goes on to
+// change would be lost, or come again.
+func settled(set *workspace.Set) error {
+	if !set.Session {
+		return nil
+	}
+	if runs, _ := snapshot(set.ID); runs {
+		return &hinted{errors.New("session " + set.ID + " still runs"), "sbxrun session stop " + set.ID + "; until then sbxrun diff shows what it has changed so far"}
+	}
+	return nil
 }
 
 // withSet runs a function on a change set and its workspace.
@@ -550,6 +609,9 @@ taken over.`,
 		Args:    maxArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return withSet(args, func(st *workspace.Store, set *workspace.Set, w *workspace.Workspace) error {
+				if err := settled(set); err != nil {
+					return err
+				}
 				r, err := set.Apply(w, ao)
 				if r == nil {
 					return err
@@ -652,6 +714,11 @@ func newDiscard() *cobra.Command {
 				args = []string{set.ID}
 			}
 			for _, id := range args {
+				if set, lerr := st.Load(id); lerr == nil {
+					if err := settled(set); err != nil {
+						return err
+					}
+				}
 				if rerr := st.Remove(id); rerr != nil {
 					return &hinted{rerr, "sbxrun diff --list shows all that there are"}
 				}

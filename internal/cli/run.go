@@ -221,6 +221,11 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if inst != nil {
 		res.Dependencies = inst.result()
 	}
+	if kept != nil && err != nil && kept.set != nil {
+		// The sandbox came to a bad end after the command had begun.
+		res.Changes, _ = kept.result()
+		explainChanges(res.Changes)
+	}
 	if kept != nil && err == nil {
 		res.Changes, err = kept.result()
 		if err != nil {

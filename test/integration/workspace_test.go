@@ -449,6 +449,20 @@ func TestOverlaySession(t *testing.T) {
 			}
 		}
 		o.has("f", "")
+		// What it has changed so far can be looked at, and not yet be taken over.
+		if out := o.cli("diff", "--stat", id); out.code != 0 || out.stdout != "A  f\n" {
+			t.Errorf("%v", out)
+		}
+		for _, c := range []string{"apply", "discard"} {
+			if out := o.cli(c, id); out.code == 0 || !strings.Contains(out.stderr, "still runs") {
+				t.Errorf("%v", out)
+			}
+		}
+		o.cli("session", "exec", id, "--", "/bin/sh", "-c", "mv f g; echo x > h; rm h")
+		if out := o.cli("diff", "--stat", id); out.code != 0 || out.stdout != "A  g\n" {
+			t.Errorf("%v", out)
+		}
+		o.cli("session", "exec", id, "--", "mv", "g", "f")
 		if out := o.cli("session", "stop", id); out.code != 0 {
 			t.Errorf("%v", out)
 		}
@@ -473,6 +487,108 @@ func TestOverlaySession(t *testing.T) {
 			t.Errorf("%v", o.cli("diff", id))
 		}
 	})
+}
+
+// TestOverlayLost: where the changes cannot be kept, the run has failed, and says
+// why; nothing half written is taken for a change set.
+func TestOverlayLost(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		o := newOverlay(t, w)
+		state := filepath.Join(o.path("state-home"), "sbxrun", "changes")
+		if err := os.MkdirAll(state, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		o.own()
+		args := append([]string{"--workspace", "overlay", "--json", "-C", o.ws}, w.flags()...)
+		if err := os.Chmod(state, 0o500); err != nil {
+			t.Fatal(err)
+		}
+		out := o.do(call{args: w.command(append(append([]string{sbxrun}, args...), "--", "/bin/sh", "-c", "echo 1 > f; echo done")...), env: o.env})
+		var r struct {
+			ExitCode int `json:"exit_code"`
+			Stdout   string
+			Error    string
+			Changes  struct{ ID, Error string }
+		}
+		if err := json.Unmarshal([]byte(out.stdout), &r); err != nil {
+			t.Fatalf("%v: %v", err, out)
+		}
+		if w.uid != 0 && (out.code != 125 || r.Stdout != "done\n" || r.Changes.ID != "" || r.Changes.Error == "" || r.Error == "" || !strings.Contains(out.stderr, "is lost")) {
+			t.Errorf("%v", out)
+		}
+		if err := os.Chmod(state, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if w.uid == 0 {
+			// Root is not kept out by a mode: a small file system of its own is.
+			out := o.do(call{args: []string{"unshare", "-m", "/bin/sh", "-c", "mount -t tmpfs -o size=64k,mode=700 none " + state + ` && exec "$@"`, "sh", sbxrun, "--workspace", "overlay", "-C", o.ws, "--", "/bin/sh", "-c", "dd if=/dev/urandom of=big bs=100k count=1"}, env: o.env})
+			if out.code != 125 || !strings.Contains(out.stderr, "no space left on device") || !strings.Contains(out.stderr, "is lost") {
+				t.Errorf("%v", out)
+			}
+			o.has("f", "")
+			o.cli("discard", "--all")
+		}
+		if out := o.cli("diff", "--list"); strings.Count(out.stdout, "\n") != 1 {
+			t.Errorf("%v", out)
+		}
+		// What others can look into is not used.
+		os.Chmod(state, 0o755)
+		if out := o.do(call{args: w.command(append(append([]string{sbxrun}, args...), "--", "true")...), env: o.env}); out.code != 125 || !strings.Contains(out.stderr, "will not keep changes") {
+			t.Errorf("%v", out)
+		}
+		os.Chmod(state, 0o700)
+		// And not what the command can write to.
+		if out := o.do(call{args: w.command(append(append([]string{sbxrun}, args...), "--rw", o.path("state-home"), "--", "/bin/sh", "-c", "echo > "+state+"/forged")...), env: o.env}); out.code == 0 {
+			t.Errorf("%v", out)
+		}
+		if _, err := os.Lstat(state + "/forged"); err == nil {
+			t.Error("a command wrote where changes are kept")
+		}
+		// A set that was never completed is pruned, one that is complete is not.
+		if err := os.MkdirAll(filepath.Join(state, ".new-w1-1"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		o.own()
+		o.script("echo 1 > f")
+		o.cli("discard", "--all")
+		o.script("echo 1 > f")
+		out = o.cli("prune", "--older-than", "0s")
+		if !strings.Contains(out.stdout, "changes w1-1\n") || strings.Count(out.stdout, "changes ") != 1 {
+			t.Errorf("%v", out)
+		}
+		if out := o.cli("prune", "--older-than", "0s", "--changes"); strings.Count(out.stdout, "changes w") != 1 {
+			t.Errorf("%v", out)
+		}
+	})
+}
+
+// TestOverlayMount: a workspace with a file system mounted in it is refused, with
+// what to do.
+func TestOverlayMount(t *testing.T) {
+	if !isRoot() {
+		t.Skip("needs root to mount")
+	}
+	o := newOverlay(t, whos[0])
+	if err := os.Mkdir(filepath.Join(o.ws, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out := o.do(call{args: []string{"unshare", "-m", "/bin/sh", "-c", "mount -t tmpfs none sub && exec </dev/null " + sbxrun + " --workspace overlay " + strings.Join(whos[0].flags(), " ") + " -- true"}, env: o.env})
+	if out.code != 125 || !strings.Contains(out.stderr, "mounted below the workspace") {
+		t.Errorf("%v", out)
+	}
+}
+
+// TestOverlayRefused: drivers that cannot keep changes apart say so, and write
+// nothing.
+func TestOverlayRefused(t *testing.T) {
+	o := newOverlay(t, whos[0])
+	for _, d := range []string{"landlock", "bwrap", "gvisor", "host"} {
+		out := o.do(call{args: []string{sbxrun, "--driver", d, "--allow-degraded", "namespaces,protect,cgroup", "-C", o.ws, "--workspace", "overlay", "--", "/bin/sh", "-c", "echo > written"}, env: o.env})
+		if out.code != 125 || !strings.Contains(out.stderr, "overlay") && !strings.Contains(out.stderr, "not available") {
+			t.Errorf("%s: %v", d, out)
+		}
+		o.has("written", "")
+	}
 }
 
 // killInit kills process 1 of a session's sandbox.

@@ -160,6 +160,13 @@ func cases() []scenario {
 			return on("ws/hard", "x\n")(w, r)
 		}}},
 		{name: "workspace, read-only", about: "files.read", request: func(_ *world, r *profiles.Request) { r.Workspace = "ro" }, script: "cat file; echo x > file", want: expect{code: 2, stdout: "in the workspace\n", check: on("ws/file", "in the workspace\n")}},
+		{name: "workspace, copy-on-write", about: "files.overlay", setup: func(w *world) error { return w.write("ws/gone/f", "kept\n") }, request: func(_ *world, r *profiles.Request) { r.Workspace = "overlay" },
+			script: "echo x > file; rm -r gone; echo new > gone; cat file gone", want: expect{stdout: "x\nnew\n", check: func(w *world, r *driver.Result) string {
+				if m := on("ws/file", "in the workspace\n")(w, r); m != "" {
+					return m
+				}
+				return on("ws/gone/f", "kept\n")(w, r)
+			}}},
 		{name: "a program in the workspace", about: "files.write", setup: func(w *world) error { return w.write("ws/prog", "#!/bin/sh\necho ran $1\n") }, args: []string{"./prog", "it"}, want: expect{stdout: "ran it\n"}},
 		{name: "names", about: "files.read files.write", setup: func(w *world) error {
 			return w.write("odd,name:with 'all' \"of\" \\it ü/f", "odd\n")

@@ -1,0 +1,391 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A world is a workspace, a layer that a sandbox could have left of it, and a place
+// for sets.
+type world struct {
+	*testing.T
+	ws, layer, outside string
+	store              *Store
+	base               *Base
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{T: t, ws: dir + "/ws", layer: dir + "/layer", outside: dir + "/outside"}
+	for _, d := range []string{w.ws, w.layer, w.outside} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.write(w.outside+"/canary", "canary")
+	var err error
+	if w.store, err = OpenStore(dir + "/state/changes"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.store.Close() })
+	return w
+}
+
+func (w *world) write(path, content string) {
+	w.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// whiteout removes a name, as overlayfs does; anybody may make one (Linux 5.8).
+func (w *world) whiteout(path string) {
+	w.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), unix.Mknod(path, unix.S_IFCHR, 0)); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) opaque(path string) {
+	w.Helper()
+	if err := errors.Join(os.MkdirAll(path, 0o755), unix.Setxattr(path, "user.overlay.opaque", []byte("y"), 0)); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// take takes the base of the workspace: what comes after is another's.
+func (w *world) take() {
+	w.Helper()
+	var err error
+	if w.base, err = Take(w.ws); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { w.base.Close() })
+}
+
+func (w *world) collect(protect ...string) *Set {
+	w.Helper()
+	if w.base == nil {
+		w.take()
+	}
+	f, err := os.Open(w.layer)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer f.Close()
+	set, err := Collect(w.store, Info{ID: "x", Protect: protect}, w.base, f, 1<<20, true)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if set == nil {
+		w.Fatal("no changes")
+	}
+	// As another process would read it.
+	if set, err = w.store.Load("x"); err != nil {
+		w.Fatal(err)
+	}
+	return set
+}
+
+func (w *world) apply(set *Set, o Options) (*Report, error) {
+	w.Helper()
+	ws, err := set.Open()
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer ws.Close()
+	return set.Apply(ws, o)
+}
+
+func (w *world) holds(path, content string) {
+	w.Helper()
+	b, err := os.ReadFile(path)
+	if content == "" && !errors.Is(err, os.ErrNotExist) || content != "" && string(b) != content {
+		w.Errorf("%s holds %q, %v; want %q", path, b, err, content)
+	}
+}
+
+func paths(list []*Change) string {
+	var b strings.Builder
+	for _, c := range list {
+		fmt.Fprintf(&b, "%s %s;", c.Kind, c.Path)
+	}
+	return b.String()
+}
+
+func TestCollect(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range []string{"same", "changed", "gone/a", "gone/b/c", "opaque/old", "opaque/kept", "dir/f", "file", "mode", "merged/f"} {
+		w.write(w.ws+"/"+f, f)
+	}
+	w.write(w.layer+"/same", "same")
+	w.write(w.layer+"/changed", "is changed")
+	w.whiteout(w.layer + "/gone")
+	w.whiteout(w.layer + "/never-was")
+	w.opaque(w.layer + "/opaque")
+	w.write(w.layer+"/opaque/kept", "opaque/kept")
+	w.write(w.layer+"/opaque/new", "n")
+	w.write(w.layer+"/dir", "a file now")
+	w.write(w.layer+"/file/f", "a directory now")
+	w.write(w.layer+"/mode", "mode")
+	os.Chmod(w.layer+"/mode", 0o755)
+	w.write(w.layer+"/merged/g", "g")
+	w.take()
+	got := paths(w.collect().Changes)
+	want := "modified changed;deleted dir/f;replaced dir;replaced file;added file/f;deleted gone;deleted gone/a;deleted gone/b;deleted gone/b/c;added merged/g;modified mode;added opaque/new;deleted opaque/old;"
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestPrivilege: bits that give privilege do not come out of a layer.
+func TestPrivilege(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/old", "old")
+	for _, f := range []string{"suid", "sgid", "old"} {
+		w.write(w.layer+"/"+f, "#!")
+	}
+	os.Mkdir(w.layer+"/d", 0o755)
+	for f, mode := range map[string]uint32{"suid": 0o4755, "sgid": 0o2755, "old": 0o6777, "d": 0o3777} {
+		if err := unix.Chmod(w.layer+"/"+f, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.apply(w.collect(), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for f, want := range map[string]uint32{"suid": 0o755, "sgid": 0o755, "old": 0o777, "d": 0o777} {
+		var st unix.Stat_t
+		if err := unix.Lstat(w.ws+"/"+f, &st); err != nil || st.Mode&0o7777 != want {
+			t.Errorf("%s: %v %o, want %o", f, err, st.Mode&0o7777, want)
+		}
+	}
+}
+
+// TestNoEscape: whatever the workspace has become, nothing is written outside, or
+// through a link, or blocks.
+func TestNoEscape(t *testing.T) {
+	for name, trap := range map[string]func(w *world) error{
+		"a link for the directory": func(w *world) error { return os.Symlink(w.outside, w.ws+"/d") },
+		"a relative link":          func(w *world) error { return os.Symlink("../outside", w.ws+"/d") },
+		"a link inside":            func(w *world) error { return errors.Join(os.Mkdir(w.ws+"/e", 0o755), os.Symlink("e", w.ws+"/d")) },
+		"a FIFO":                   func(w *world) error { return unix.Mkfifo(w.ws+"/d", 0o644) },
+		"a link for the file": func(w *world) error {
+			return errors.Join(os.Mkdir(w.ws+"/d", 0o755), os.Symlink("../../outside/canary", w.ws+"/d/f"))
+		},
+		"a FIFO for the file": func(w *world) error { return errors.Join(os.Mkdir(w.ws+"/d", 0o755), unix.Mkfifo(w.ws+"/d/f", 0o644)) },
+		"a hard link": func(w *world) error {
+			return errors.Join(os.Mkdir(w.ws+"/d", 0o755), os.Link(w.outside+"/canary", w.ws+"/d/f"))
+		},
+	} {
+		for _, how := range []OnConflict{Stop, KeepOurs, Overwrite} {
+			t.Run(name+"/"+string(how), func(t *testing.T) {
+				w := newWorld(t)
+				w.write(w.ws+"/d/f", "old")
+				w.write(w.layer+"/d/f", "new")
+				w.write(w.layer+"/d/g", "g")
+				set := w.collect()
+				if err := errors.Join(os.RemoveAll(w.ws+"/d"), trap(w)); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					r, err := w.apply(set, Options{OnConflict: how})
+					if how == Stop && (err != nil || !r.Refused()) {
+						t.Errorf("%+v %v", r, err)
+					}
+				}()
+				select {
+				case <-done:
+				case <-time.After(20 * time.Second):
+					t.Fatal("it waits")
+				}
+				w.holds(w.outside+"/canary", "canary")
+				w.holds(w.outside+"/f", "")
+				w.holds(w.outside+"/g", "")
+				w.holds(w.ws+"/e/g", "")
+			})
+		}
+	}
+}
+
+// TestNoEscapeRace: a directory of the workspace is swapped with a link to outside
+// all the time that a set is applied.
+func TestNoEscapeRace(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/d/f", "old")
+	if err := os.Symlink(w.outside, w.ws+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		w.write(fmt.Sprintf("%s/d/f%d", w.layer, i), "new")
+	}
+	w.write(w.layer+"/d/f", "new")
+	set := w.collect()
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				unix.Renameat2(unix.AT_FDCWD, w.ws+"/d", unix.AT_FDCWD, w.ws+"/link", unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	failed := 0
+	for range 200 {
+		if r, err := w.apply(set, Options{OnConflict: Overwrite}); err != nil || len(r.Kept) > 0 {
+			failed++
+		}
+		for i := range 20 {
+			os.Remove(fmt.Sprintf("%s/d/f%d", w.ws, i))
+		}
+	}
+	close(stop)
+	<-stopped
+	list, err := os.ReadDir(w.outside)
+	if err != nil || len(list) != 1 {
+		t.Errorf("outside holds %v, %v", list, err)
+	}
+	w.holds(w.outside+"/canary", "canary")
+	if failed == 0 {
+		t.Error("the link was never met: this proves nothing")
+	}
+}
+
+// TestInterrupted: what was applied in part is applied to its end the next time.
+func TestInterrupted(t *testing.T) {
+	w := newWorld(t)
+	for i := range 10 {
+		w.write(fmt.Sprintf("%s/old%d", w.ws, i), "o")
+		w.whiteout(fmt.Sprintf("%s/old%d", w.layer, i))
+		w.write(fmt.Sprintf("%s/new%d", w.layer, i), fmt.Sprint("n", i))
+	}
+	set := w.collect()
+	// A blob is missing half way, as if the disk had failed.
+	for _, c := range set.Changes {
+		if c.Path == "new5" {
+			if err := os.Rename(w.store.dir+"/x/"+c.New.Blob, w.store.dir+"/away"); err != nil {
+				t.Fatal(err)
+			}
+			r, err := w.apply(set, Options{})
+			for _, st := range r.Conflicts {
+				t.Errorf("%s: %s; base %v, changed %v", st.Path, st.Why, set.Taken.UnixNano(), st.Now.ChangeTime)
+			}
+			if err == nil || len(r.Remaining) != 5 {
+				t.Fatalf("%+v %v", r, err)
+			}
+			w.holds(w.ws+"/new4", "n4")
+			w.holds(w.ws+"/new6", "")
+			if err := os.Rename(w.store.dir+"/away", w.store.dir+"/x/"+c.New.Blob); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r, err := w.apply(set, Options{})
+	if err != nil || r.Done != 15 || len(r.Applied) != 5 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	for i := range 10 {
+		w.holds(fmt.Sprintf("%s/old%d", w.ws, i), "")
+		w.holds(fmt.Sprintf("%s/new%d", w.ws, i), fmt.Sprint("n", i))
+	}
+	if list, _ := filepath.Glob(w.ws + "/.sbxrun-*"); len(list) != 0 {
+		t.Errorf("left: %v", list)
+	}
+}
+
+// TestInherit: a file that is changed keeps its owner, its times of the sandbox and
+// what users attached to it.
+func TestInherit(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/f", "old")
+	if err := unix.Setxattr(w.ws+"/f", "user.note", []byte("mine"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(w.ws+"/f", 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.write(w.layer+"/f", "new")
+	when := time.Unix(1_600_000_000, 123456789)
+	os.Chtimes(w.layer+"/f", when, when)
+	if _, err := w.apply(w.collect(), Options{}); err != nil {
+		t.Fatal(err)
+	}
+	fi, err := os.Stat(w.ws + "/f")
+	if err != nil || !fi.ModTime().Equal(when) || os.Getuid() == 0 && fi.Sys().(*syscall.Stat_t).Uid != 1234 {
+		t.Errorf("%+v %v", fi, err)
+	}
+	var v [16]byte
+	if n, err := unix.Getxattr(w.ws+"/f", "user.note", v[:]); err != nil || string(v[:n]) != "mine" {
+		t.Errorf("%q %v", v[:max(n, 0)], err)
+	}
+}
+
+// TestStore: a store that others can get at is refused, and a set's name is no
+// path.
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	for _, mode := range []os.FileMode{0o755, 0o770, 0o701} {
+		os.Mkdir(dir+"/s", 0o700)
+		os.Chmod(dir+"/s", mode)
+		var e *StoreError
+		if _, err := OpenStore(dir + "/s"); !errors.As(err, &e) {
+			t.Errorf("%o: %v", mode, err)
+		}
+	}
+	os.Symlink(t.TempDir(), dir+"/link")
+	if _, err := OpenStore(dir + "/link"); err == nil {
+		t.Error("a link was followed")
+	}
+	w := newWorld(t)
+	w.write(w.layer+"/f", "1")
+	w.collect()
+	for _, id := range []string{"", ".", "..", "../x", "x/..", "/x", "x\x00", ".new-x", strings.Repeat("x", 10<<10)} {
+		if _, err := w.store.Load(id); err == nil {
+			t.Errorf("loaded %.20q", id)
+		}
+		if err := w.store.Remove(id); err == nil {
+			t.Errorf("removed %.20q", id)
+		}
+	}
+	w.write(w.store.dir+"/broken/changes.json", "{")
+	if list, err := w.store.List(); len(list) != 1 || err == nil {
+		t.Errorf("%v %v", list, err)
+	}
+	if _, err := w.store.create("x", false); !errors.Is(err, ErrExists) {
+		t.Error(err)
+	}
+}
+
+// TestAnotherDirectory: a set is of one directory, not of its name.
+func TestAnotherDirectory(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.layer+"/f", "1")
+	set := w.collect()
+	if err := errors.Join(os.Rename(w.ws, w.ws+".old"), os.Mkdir(w.ws, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := set.Open(); err == nil {
+		t.Error("opened another directory")
+	}
+	os.Remove(w.ws)
+	os.Symlink(w.ws+".old", w.ws)
+	if _, err := set.Open(); err == nil {
+		t.Error("opened through a link")
+	}
+}

@@ -424,6 +424,13 @@ func (s *starter) labels() error {
 		s.label = "exec " + pr.ApparmorProfile
 		s.attr = "attr/apparmor/exec" // Linux 5.8; attr/exec may be another module's
 		s.layers |= policy.LayerAppArmor
+		// Only root may read the global mode.
+		mode, err := profileMode(os.DirFS("/sys/kernel/security/apparmor/policy"), pr.ApparmorProfile)
+		if cause, fix := unenforced(pr.ApparmorProfile, mode, sysfs("/sys/module/apparmor/parameters/mode"), err); cause != "" {
+			if err := s.without(policy.LayerAppArmor, cause, fix, nil); err != nil {
+				return err
+			}
+		}
 	}
 	if pr.SelinuxLabel != "" || s.p.OCI.Linux.MountLabel != "" {
 		if sysfs("/sys/fs/selinux/enforce") == "" {

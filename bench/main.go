@@ -63,12 +63,14 @@ func main() {
 		startup bool
 		network bool
 		tools   bool
+		guard   bool
 		source  string
 		extra   string
 	)
 	flag.BoolVar(&b.quick, "quick", false, "take about 20 seconds instead of five minutes; leaves the Go build out")
 	flag.BoolVar(&startup, "startup", false, "report where sbxrun's own time goes, and measure nothing else")
 	flag.BoolVar(&network, "network", false, "measure the egress gateway, and nothing else")
+	flag.BoolVar(&guard, "guard", false, "measure what protected paths cost, and nothing else")
 	flag.BoolVar(&tools, "tools", false, "measure a tool call of sbxrun mcp, and nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
@@ -79,7 +81,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup, network, tools)
+	err := b.run(source, startup, network, tools, guard)
 	for _, f := range b.ends {
 		f()
 	}
@@ -101,7 +103,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup, network, tools bool) (err error) {
+func (b *bench) run(source string, startup, network, tools, guard bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -141,6 +143,8 @@ func (b *bench) run(source string, startup, network, tools bool) (err error) {
 		return b.network()
 	case tools:
 		return b.tools()
+	case guard:
+		return b.guard()
 	}
 	cwd := filepath.Join(b.dir, "empty")
 	if err := os.Mkdir(cwd, 0o755); err != nil {
@@ -169,6 +173,9 @@ func (b *bench) run(source string, startup, network, tools bool) (err error) {
 		return err
 	}
 	if err := b.tools(); err != nil {
+		return err
+	}
+	if err := b.guard(); err != nil {
 		return err
 	}
 	b.report.Host.LoadAfter = loadAverage()

@@ -200,6 +200,10 @@ type workload struct {
 	samples int
 	per     float64 // what the nanoseconds are divided by
 	unit    string
+
+	// contenders are who does it, the first of whom the others are compared
+	// with; nil is outside, bubblewrap and sbxrun.
+	contenders []*contender
 }
 
 // steady measures how much slower work goes inside.
@@ -220,9 +224,13 @@ func (b *bench) steady(env *environment) error {
 }
 
 func (b *bench) compare(section string, w workload) error {
-	list := []*contender{w.env.bare(), w.env.bwrapContender(), w.env.sbxrunContender()}
-	list[0].name = "outside"
-	list[2].note = ""
+	list := w.contenders
+	if list == nil {
+		list = []*contender{w.env.bare(), w.env.bwrapContender(), w.env.sbxrunContender()}
+		list[0].name = "outside"
+		list[2].note = ""
+	}
+	first := list[0]
 	// The first run is the check that it works, and the warm-up.
 	list = b.usable(section, w.name, list, w.argv...)
 	got, cpu := make([]samples, len(list)), make([]samples, len(list))
@@ -269,7 +277,7 @@ func (b *bench) compare(section string, w workload) error {
 	}
 	show := func(where string, got []samples) {
 		var base samples
-		if len(list) > 0 && list[0].name == "outside" {
+		if len(list) > 0 && list[0] == first {
 			base = got[0]
 		}
 		for i, c := range list {

@@ -25,19 +25,48 @@ func copyFile(dst, src string) error {
 	return os.WriteFile(dst, data, 0o755)
 }
 
-// gitTree makes a repository with so many files, for git status.
-func (b *bench) gitTree(files int) (*workload, error) {
-	dir := filepath.Join(b.dir, "tree")
+// commitTree makes a repository with so many files, committed.
+func (b *bench) commitTree(name string, files int) (dir string, err error) {
+	dir = filepath.Join(b.dir, name)
 	for i := range files {
 		d := filepath.Join(dir, fmt.Sprintf("d%03d", i/50))
 		if i%50 == 0 {
 			if err := os.MkdirAll(d, 0o755); err != nil {
-				return nil, err
+				return "", err
 			}
 		}
 		if err := os.WriteFile(filepath.Join(d, fmt.Sprintf("f%02d.txt", i%50)), fmt.Appendf(nil, "file %d\n", i), 0o644); err != nil {
-			return nil, err
+			return "", err
 		}
+	}
+	git, err := exec.LookPath("git")
+	if err != nil {
+		return "", err
+	}
+	for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"commit", "-q", "-m", "tree"}} {
+		if err := gitIn(dir, git, args...); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// gitIn runs git in a repository of the benchmark's own.
+func gitIn(dir, git string, args ...string) error {
+	cmd := exec.Command(git, append([]string{"-c", "user.name=bench", "-c", "user.email=bench@example.invalid", "-c", "commit.gpgsign=false"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("git %s: %w: %s", args[0], err, firstLine(string(out)))
+	}
+	return nil
+}
+
+// gitTree is git status of a repository with so many files.
+func (b *bench) gitTree(files int) (*workload, error) {
+	dir, err := b.commitTree("tree", files)
+	if err != nil {
+		return nil, err
 	}
 	if err := copyFile(filepath.Join(dir, "load"), b.load); err != nil {
 		return nil, err
@@ -45,18 +74,6 @@ func (b *bench) gitTree(files int) (*workload, error) {
 	git, err := exec.LookPath("git")
 	if err != nil {
 		return nil, err
-	}
-	for _, args := range [][]string{
-		{"init", "-q"},
-		{"add", "."},
-		{"-c", "user.name=bench", "-c", "user.email=bench@example.invalid", "-c", "commit.gpgsign=false", "commit", "-q", "-m", "tree"},
-	} {
-		cmd := exec.Command(git, args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("git %s: %w: %s", args[0], err, firstLine(string(out)))
-		}
 	}
 	env, err := newEnvironment(b, "tree", dir, b.limits()...)
 	if err != nil {

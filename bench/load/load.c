@@ -14,6 +14,7 @@
 //   stat     newfstatat(2) of it
 //   read     pread(2) of one byte of it
 //   mix      one of each
+//   create   make a file, write to it, and in the end remove it again
 //   spawn    fork, execve and wait of CMD; its standard output is /dev/null
 
 #define _GNU_SOURCE
@@ -85,6 +86,28 @@ static void do_mix(long n)
 	}
 }
 
+static void do_create(long n)
+{
+	char name[64];
+	for (long i = 0; i < n; i++) {
+		sprintf(name, "made%ld", i / 50);
+		if (i % 50 == 0 && mkdir(name, 0755))
+			die("mkdir");
+		sprintf(name, "made%ld/file%ld", i / 50, i);
+		int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644);
+		if (fd < 0 || write(fd, "written\n", 8) != 8 || close(fd))
+			die("create");
+	}
+	for (long i = 0; i < n; i++) {
+		sprintf(name, "made%ld/file%ld", i / 50, i);
+		if (unlink(name))
+			die("unlink");
+		sprintf(name, "made%ld", i / 50);
+		if ((i % 50 == 49 || i == n - 1) && rmdir(name))
+			die("rmdir");
+	}
+}
+
 static char **command;
 
 static void do_spawn(long n)
@@ -114,7 +137,8 @@ static const struct {
 	void (*run)(long);
 } kinds[] = {
 	{ "getpid", do_getpid }, { "open", do_open }, { "stat", do_stat },
-	{ "read", do_read }, { "mix", do_mix }, { "spawn", do_spawn },
+	{ "read", do_read }, { "mix", do_mix }, { "create", do_create },
+	{ "spawn", do_spawn },
 };
 
 int main(int argc, char **argv)

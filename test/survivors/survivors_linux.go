@@ -8,8 +8,8 @@
 // for another, or ran. A process that survives because nothing ends it sleeps or
 // runs, and is found out.
 //
-// It proves nothing of a survivor that waits for a processor all the time; for
-// that one there is a limit that no machine excuses.
+// It proves nothing of a survivor that waits so all the time; for that one there is
+// a limit that no machine excuses.
 package survivors
 
 import (
@@ -29,7 +29,7 @@ const limit = 20 * time.Second
 
 // Gone waits until list is empty. It returns an error that says what is left if
 // that took longer than a second, not counting the time in which what was left,
-// or who waits for it, wanted a processor and had none.
+// or who waits for it, wanted a processor and had none, or was kept by the kernel.
 //
 // What list returns may begin with a process id, for example "17 sleep 600".
 func Gone(list func() []string) error {
@@ -39,8 +39,12 @@ func Gone(list func() []string) error {
 	type delays struct{ first, last time.Duration }
 	seen := map[int]*delays{}
 	var left []string
+	var kept time.Duration // in state D
+	at := begin
 	for {
 		now := list()
+		since := time.Since(at)
+		at = at.Add(since)
 		if took := time.Since(begin); len(now) == 0 || took > limit {
 			starved := delay("/proc/thread-self/schedstat") - own
 			for _, d := range seen {
@@ -49,12 +53,13 @@ func Gone(list func() []string) error {
 			switch {
 			case len(now) > 0:
 				return fmt.Errorf("still there after %v: %s", took, strings.Join(now, ", "))
-			case took-starved > Second:
-				return fmt.Errorf("it took %v, of which %v for want of a processor: %s", took, starved, strings.Join(left, ", "))
+			case took-starved-kept > Second:
+				return fmt.Errorf("it took %v, of which %v for want of a processor and %v in the kernel: %s", took, starved, kept, strings.Join(left, ", "))
 			}
 			return nil
 		}
 		left = now
+		waits := false
 		for _, l := range left {
 			var pid int
 			if fmt.Sscan(l, &pid); pid <= 0 {
@@ -69,7 +74,11 @@ func Gone(list func() []string) error {
 					seen[tid] = &delays{first: d}
 				}
 				seen[tid].last = max(seen[tid].last, d)
+				waits = waits || uninterruptible(filepath.Dir(t))
 			}
+		}
+		if waits {
+			kept += since
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -84,4 +93,14 @@ func delay(file string) time.Duration {
 	var ran, waited int64
 	fmt.Sscan(string(b), &ran, &waited)
 	return time.Duration(waited)
+}
+
+// uninterruptible reports whether a thread is in state D; see proc_pid_stat(5).
+func uninterruptible(thread string) bool {
+	b, err := os.ReadFile(filepath.Join(thread, "stat"))
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
+	return strings.HasPrefix(state, "D")
 }

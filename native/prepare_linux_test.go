@@ -168,6 +168,8 @@ func of(t *testing.T, b driver.Sandbox) string {
 		if err != nil {
 			continue
 		}
+		// A cgroup is named by the time, the process and at random.
+		l = regexp.MustCompile(`/r-[0-9a-f]+-\d+-[0-9a-f]+`).ReplaceAllString(l, "/r-N")
 		kinds[regexp.MustCompile(`\d+`).ReplaceAllString(l, "N")]++
 	}
 	return strings.Join(append(out, fmt.Sprint(kinds)), "\n")

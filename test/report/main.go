@@ -291,7 +291,7 @@ func judge(list []threat, results []result) []verdict {
 
 // whole is the name of a test that stands for all of a threat, or for all of it
 // that a user can do, and not for a part: TestBattery/F01/root, and functions.
-var whole = regexp.MustCompile(`^(Test[A-Za-z]*/[A-Z][0-9]{2}/[^/]+|([a-z/]+\.)?(Test|Fuzz)[A-Za-z0-9_]+(/(root|user))?)$`)
+var whole = regexp.MustCompile(`^(Test[A-Za-z]*/[A-Z][0-9]{2}/[^/]+|([a-z/-]+\.)?(Test|Fuzz)[A-Za-z0-9_]+(/(root|user))?)$`)
 
 // has reports whether a result is of a test of the threat.
 func (t *threat) has(r result) bool {

@@ -29,6 +29,7 @@ package landlocked
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -227,21 +228,35 @@ func rights(a policy.Access) landlock.Access {
 }
 
 // environment is the policy's, with HOME and TMPDIR in the run's own directory:
-// HOME where the policy makes it private, TMPDIR where the policy names none.
+// HOME where the policy makes it private, TMPDIR where the policy names none. Git
+// is told to pass over the system's configuration where that cannot be read: it
+// gives up at a file that is there and closed, and elsewhere the file is not there.
 func environment(p *policy.Policy, private string) []string {
 	var out []string
 	tmp := false
+	git := slices.ContainsFunc(p.Files, func(r policy.FileRule) bool {
+		return r.Access&policy.Read != 0 && within("/etc/gitconfig", r.Path)
+	})
 	for _, e := range p.OCI.Process.Env {
 		if h, ok := strings.CutPrefix(e, "HOME="); ok && isPrivate(p, h) {
 			e = "HOME=" + private + "/home"
 		}
 		tmp = tmp || strings.HasPrefix(e, "TMPDIR=")
+		git = git || strings.HasPrefix(e, "GIT_CONFIG_NOSYSTEM=")
 		out = append(out, e)
 	}
 	if !tmp {
 		out = append(out, "TMPDIR="+private+"/tmp")
 	}
+	if !git {
+		out = append(out, "GIT_CONFIG_NOSYSTEM=1")
+	}
 	return out
+}
+
+// within reports whether p is dir or below it.
+func within(p, dir string) bool {
+	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
 
 // isPrivate reports whether the policy has private storage at a path.

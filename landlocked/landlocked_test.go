@@ -119,10 +119,21 @@ func TestCheck(t *testing.T) {
 
 func TestEnvironment(t *testing.T) {
 	p := testPolicy()
-	if got := strings.Join(environment(p, "/r"), " "); got != "PATH=/usr/bin HOME=/r/home TMPDIR=/r/tmp" {
+	const git = " GIT_CONFIG_NOSYSTEM=1"
+	if got := strings.Join(environment(p, "/r"), " "); got != "PATH=/usr/bin HOME=/r/home TMPDIR=/r/tmp"+git {
 		t.Error(got)
 	}
 	p.OCI.Process.Env = []string{"HOME=/home/u", "TMPDIR=/ws/tmp"}
+	if got := strings.Join(environment(p, "/r"), " "); got != "HOME=/home/u TMPDIR=/ws/tmp"+git {
+		t.Error(got)
+	}
+	// What the policy says itself, and what it shows.
+	p.OCI.Process.Env = append(p.OCI.Process.Env, "GIT_CONFIG_NOSYSTEM=")
+	if got := strings.Join(environment(p, "/r"), " "); got != "HOME=/home/u TMPDIR=/ws/tmp GIT_CONFIG_NOSYSTEM=" {
+		t.Error(got)
+	}
+	p.OCI.Process.Env = p.OCI.Process.Env[:2]
+	p.Files = append(p.Files, policy.FileRule{Path: "/etc", Access: policy.Read})
 	if got := strings.Join(environment(p, "/r"), " "); got != "HOME=/home/u TMPDIR=/ws/tmp" {
 		t.Error(got)
 	}

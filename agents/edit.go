@@ -396,7 +396,11 @@ func (y YAML) Apply(before []byte) ([]byte, error) {
 		if v == y.Value {
 			return before, nil
 		}
-		return nil, &EditError{Cause: fmt.Sprintf("says %s: %v already", y.Key, v), Fix: "take that line out"}
+		said := "something else" // aliases can make it larger than memory
+		if text, ok := v.(string); ok {
+			said = strconv.Quote(text)
+		}
+		return nil, &EditError{Cause: "says " + y.Key + ": " + said + " already", Fix: "take that line out"}
 	}
 	text := string(before)
 	if text != "" && !strings.HasSuffix(text, "\n") {

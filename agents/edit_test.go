@@ -3,6 +3,7 @@ package agents
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -167,4 +168,24 @@ func FuzzEdit(f *testing.F) {
 			t.Fatalf("%T: %q: %v", e, after, err)
 		}
 	})
+}
+
+// TestAliases: a file of aliases that stand for more than fits into memory is as
+// long to read as it is.
+func TestAliases(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("a0: &a0 [x,x,x,x,x,x,x,x,x]\n")
+	for i := range 30 {
+		item := "*a" + strconv.Itoa(i)
+		b.WriteString("a" + strconv.Itoa(i+1) + ": &a" + strconv.Itoa(i+1) + " [" + strings.Repeat(item+", ", 8) + item + "]\n")
+	}
+	if _, err := (YAML{"K", "v"}).Apply([]byte(b.String())); err != nil {
+		t.Error(err)
+	}
+	if _, err := (YAML{"K", "v"}).Apply([]byte(b.String() + "K: *a30\n")); err == nil {
+		t.Error("taken for ours")
+	}
+	if after, err := (YAML{"K", "v"}).Apply([]byte("a: &a [*a]\n")); err == nil && len(after) > 100 {
+		t.Errorf("%s", after)
+	}
 }

@@ -33,7 +33,22 @@ func newOverlay(t *testing.T, w who) *overlay {
 		}
 	}
 	f.own()
-	return &overlay{f, []string{"XDG_STATE_HOME=" + f.path("state-home"), "XDG_RUNTIME_DIR=" + f.path("run")}}
+	o := &overlay{f, []string{"XDG_STATE_HOME=" + f.path("state-home"), "XDG_RUNTIME_DIR=" + f.path("run")}}
+	var u unix.Utsname
+	unix.Uname(&u)
+	var major, minor int
+	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	if major > 6 || major == 6 && minor >= 6 {
+		return o
+	}
+	// Its tmpfs has no user attributes: refused with the reason, and nothing runs.
+	args := append([]string{sbxrun, "-C", f.ws, "--workspace", "overlay"}, w.flags()...)
+	out := f.do(call{args: w.command(append(args, "--", "/bin/sh", "-c", "echo > ran")...), env: o.env})
+	if _, err := os.Lstat(filepath.Join(f.ws, "ran")); err == nil || out.code != 125 || !strings.Contains(out.stderr, "Linux 6.6 or later") {
+		t.Fatalf("want a refusal: %v", out)
+	}
+	t.Skip("Linux before 6.6 has no copy-on-write workspaces, and said so")
+	return nil
 }
 
 // script runs a shell script, and fails the test if that does not come about.

@@ -66,7 +66,7 @@ vmtest: ## the tests on other kernels, in virtual machines; VMFLAGS="-config 6.1
 
 .PHONY: race
 race: ## the packages with concurrency, under the race detector
-	$(GO) test -race -timeout 20m ./driver ./egress ./internal/... ./native ./cgroups ./host ./mcpserver ./pool ./session
+	$(GO) test -race -timeout 20m ./driver ./egress ./internal/... ./native ./cgroups ./host ./mcpserver/... ./audit ./pool ./session
 
 .PHONY: lint
 lint: $(STATICCHECK) ## gofmt, vet, staticcheck, and that generated files are current

@@ -320,11 +320,8 @@ func middleCut(s string, most int) string {
 // trap; one that has a trap of its own for EXIT, by what follows it. After exec
 // nobody tells, and the directory stays what it was.
 func wrapper(fd string) string {
-	return strings.ReplaceAll(`exec FD>&3 3>&-
-trap '{ set +x; command pwd -P >&FD; } 2>/dev/null' EXIT
-__sbxrun=$1
-shift
-eval "$__sbxrun"
+	// The script is on the first line: the shell's messages count lines from there.
+	return strings.ReplaceAll(`exec FD>&3 3>&-; trap '{ set +x; command pwd -P >&FD; } 2>/dev/null' EXIT; __sbxrun=$1; shift; eval "$__sbxrun"
 { __sbxrun=$?; set +x; command pwd -P >&FD; } 2>/dev/null
 exit $__sbxrun`, "FD", fd)
 }

@@ -172,6 +172,9 @@ func TestBash(t *testing.T) {
 	if r := ok(t, cs, "bash", object{"command": "set -x; false"}); r["stderr"] != "++ false\n" || r["exit_code"] != 1.0 {
 		t.Errorf("a trace: %v", r)
 	}
+	if r := ok(t, cs, "bash", object{"command": "true\nnonesuch"}); r["stderr"] != "bash: line 2: nonesuch: command not found\n" {
+		t.Errorf("the number of a line: %v", r)
+	}
 	r = ok(t, cs, "bash", object{"command": "sleep 60", "timeout": 200})
 	if r["reason"] != "timeout" || r["exit_code"] != 124.0 || r["timeout_ms"] != 200.0 {
 		t.Errorf("time limit: %v", r)

@@ -173,11 +173,18 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 	return b.Serve(ctx, s)
 }
 
+// errServedOverlay: a server's sandboxes end with whoever borrowed them, and nobody
+// would keep what was changed in one.
+var errServedOverlay = &driver.UnsupportedError{Driver: "native", Rules: []string{"a copy-on-write workspace in a server's sandboxes"}, Fix: "use sbxrun session create --workspace overlay"}
+
 // servePool resolves one pool.
 func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
 	req := o.req
 	req.Profile = name
 	req.Command = []string{"/"} // commands come later
+	if req.Workspace == "overlay" {
+		return nil, errServedOverlay
+	}
 	// What runs have in common is without any workspace.
 	base := req
 	base.Workspace, base.Dir = "none", "/"
@@ -205,7 +212,7 @@ func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
 			return nil, invalid(err)
 		}
 		if overlayOf(r.Policy) != "" {
-			return nil, &driver.UnsupportedError{Driver: "native", Rules: []string{"workspace overlay of a server's sandboxes, whose changes nobody would keep"}, Fix: "use sbxrun session create --workspace overlay"}
+			return nil, errServedOverlay
 		}
 		return r.Policy, nil
 	}}, nil

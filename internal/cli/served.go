@@ -108,6 +108,9 @@ func (v *served) current() *profiles.Resolved {
 func (v *served) open(ctx context.Context) (*Environment, error) {
 	r := v.current()
 	if in, why := r.Operator.Rollout.Sandboxed(v.key); !in {
+		if path := overlayOf(r.Policy); path != "" {
+			return nil, &driver.UnsupportedError{Driver: host.Name, Rules: []string{"files.overlay " + path}, Fix: "leave out --workspace overlay: " + why}
+		}
 		return v.onHost(r, why), nil
 	}
 	d, err := v.keeper(ctx, r)

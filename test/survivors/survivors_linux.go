@@ -41,11 +41,15 @@ func Gone(list func() []string) error {
 	var left []string
 	var kept time.Duration // in state D
 	at := begin
+	var took time.Duration // until it was last seen; to look takes time, too
 	for {
-		now := list()
 		since := time.Since(at)
 		at = at.Add(since)
-		if took := time.Since(begin); len(now) == 0 || took > limit {
+		now := list()
+		if len(now) > 0 {
+			took = at.Sub(begin)
+		}
+		if len(now) == 0 || took > limit {
 			starved := delay("/proc/thread-self/schedstat") - own
 			for _, d := range seen {
 				starved += d.last - d.first

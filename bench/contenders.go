@@ -30,6 +30,7 @@ type contender struct {
 // An environment is a directory with all that the contenders need, for one
 // working directory and one set of flags.
 type environment struct {
+	policy *policy.Policy
 	dir    string   // scratch of the benchmark itself
 	cwd    string   // the sandbox's workspace
 	sbxrun string   // path of the program
@@ -66,6 +67,7 @@ func newEnvironment(b *bench, name, cwd string, flags ...string) (*environment, 
 	if err != nil {
 		return nil, err
 	}
+	e.policy = dry.Policy
 	if e.box, err = newSandbox(dry.Policy, &root.Tree); err != nil {
 		return nil, err
 	}

@@ -64,6 +64,7 @@ func main() {
 		network bool
 		tools   bool
 		guard   bool
+		ready   bool
 		source  string
 		extra   string
 	)
@@ -72,6 +73,7 @@ func main() {
 	flag.BoolVar(&network, "network", false, "measure the egress gateway, and nothing else")
 	flag.BoolVar(&guard, "guard", false, "measure what protected paths cost, and nothing else")
 	flag.BoolVar(&tools, "tools", false, "measure a tool call of sbxrun mcp, and nothing else")
+	flag.BoolVar(&ready, "ready", false, "measure sessions and pools, and nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
 	flag.StringVar(&source, "source", "bench", "the `directory` with this program's source")
@@ -81,7 +83,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup, network, tools, guard)
+	err := b.run(source, startup, network, tools, guard, ready)
 	for _, f := range b.ends {
 		f()
 	}
@@ -103,7 +105,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup, network, tools, guard bool) (err error) {
+func (b *bench) run(source string, startup, network, tools, guard, ready bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -160,6 +162,9 @@ func (b *bench) run(source string, startup, network, tools, guard bool) (err err
 	b.report.Host = describeHost(b)
 	b.report.Host.print(os.Stdout)
 	began := time.Now()
+	if ready {
+		return b.ready(env)
+	}
 	if err := b.cold(env); err != nil {
 		return err
 	}
@@ -176,6 +181,9 @@ func (b *bench) run(source string, startup, network, tools, guard bool) (err err
 		return err
 	}
 	if err := b.guard(); err != nil {
+		return err
+	}
+	if err := b.ready(env); err != nil {
 		return err
 	}
 	b.report.Host.LoadAfter = loadAverage()

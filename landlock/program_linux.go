@@ -38,7 +38,7 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 	if r.Unscoped {
 		scope = 0
 	}
-	ruleset, fd := p.NewReg(), p.NewReg()
+	ruleset := p.NewReg()
 	attr := &rulesetAttr{fs: uint64(access), scoped: uint64(scope)}
 	if r.DenyTCP && HandledTCP(abi) {
 		attr.net = bindTCP | connectTCP
@@ -50,9 +50,22 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 				ruleset.Value(), sys.Imm(ruleNetPort), sys.Ptr(p, &portAttr{connectTCP, uint64(port)}), sys.Imm(0))
 		}
 	}
+	AppendRules(p, root, ruleset, abi, r.Rules)
+	for _, f := range r.FDs {
+		// EBADFD: a pipe, a socket or the like, which Landlock lets be opened
+		// again through /proc anyway.
+		addFD(p, ruleset, f)
+	}
+	return ruleset
+}
+
+// AppendRules appends the calls that add more rules to a ruleset, as Append does.
+func AppendRules(p *sys.Program, root, ruleset sys.Reg, abi int, rules []Rule) {
+	access, _ := Handled(abi)
+	fd := p.NewReg()
 	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_IN_ROOT})
-	for i := range r.Rules {
-		rule := &r.Rules[i]
+	for i := range rules {
+		rule := &rules[i]
 		allowed := rule.Access & access
 		if rule.IsFile {
 			allowed &= File
@@ -68,12 +81,6 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 		// no use for at once.
 		add(p, ruleset, fd.Value(), rule.Path, allowed)
 	}
-	for _, f := range r.FDs {
-		// EBADFD: a pipe, a socket or the like, which Landlock lets be opened
-		// again through /proc anyway.
-		addFD(p, ruleset, f)
-	}
-	return ruleset
 }
 
 // AppendScope appends the calls that put a process, and so its children, into

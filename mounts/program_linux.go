@@ -52,6 +52,12 @@ func Begin(p *sys.Program, t *Tree) (*Building, error) {
 	return b, b.append(t.Entries)
 }
 
+// Root holds the descriptor of the new root, as the result of Finish does.
+func (b *Building) Root() sys.Reg { return b.lowering.root }
+
+// Hold are the registers with descriptors that Finish needs.
+func (b *Building) Hold() []sys.Reg { return []sys.Reg{b.lowering.root, b.lowering.store} }
+
 // Finish appends the system calls for more entries, which are applied after those
 // of Begin, and those that enter the tree and leave the host's behind. The program
 // may be another than that of Begin, if it is run after that on the same

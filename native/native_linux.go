@@ -230,6 +230,7 @@ type starter struct {
 
 	// What config leaves in the stage's registers for commands; 0 is none.
 	root, ruleset, proc sys.Reg
+	granted             int // rules that a ruleset which was made in advance has
 	cgroupNS            bool
 }
 

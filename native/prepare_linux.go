@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/rootfs"
@@ -29,7 +31,7 @@ var _ driver.Preparer = Driver{}
 // the rest of the program, which leaves that tree and closes what is open of it:
 // a command finds what it finds in a sandbox that was opened in one go.
 func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared, error) {
-	files := witness{}
+	files := witness{seen: map[string]sight{}}
 	s, err := d.plan(ctx, withoutCommand(p), files)
 	if err != nil {
 		return nil, err
@@ -51,7 +53,12 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 	if cfg, q.tree, err = s.begin(); err != nil {
 		return nil, err
 	}
-	q.init = cfg.Init
+	q.init, cfg.Hold = cfg.Init, q.tree.Hold()
+	if s.abi > 0 {
+		s.low.Ruleset.Unscoped = true
+		q.ruleset = landlock.Append(cfg.Init, q.tree.Root(), s.abi, &s.low.Ruleset)
+		cfg.Hold = append(cfg.Hold, q.ruleset)
+	}
 	if q.box, err = s.open(cfg); err != nil {
 		return nil, err
 	}
@@ -64,12 +71,13 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 
 // prepared is a sandbox of which the program is not written to its end.
 type prepared struct {
-	d     Driver
-	s     *starter
-	box   *sandbox
-	init  *sys.Program
-	tree  *mounts.Building
-	files witness // what the host's files were
+	d       Driver
+	s       *starter
+	box     *sandbox
+	init    *sys.Program
+	tree    *mounts.Building
+	ruleset sys.Reg // of what is there already; 0 for none
+	files   witness // what the host's files were
 
 	// What the cgroup changed of the layers.
 	got, lost, degraded policy.Layers
@@ -77,6 +85,7 @@ type prepared struct {
 
 	mu   sync.Mutex // guards what follows, and Check against Complete
 	used bool
+	rest *sys.Program // by which it was completed
 }
 
 // Done is closed when nothing is left.
@@ -119,7 +128,7 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 		return nil, q.box.gone(syscall.ESRCH)
 	default:
 	}
-	files := witness{}
+	files := witness{seen: make(map[string]sight, len(q.files.seen)+8), before: q.files.seen}
 	s, err := q.d.plan(ctx, withoutCommand(p), files)
 	if err != nil {
 		return nil, err
@@ -141,13 +150,14 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 	start := &sys.Program{}
 	start.ReserveRegs(q.init)
 	start.Grow(160, 4<<10)
+	s.ruleset, s.granted = q.grants(s, rest)
 	if err := s.complete(start, q.tree, rest); err != nil {
 		return fail(err)
 	}
 	b.mu.Lock()
 	cgroup := openGroup(start, b.group)
 	b.mu.Unlock()
-	b.s, b.cgroup = s, cgroup
+	b.s, b.cgroup, q.rest = s, cgroup, start
 	if err = b.child.Complete(start, s.hold(cgroup)); err == nil {
 		err = b.answers()
 	}
@@ -167,7 +177,7 @@ func (q *prepared) fits(s *starter, files witness) (rest []mounts.Entry, ok bool
 	// Another file by the same name is another file.
 	for i := range q.s.low.Tree.Entries {
 		e := &q.s.low.Tree.Entries[i]
-		if e.Kind == mounts.Bind && files[e.Source] != q.files[e.Source] {
+		if e.Kind == mounts.Bind && files.seen[e.Source].id != q.files.seen[e.Source].id {
 			return nil, false
 		}
 	}
@@ -184,16 +194,75 @@ func sameOrigin(a, b *policy.Policy) bool {
 		reflect.DeepEqual(la.Resources, lb.Resources) && reflect.DeepEqual(a.Egress, b.Egress)
 }
 
+// grants returns the ruleset that was made in advance and how many of the policy's
+// rules, moved to the front, it has already; 0 if it is none for this policy.
+func (q *prepared) grants(s *starter, rest []mounts.Entry) (ruleset sys.Reg, n int) {
+	have, want := q.s.low.Ruleset, s.low.Ruleset
+	want.Unscoped = true
+	rules, old := want.Rules, have.Rules
+	want.Rules, have.Rules = nil, nil
+	if q.ruleset == 0 || !reflect.DeepEqual(have, want) {
+		return 0, 0
+	}
+	for i := range old {
+		for j := range rest {
+			// The path leads to something else by now.
+			if r := rest[j].Target; old[i].Path == r || strings.HasPrefix(old[i].Path, r+"/") {
+				return 0, 0
+			}
+		}
+	}
+	var front, back []landlock.Rule
+	for _, r := range rules {
+		if len(front) < len(old) && r == old[len(front)] {
+			front = append(front, r)
+		} else {
+			back = append(back, r)
+		}
+	}
+	if len(front) < len(old) {
+		return 0, 0 // it grants what the policy does not
+	}
+	s.low.Ruleset.Rules = append(front, back...)
+	return q.ruleset, len(front)
+}
+
 // witness is [rootfs.HostFS] that remembers which files it saw.
-type witness map[string]guard.File
+type witness struct {
+	seen   map[string]sight
+	before map[string]sight // what an earlier one saw
+}
+
+type sight struct {
+	id   guard.File
+	node rootfs.Node
+}
 
 // Lookup describes what is at a path.
 func (w witness) Lookup(p string) (rootfs.Node, error) {
-	var st unix.Stat_t
-	if unix.Lstat(p, &st) == nil {
-		w[p] = guard.File{Dev: st.Dev, Ino: st.Ino}
+	if strings.HasPrefix(p, "/proc/") {
+		// What the kernel has there it has as long as it runs.
+		if s, ok := w.before[p]; ok {
+			w.seen[p] = s
+			return s.node, nil
+		}
 	}
-	return rootfs.HostFS{}.Lookup(p)
+	var st unix.Stat_t
+	var s sight
+	if unix.Lstat(p, &st) == nil {
+		s.id = guard.File{Dev: st.Dev, Ino: st.Ino}
+	}
+	var err error
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		s.node.Kind = rootfs.NodeDir
+	case 0, unix.S_IFLNK: // nothing, or what is not only what it is
+		s.node, err = rootfs.HostFS{}.Lookup(p)
+	default:
+		s.node.Kind = rootfs.NodeFile
+	}
+	w.seen[p] = s
+	return s.node, err
 }
 
 // List names what a directory holds.

@@ -107,6 +107,59 @@ func TestPreparedIsOpened(t *testing.T) {
 	}
 }
 
+// TestPreparedProgram: the two programs together are the one of a sandbox that is
+// opened, step for step but for the order.
+func TestPreparedProgram(t *testing.T) {
+	dir, extra := t.TempDir(), t.TempDir()
+	base := bare(t)
+	for name, change := range map[string]func(*profiles.Request){
+		"workspace": nil,
+		"more":      func(r *profiles.Request) { r.ReadOnly, r.ReadWrite = []string{extra}, []string{t.TempDir()} },
+		"hidden":    func(r *profiles.Request) { r.Hide = []string{"/usr/share/doc"} },
+	} {
+		p := with(t, dir, change)
+		s, err := Driver{}.plan(context.Background(), withoutCommand(p), witness{seen: map[string]sight{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, tree, err := s.begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.complete(cfg.Init, tree, nil); err != nil {
+			t.Fatal(err)
+		}
+		q := prepare(t, base).(*prepared)
+		b, err := q.Complete(context.Background(), p)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		b.Close()
+		one, two := steps(cfg.Init.String()), steps(q.init.String()+q.rest.String())
+		if !slices.Equal(one, two) {
+			t.Errorf("%s: opened:\n%s\ncompleted:\n%s", name, less(strings.Join(one, "\n"), strings.Join(two, "\n")), less(strings.Join(two, "\n"), strings.Join(one, "\n")))
+		}
+		rules := 0
+		for _, l := range steps(q.rest.String()) {
+			if strings.HasPrefix(l, "landlock_add_rule") {
+				rules++
+			}
+		}
+		if rules >= 10 {
+			t.Errorf("%s: %d rules for files were not made in advance", name, rules)
+		}
+	}
+}
+
+// steps are the steps of a program in alphabetical order. That for the cgroup is
+// apart from them.
+func steps(program string) []string {
+	list := slices.DeleteFunc(strings.Split(program, "\n"), func(l string) bool { return l == "" || l == `openat "cgroup"` })
+	slices.Sort(list)
+	return list
+}
+
 // less are the lines of a that b has not.
 func less(a, b string) string {
 	has := strings.Split(b, "\n")

@@ -138,7 +138,11 @@ func (s *starter) rules(p *sys.Program) {
 				s.low.Ruleset.FDs = append(s.low.Ruleset.FDs, landlock.FDRule{FD: st.fd, Access: st.rights & handled})
 			}
 		}
-		s.ruleset = landlock.Append(p, s.root, s.abi, &s.low.Ruleset)
+		if s.ruleset == 0 {
+			s.ruleset = landlock.Append(p, s.root, s.abi, &s.low.Ruleset)
+		} else {
+			landlock.AppendRules(p, s.root, s.ruleset, s.abi, s.low.Ruleset.Rules[s.granted:])
+		}
 	}
 	if s.label != "" {
 		s.proc = writableProc(p, s.root)

@@ -194,6 +194,7 @@ type sandbox struct {
 	group *cgroups.Group   // nil for none, and after the end
 	subs  []*cgroups.Group // of commands, by place; nil is free
 	next  int
+	used  atomic.Bool // a command has run
 
 	// pidsDenied is what the groups of commands counted themselves: version 1
 	// counts where a process is, not where the limit is.
@@ -435,7 +436,9 @@ func setupError(err error) error {
 // start has the init run the command.
 func (in *inside) start() error {
 	b := in.box
-	in.before, _ = b.stats()
+	if b.used.Swap(true) {
+		in.before, _ = b.stats() // of the first, nothing was counted before
+	}
 	err := in.job.Exec()
 	if in.cgroup >= 0 {
 		unix.Close(in.cgroup)

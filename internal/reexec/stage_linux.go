@@ -15,6 +15,7 @@ type stage struct {
 	regs     sys.Regs
 	prologue sys.Runnable // PID 1: closes what is not its own
 	init     sys.Runnable // PID 1, up to the wait for Go
+	settle   sys.Runnable // PID 1, before it waits to be completed: closes what is not needed for that
 	start    sys.Runnable // PID 1, after Go
 	epilogue sys.Runnable // PID 1: closes what is the command's
 	finish   sys.Runnable // PID 1, after the report
@@ -162,6 +163,9 @@ func (s *stage) main() {
 	}
 	if n, e := s.init.Run(&s.regs); e != 0 {
 		s.fail(stageInit, n, e)
+	}
+	if n, e := s.settle.Run(&s.regs); e != 0 {
+		s.fail(stageAfter, n, e)
 	}
 	if !s.waitGo() {
 		s.abandon()

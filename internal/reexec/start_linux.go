@@ -52,7 +52,8 @@ type Config struct {
 	// MaxJobs makes the stage serve: it has no command of its own (Command,
 	// Cgroup, Paths, Argv and Env are not used) but runs those that [Job.Exec]
 	// brings, at most MaxJobs at a time, until End. Hold are the registers with
-	// descriptors that Init or Start opened for jobs; others are closed.
+	// descriptors that Init or Start opened for jobs, or, without a Start, that
+	// Init opened for that; others are closed.
 	MaxJobs int
 	Hold    []sys.Reg
 
@@ -171,9 +172,10 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	var epilogue *sys.Program
 	st.init = cfg.Init.Runnable()
-	if cfg.Start != nil {
-		epilogue = afterStart(keep, cfg)
+	if epilogue = afterStart(keep, cfg); cfg.Start != nil {
 		st.epilogue, st.start = epilogue.Runnable(), cfg.Start.Runnable()
+	} else {
+		st.settle = epilogue.Runnable()
 	}
 	if cfg.Finish != nil {
 		st.finish = cfg.Finish.Runnable()

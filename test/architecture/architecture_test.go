@@ -75,7 +75,7 @@ var rooms = map[string][]string{
 	"profiles/internal/gen":        {"profiles"},
 	"internal/cli/man":             {"internal/cli", "driver"},
 	"tools/man":                    {"internal/cli"},
-	"bench":                        {"policy", "rootfs", "mounts", "seccomp", "driver"},
+	"bench":                        {"policy", "rootfs", "mounts", "seccomp", "driver", "native", "pool", "session"},
 	"test/engine":                  {},
 	"examples":                     {},
 	"examples/run":                 {"policy", "profiles", "driver", "native"},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -294,6 +295,56 @@ func BenchmarkPlainExec(b *testing.B) {
 	for b.Loop() {
 		if err := exec.Command("/bin/true").Run(); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// TestThousandAtOnce: a thousand commands run in one sandbox at the same time, each
+// ends with its own code, and there is room again for as many.
+func TestThousandAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	pids, memory := int64(6000), uint64(4<<30)
+	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup, Pids: &pids, Memory: &memory},
+		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Driver{}.Open(context.Background(), r.Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	const n = 1000
+	for range 2 {
+		in, hold, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		procs := make([]driver.Process, n)
+		var wg sync.WaitGroup
+		slots := make(chan struct{}, 50)
+		for i := range n {
+			wg.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", "read x; exit " + strconv.Itoa(i%100)}}, driver.Stdio{Stdin: in})
+				if err != nil {
+					t.Errorf("%d: %v", i, err)
+					return
+				}
+				procs[i] = p
+			})
+		}
+		wg.Wait()
+		in.Close()
+		hold.Close() // all of them are there, and wait for this
+		for i, p := range procs {
+			if p == nil {
+				continue
+			}
+			if st, err := p.Wait(); err != nil || st.ExitCode != i%100 || st.Signal != 0 {
+				t.Errorf("%d: %+v, %v", i, st, err)
+			}
 		}
 	}
 }

@@ -41,7 +41,13 @@ type Lender struct {
 	Acquire func(context.Context, *policy.Policy) (driver.Sandbox, error)
 
 	mu    sync.Mutex
-	known map[string]*policy.Policy // by their JSON
+	known map[string]*read // by their JSON
+}
+
+// read is a policy as a lender has read it.
+type read struct {
+	policy *policy.Policy
+	digest string // of what it would say of it itself
 }
 
 // keepKnown bounds the policies that a lender remembers having read.
@@ -172,19 +178,15 @@ func (l *Lender) lend(ctx context.Context, c *conn) (driver.Sandbox, error) {
 	case req.Birth != l.Birth:
 		return nil, errors.New("the server passes on something else: " + differ(l.Birth, req.Birth))
 	}
-	p, err := l.read(req.Policy)
+	known, err := l.read(req.Policy)
 	if err != nil {
 		return nil, err
 	}
-	box, err := l.Acquire(ctx, p)
+	box, err := l.Acquire(ctx, known.policy)
 	if err != nil {
 		return nil, err
 	}
-	built, err := json.Marshal(p)
-	if err == nil {
-		err = c.send(reply{Lease: &lease{Digest: digest(built)}})
-	}
-	if err != nil {
+	if err := c.send(reply{Lease: &lease{Digest: known.digest}}); err != nil {
 		box.Close()
 		return nil, net.ErrClosed
 	}
@@ -192,11 +194,11 @@ func (l *Lender) lend(ctx context.Context, c *conn) (driver.Sandbox, error) {
 }
 
 // read reads a policy, of which it must understand everything.
-func (l *Lender) read(raw []byte) (*policy.Policy, error) {
+func (l *Lender) read(raw []byte) (*read, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p, ok := l.known[string(raw)]; ok {
-		return p, nil
+	if r, ok := l.known[string(raw)]; ok {
+		return r, nil
 	}
 	p := &policy.Policy{}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -207,11 +209,16 @@ func (l *Lender) read(raw []byte) (*policy.Policy, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	if l.known == nil || len(l.known) >= keepKnown {
-		l.known = map[string]*policy.Policy{}
+	again, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
 	}
-	l.known[string(raw)] = p
-	return p, nil
+	if l.known == nil || len(l.known) >= keepKnown {
+		l.known = map[string]*read{}
+	}
+	r := &read{p, digest(again)}
+	l.known[string(raw)] = r
+	return r, nil
 }
 
 func digest(b []byte) string {

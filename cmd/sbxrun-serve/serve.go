@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 
@@ -38,11 +39,26 @@ func serveAll(ctx context.Context, s *cli.Server) error {
 			return fmt.Errorf("pool %s: %w", p.Name, err)
 		}
 	}
+	go prune(ctx, s.Prune)
 	err := serve.Serve(ctx, cfg)
 	if errors.Is(err, serve.ErrRunning) {
 		return cli.Hinted(fmt.Errorf("%s: %w", s.Dir, err), "sbxrun pool status shows it; SBXRUN_SERVER=DIR makes and finds another")
 	}
 	return err
+}
+
+// prune removes what crashed owners left, now and every hour.
+func prune(ctx context.Context, do func() error) {
+	for {
+		if err := do(); err != nil {
+			fmt.Fprintln(os.Stderr, "sbxrun: warning: prune:", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Hour):
+		}
+	}
 }
 
 // pools prints what a server has, or has counted.

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
@@ -56,6 +57,9 @@ type Server struct {
 
 	// Serving is called when clients can connect.
 	Serving func()
+
+	// Prune removes what crashed owners left behind a day ago or longer.
+	Prune func() error
 }
 
 // A ServerPool is one that a server is to keep.
@@ -168,6 +172,14 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 			say.note("serving, until this program is ended", "sbxrun pool status, in another terminal, shows what is ready")
 		}
 	}
+	s.Prune = func() error {
+		_, err := s.Store.Prune(leftAge)
+		_, gerr := cgroups.Prune(leftAge)
+		if errors.Is(gerr, errors.ErrUnsupported) {
+			gerr = nil
+		}
+		return errors.Join(err, gerr)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	return b.Serve(ctx, s)
@@ -176,6 +188,10 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 // errServedOverlay: a server's sandboxes end with whoever borrowed them, and nobody
 // would keep what was changed in one.
 var errServedOverlay = &driver.UnsupportedError{Driver: "native", Rules: []string{"a copy-on-write workspace in a server's sandboxes"}, Fix: "use sbxrun session create --workspace overlay"}
+
+// leftAge is how old must be what a server takes for left behind; that of sbxrun
+// prune by default.
+const leftAge = 24 * time.Hour
 
 // servePool resolves one pool.
 func (o *options) servePool(f *facts, name string) (*ServerPool, error) {

@@ -3,13 +3,18 @@
 package integration
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/creack/pty"
+
+	"github.com/sbxrun/sbxrun/test/survivors"
 )
 
 // sit starts a command of sbxrun session at a terminal.
@@ -136,5 +141,75 @@ func TestSessionAttach(t *testing.T) {
 		}) {
 			t.Errorf("the command outlives its time limit: %v", s.cli("ls", "--json"))
 		}
+	})
+}
+
+// TestSessionInitKilled: a session whose process 1 was killed is told to be one by its
+// state and by every command; a name can be had again, and nothing is left.
+func TestSessionInitKilled(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		marker := "73" + strconv.Itoa(os.Getpid()%10000)
+		s.exec("setsid sleep "+marker+" >/dev/null 2>&1 &", "-d")
+		if !within(15*time.Second, func() bool { return len(processes("sleep\x00"+marker)) > 0 }) {
+			t.Fatal("the background process did not start")
+		}
+		running := make(chan *outcome, 1)
+		go func() { running <- s.exec("echo begun > begun; sleep 1000") }()
+		if !within(15*time.Second, func() bool { return exists(s.ws + "/begun") }) {
+			t.Fatal("the command did not start")
+		}
+		holder := s.info().Pid
+		killed := false
+		tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(holder) + "/task/*/children")
+		for _, file := range tasks {
+			b, _ := os.ReadFile(file)
+			for pid := range strings.FieldsSeq(string(b)) {
+				comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+				if n, err := strconv.Atoi(pid); err == nil && strings.TrimSpace(string(comm)) == "sbxrun-init" {
+					killed = syscall.Kill(n, syscall.SIGKILL) == nil
+				}
+			}
+		}
+		if !killed {
+			t.Fatal("no process 1 was found")
+		}
+		if err := survivors.Gone(func() []string { return processes("sleep\x00" + marker) }); err != nil {
+			t.Error(err)
+		}
+		select {
+		case o := <-running:
+			if o.code != 125 && o.code != 137 {
+				t.Errorf("%v", o)
+			}
+		case <-time.After(30 * time.Second):
+			t.Error("the command's client does not end")
+		}
+		if !within(15*time.Second, func() bool { return !exists("/proc/" + strconv.Itoa(holder) + "/task") }) {
+			t.Error("the holder is left")
+		}
+		o := s.cli("inspect", s.id)
+		if !strings.Contains(o.stdout, `"state": "error"`) || !strings.Contains(o.stdout, "its init died") {
+			t.Errorf("%v", o)
+		}
+		for _, args := range [][]string{{"exec", s.id, "true"}, {"attach", s.id}, {"logs", s.id, "1"}, {"stop", s.id}, {"cp", s.id + ":/tmp", "."}} {
+			if o := s.cli(args...); o.code != 125 || !strings.Contains(o.stderr, "has ended") || !strings.Contains(o.stderr, "session rm") {
+				t.Errorf("%v: %v", args, o)
+			}
+		}
+		if groups := deadGroups(); len(groups) != 0 {
+			t.Errorf("cgroups are left: %v (the holder was %d)", groups, holder)
+		}
+		create := append(append([]string{"create", "-C", s.ws}, s.who.flags()...), s.id)
+		if o := s.cli(create...); o.code != 125 || !strings.Contains(o.stderr, "exists already") {
+			t.Errorf("%v", o)
+		}
+		if o := s.cli("rm", s.id); o.code != 0 {
+			t.Errorf("%v", o)
+		}
+		if o := s.cli(create...); o.code != 0 {
+			t.Errorf("%v", o)
+		}
+		s.want("echo fine", "fine\n")
 	})
 }

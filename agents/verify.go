@@ -93,8 +93,8 @@ func (b *bait) judge(p *Proof) {
 	}
 }
 
-// Verify has the agent run a command, and says what came of it. Claude Code and
-// Codex run themselves, with a model of ours on loopback instead of theirs, and
+// Verify has the agent run a command, and says what came of it. Claude Code, Codex
+// and opencode run themselves, with a model of ours on loopback instead of theirs, and
 // with their user's own configuration; of the others, what their configuration
 // names is called as they would.
 //
@@ -116,19 +116,11 @@ func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
 	defer os.Chdir(back)
 	p := &Proof{}
 	switch agent {
-	case "claude-code", "codex":
+	case "claude-code", "codex", "opencode":
 		p.Real = true
 		err = b.real(ctx, agent, site, p)
-	case "opencode":
-		err = b.shell(ctx, p, filepath.Join(site.Config, "opencode", "opencode.json"), "shell", func(text []byte, v any) error {
-			text, err := hujson.Standardize(text)
-			if err != nil {
-				return err
-			}
-			return json.Unmarshal(text, v)
-		})
 	case "goose":
-		err = b.shell(ctx, p, filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL", func(text []byte, v any) error { return yaml.Unmarshal(text, v) })
+		err = b.shell(ctx, p, filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL")
 	case "gemini":
 		err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"))
 	default:
@@ -161,6 +153,9 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	if agent == "codex" {
 		call = model.Call{Tool: "exec_command", Input: map[string]any{"cmd": b.command, "yield_time_ms": 30_000}}
 	}
+	if agent == "opencode" {
+		call.Tool = "bash"
+	}
 	m := model.New(call)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -171,17 +166,27 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	defer server.Close()
 	address := "http://" + l.Addr().String()
 	var args, env []string
-	if agent == "codex" {
+	switch agent {
+	case "opencode":
+		config, err := json.Marshal(map[string]any{"autoupdate": false, "share": "disabled", "permission": map[string]any{"*": "allow", "external_directory": "allow"},
+			"model": "anthropic/claude-sonnet-4-5", "small_model": "anthropic/claude-sonnet-4-5",
+			"provider": map[string]any{"anthropic": map[string]any{"options": map[string]any{"baseURL": address + "/v1", "apiKey": verifyKey}}}})
+		if err != nil {
+			return err
+		}
+		args = []string{"run", "go"}
+		env = []string{"OPENCODE_CONFIG_CONTENT=" + string(config), "ANTHROPIC_API_KEY=" + verifyKey, "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
+	case "codex":
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
 			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
 			"-c", `approval_policy="never"`, "-c", `sandbox_mode="danger-full-access"`, "-c", "check_for_update_on_startup=false", "go"}
 		env = []string{"VERIFY_API_KEY=" + verifyKey}
-	} else {
+	default:
 		args = []string{"-p", "go", "--allowedTools", "Bash"}
 		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
 	}
 	cmd := exec.CommandContext(ctx, site.Agent, args...)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(os.Environ(), env...), 5*time.Second
+	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(append(os.Environ(), "PWD="+b.project), env...), 5*time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
@@ -197,13 +202,13 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 }
 
 // shell calls the shell that an agent's configuration names, as the agent does.
-func (b *bait) shell(ctx context.Context, p *Proof, file, key string, parse func([]byte, any) error) error {
+func (b *bait) shell(ctx context.Context, p *Proof, file, key string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	var config map[string]any
-	if err := parse(text, &config); err != nil {
+	if err := yaml.Unmarshal(text, &config); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	shell, ok := config[key].(string)

@@ -45,6 +45,9 @@ func TestDocs(t *testing.T) {
 				}
 			}
 			w.file(w.home+"/.config/sbxrun/config.yaml", "allow_degraded: [cgroup]\n", 0o644)
+			if err := os.Symlink(client(t, opencode, "opencode"), bin+"/opencode"); err != nil {
+				t.Fatal(err)
+			}
 			os.Mkdir(w.home+"/project", 0o755)
 			if err := os.Symlink(client(t, codex, "codex"), bin+"/codex"); err != nil {
 				t.Fatal(err)

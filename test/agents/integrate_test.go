@@ -15,7 +15,7 @@ import (
 var configurations = map[string]struct{ file, content, installed, name string }{
 	"claude-code": {".claude/settings.json", "{\n  \"env\": {\n    \"MINE\": \"1\"\n  },\n  \"cleanupPeriodDays\": 30\n}\n", "claude", claudeCode},
 	"codex":       {".codex/environments.toml", "# mine\n", "codex", codex},
-	"opencode":    {".config/opencode/opencode.json", "{\n  // mine\n  \"theme\": \"x\",\n}\n", "", ""},
+	"opencode":    {".config/opencode/opencode.json", "{\n  \"$schema\": \"https://opencode.ai/config.json\", // or it adds that itself\n  \"share\": \"disabled\",\n}\n", "opencode", opencode},
 	"gemini":      {".gemini/settings.json", "{\"tools\": {\"exclude\": [\"x\"]}}\n", "", ""},
 	"goose":       {".config/goose/config.yaml", "# mine\nGOOSE_PROVIDER: x\n", "", ""},
 }
@@ -59,19 +59,27 @@ func TestIntegrate(t *testing.T) {
 	for agent, c := range configurations {
 		t.Run(agent, func(t *testing.T) {
 			t.Parallel()
-			each(t, func(w *world) {
+			as := each
+			if agent == "opencode" {
+				as = once
+			}
+			as(t, func(w *world) {
 				file := filepath.Join(w.home, c.file)
 				flags := []string{"--allow-degraded", "cgroup"}
 				if c.installed != "" {
 					flags = append(flags, "--agent", client(t, c.name, c.installed))
 				}
 				with := func(more ...string) []string { return slices.Concat([]string{"integrate", agent}, flags, more) }
-				for _, content := range []string{c.content, ""} {
+				contents := []string{c.content, ""}
+				if agent == "opencode" {
+					contents = contents[:1] // where there is none it makes one
+				}
+				for _, content := range contents {
 					w.fresh(file, content)
 					before := w.files()
 
 					// Before, it is not in a sandbox, and the proof says so.
-					if agent == "claude-code" || agent == "codex" {
+					if c.installed != "" {
 						if out, ok := w.cli(nil, with("--verify")...); ok || !strings.Contains(out, "read a file outside") || !strings.Contains(out, "API key") {
 							w.Errorf("verified without a sandbox: %s", out)
 						}

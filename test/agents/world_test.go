@@ -23,6 +23,7 @@ import (
 const (
 	claudeCode = "Claude Code 2.1.330"
 	codex      = "Codex 0.169.0"
+	opencode   = "opencode 1.18.33"
 )
 
 // programs are what is tested, built once.
@@ -100,6 +101,16 @@ func each(t *testing.T, test func(w *world)) {
 	}
 }
 
+// once runs a test of an agent that takes long to start as one user, an ordinary one
+// if there is a choice.
+func once(t *testing.T, test func(w *world)) {
+	uid := os.Getuid()
+	if uid == 0 {
+		uid = 1000
+	}
+	test(newWorld(t, uid))
+}
+
 func newWorld(t *testing.T, uid int) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sbxrun-agent-world-")
@@ -118,7 +129,9 @@ func newWorld(t *testing.T, uid int) *world {
 	os.Chmod(dir+"/run", 0o700)
 	w.own()
 	w.env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + w.home, "LANG=C.UTF-8", "TERM=dumb", "SHELL=/bin/bash", "TMPDIR=" + dir + "/tmp",
-		"XDG_RUNTIME_DIR=" + dir + "/run"}
+		"XDG_RUNTIME_DIR=" + dir + "/run",
+		// opencode installs what plugins might need: there is nothing to have.
+		"npm_config_registry=http://127.0.0.1:1", "npm_config_fetch_retries=0", "OPENCODE_DISABLE_MODELS_FETCH=1"}
 	if uid != 0 {
 		// No cgroup is delegated to it here.
 		w.env = append(w.env, "SBXRUN_ALLOW_DEGRADED=cgroup")
@@ -176,7 +189,7 @@ func (w *world) command(env []string, args ...string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = w.project
 	// What comes last counts.
-	cmd.Env = append(slices.Clone(w.env), env...)
+	cmd.Env = append(append(slices.Clone(w.env), "PWD="+w.project), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if w.uid != os.Getuid() {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(w.uid), Gid: uint32(w.uid)}

@@ -30,10 +30,12 @@ type options struct {
 	session    string // to run in, instead of a sandbox of the command's own
 
 	// What only a shell has: another directory to start in than the workspace,
-	// descriptors beside the standard ones, and a look at the policy.
+	// descriptors beside the standard ones, and a look at the policy; and that
+	// what was agreed to is not said again after each command.
 	cwd     string
 	extra   []*os.File
 	decided func(*policy.Policy)
+	agreed  bool
 }
 
 // value is a flag whose argument a function takes.

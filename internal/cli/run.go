@@ -332,7 +332,7 @@ func (o *options) explain(res *driver.Result) {
 	}
 	explainDependencies(res.Dependencies)
 	explainChanges(res.Changes)
-	if res.Degraded != 0 && res.Sandboxed {
+	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
 		say.note("ran without "+res.Degraded.String()+", as allowed", "")
 	}
 	if say.verbose {

@@ -161,6 +161,7 @@ func splitShell(fs *pflag.FlagSet, args []string) (own, rest []string, err error
 
 // run runs the shell.
 func (s *shell) run(args []string) error {
+	s.agreed = true
 	if s.ignoreEnv {
 		for _, kv := range os.Environ() {
 			if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "SBXRUN_") {

@@ -423,89 +423,94 @@ func TestSupervisorKilledAtEveryStep(t *testing.T) {
 	mounts := mountsHere(t)
 	tried := map[string]bool{}
 	for n, c := range setUps {
-		first := c.prepare(t, dir)
-		var programs [][]sys.Step
-		for _, p := range first.programs {
-			var steps []sys.Step
-			for i := range p.Len() {
-				steps = append(steps, p.Step(i))
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == "overlay" {
+				needOverlay(t)
 			}
-			programs = append(programs, steps)
-		}
-		limited := len(first.dirs()) > 0
-		first.drop()
-		kills, groups := 0, 0
-		for which, steps := range programs {
-			for i, step := range steps {
-				// All steps of the first, and of the others those that it does
-				// not have and some of the rest.
-				key := fmt.Sprint(c.runs, which, step)
-				known := tried[key]
-				tried[key] = true
-				every := 1
-				switch {
-				case testing.Short():
-					every = 10
-				case step.Path == "PR_CAPBSET_DROP":
-					every = 16 // sixty of one kind
-				case n > 0 && known:
-					every = 5
+			first := c.prepare(t, dir)
+			var programs [][]sys.Step
+			for _, p := range first.programs {
+				var steps []sys.Step
+				for i := range p.Len() {
+					steps = append(steps, p.Step(i))
 				}
-				if i%every != 0 {
-					continue
-				}
-				cmd := exec.Command("/proc/self/exe")
-				cmd.Env = append(os.Environ(), fmt.Sprintf("NATIVE_TEST_PAUSE=%d.%d.%d", n, which, i), "NATIVE_TEST_DIR="+dir)
-				cmd.Stderr = os.Stderr
-				out, err := cmd.StdoutPipe()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
-				hung := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
-				line, _ := bufio.NewReader(out).ReadString('\n')
-				hung.Stop()
-				dirs, ok := strings.CutPrefix(strings.TrimSpace(line), "started")
-				if !ok {
-					t.Fatalf("%s: program %d step %d (%v): %q", c.name, which, i, step, line)
-				}
-				// Time to get to the step. Earlier is a point to be killed at, too.
-				time.Sleep(4 * time.Millisecond)
-				cmd.Process.Kill()
-				cmd.Wait()
-				kills++
-				// What is left is ours now.
-				if err := survivors.Gone(func() []string {
-					for {
-						switch pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil); {
-						case err == unix.ECHILD:
-							return nil
-						case err != nil || pid == 0:
-							return strings.Fields(children(t, os.Getpid()))
+				programs = append(programs, steps)
+			}
+			limited := len(first.dirs()) > 0
+			first.drop()
+			kills, groups := 0, 0
+			for which, steps := range programs {
+				for i, step := range steps {
+					// All steps of the first, and of the others those that it does
+					// not have and some of the rest.
+					key := fmt.Sprint(c.runs, which, step)
+					known := tried[key]
+					tried[key] = true
+					every := 1
+					switch {
+					case testing.Short():
+						every = 10
+					case step.Path == "PR_CAPBSET_DROP":
+						every = 16 // sixty of one kind
+					case n > 0 && known:
+						every = 5
+					}
+					if i%every != 0 {
+						continue
+					}
+					cmd := exec.Command("/proc/self/exe")
+					cmd.Env = append(os.Environ(), fmt.Sprintf("NATIVE_TEST_PAUSE=%d.%d.%d", n, which, i), "NATIVE_TEST_DIR="+dir)
+					cmd.Stderr = os.Stderr
+					out, err := cmd.StdoutPipe()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := cmd.Start(); err != nil {
+						t.Fatal(err)
+					}
+					hung := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
+					line, _ := bufio.NewReader(out).ReadString('\n')
+					hung.Stop()
+					dirs, ok := strings.CutPrefix(strings.TrimSpace(line), "started")
+					if !ok {
+						t.Fatalf("%s: program %d step %d (%v): %q", c.name, which, i, step, line)
+					}
+					// Time to get to the step. Earlier is a point to be killed at, too.
+					time.Sleep(4 * time.Millisecond)
+					cmd.Process.Kill()
+					cmd.Wait()
+					kills++
+					// What is left is ours now.
+					if err := survivors.Gone(func() []string {
+						for {
+							switch pid, err := unix.Wait4(-1, nil, unix.WNOHANG|unix.WALL, nil); {
+							case err == unix.ECHILD:
+								return nil
+							case err != nil || pid == 0:
+								return strings.Fields(children(t, os.Getpid()))
+							}
+						}
+					}); err != nil {
+						t.Fatalf("%s: program %d step %d (%v): %v", c.name, which, i, step, err)
+					}
+					for _, d := range strings.Fields(dirs) {
+						groups++
+						if _, err := os.Stat(d); err == nil {
+							t.Fatalf("%s: program %d step %d (%v): %s is left", c.name, which, i, step, d)
 						}
 					}
-				}); err != nil {
-					t.Fatalf("%s: program %d step %d (%v): %v", c.name, which, i, step, err)
-				}
-				for _, d := range strings.Fields(dirs) {
-					groups++
-					if _, err := os.Stat(d); err == nil {
-						t.Fatalf("%s: program %d step %d (%v): %s is left", c.name, which, i, step, d)
+					// From its own process on, the command may begin before process 1
+					// finds out, and end with it.
+					if err := os.Remove(dir + "/ran"); err == nil && which < c.runs {
+						t.Fatalf("%s: program %d step %d (%v): the command ran", c.name, which, i, step)
 					}
 				}
-				// From its own process on, the command may begin before process 1
-				// finds out, and end with it.
-				if err := os.Remove(dir + "/ran"); err == nil && which < c.runs {
-					t.Fatalf("%s: program %d step %d (%v): the command ran", c.name, which, i, step)
-				}
 			}
-		}
-		t.Logf("%s: killed before %d steps", c.name, kills)
-		if kills == 0 || limited && groups == 0 {
-			t.Errorf("%s: killed %d times, with %d cgroups", c.name, kills, groups)
-		}
+			t.Logf("%s: killed before %d steps", c.name, kills)
+			if kills == 0 || limited && groups == 0 {
+				t.Errorf("%s: killed %d times, with %d cgroups", c.name, kills, groups)
+			}
+		})
 	}
 	if after := mountsHere(t); after != mounts {
 		t.Errorf("mounts changed:\n%s", after)

@@ -323,7 +323,7 @@ func (s *starter) programs(fds []int) *reexec.Config {
 				cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name + "/" + s.Nested})
 			}
 			cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
-			if slot.V2 {
+			if slot.V2 && sys.HasClone3() {
 				cfg.Cgroup = start.NewReg()
 				start.Call(cfg.Cgroup, sys.Step{Name: "openat", Path: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), start.Str(slot.Name),
 					sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
@@ -334,16 +334,22 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	fd := cmd.NewReg()
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
+			file := slot.Name + "/tasks"
 			if slot.V2 {
 				put(freeze, slot.ParentFD, slot.Name+"/cgroup.kill", "1")
-				continue
+				if cfg.Cgroup != 0 {
+					continue
+				}
+				file = slot.Name + "/cgroup.procs" // what there is where clone3(2) is filtered
 			}
 			// "0" is the writer.
 			step := sys.Step{Name: "join", Path: "cgroup"}
-			cmd.Call(fd, step, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), cmd.Str(slot.Name+"/tasks"), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+			cmd.Call(fd, step, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), cmd.Str(file), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 			cmd.Call(0, step, unix.SYS_WRITE, fd.Value(), cmd.Data("0"), sys.Imm(1))
-			// What forks faster than it is killed can fork no more.
-			put(freeze, slot.ParentFD, slot.Name+"/pids.max", "0")
+			if !slot.V2 {
+				// What forks faster than it is killed can fork no more.
+				put(freeze, slot.ParentFD, slot.Name+"/pids.max", "0")
+			}
 		}
 	}
 	cmd.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)

@@ -303,12 +303,12 @@ print(a.recv(6).decode())
 		}}},
 
 		// Time, and what is left.
-		{name: "time limit", about: "limits.time", request: func(_ *world, r *profiles.Request) { r.Timeout = ptr(500 * time.Millisecond) }, script: "echo begun; sleep " + word(10) + "; echo not reached", want: expect{code: 124, reason: driver.ReasonTimeout, stdout: "begun\n", check: gone(word(10))}},
+		{name: "time limit", about: "limits.time", request: func(_ *world, r *profiles.Request) { r.Timeout = ptr(time.Second) }, script: "echo begun; sleep " + word(10) + "; echo not reached", want: expect{code: 124, reason: driver.ReasonTimeout, stdout: "begun\n", check: gone(word(10))}},
 		{name: "time limit, deaf", about: "limits.time", request: func(_ *world, r *profiles.Request) {
 			r.Timeout, r.KillAfter = ptr(500*time.Millisecond), ptr(200*time.Millisecond)
 		}, script: "trap '' TERM; while :; do sleep " + word(11) + "; done", want: expect{code: 124, reason: driver.ReasonTimeout, check: gone(word(11))}},
 		{name: "time limit, orderly", about: "limits.time", request: func(_ *world, r *profiles.Request) {
-			r.Timeout, r.KillAfter = ptr(time.Second), ptr(10*time.Second)
+			r.Timeout, r.KillAfter = ptr(2*time.Second), ptr(10*time.Second)
 		}, script: "trap 'echo cleaned up > done; exit 0' TERM; echo begun; while :; do sleep 0.05; done", want: expect{code: 124, reason: driver.ReasonTimeout, stdout: "begun\n", check: on("ws/done", "cleaned up\n")}},
 		{name: "time limit, at once", about: "limits.time", request: func(_ *world, r *profiles.Request) {
 			r.Timeout, r.KillAfter = ptr(500*time.Millisecond), ptr(time.Duration(0))

@@ -147,7 +147,8 @@ func TestSession(t *testing.T) {
 
 		marker := "73" + strconv.Itoa(os.Getpid()%10000)
 		s.exec("setsid sleep " + marker + " >/dev/null 2>&1 &")
-		if len(processes("sleep\x00"+marker)) == 0 {
+		// The shell does not wait for it to be executed.
+		if !within(10*time.Second, func() bool { return len(processes("sleep\x00"+marker)) > 0 }) {
 			t.Error("the background process is not running")
 		}
 		i := s.info()

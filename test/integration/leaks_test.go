@@ -33,7 +33,7 @@ func lookAround() state {
 // sandboxes may run on this host.
 func (s state) leaks() []string {
 	var left []string
-	within(2*time.Second, func() bool {
+	within(10*time.Second, func() bool {
 		left = nil
 		for _, p := range processes(runDir) {
 			left = append(left, "process "+p)

@@ -162,7 +162,7 @@ func n02(f *fixture) {
 		o := f.do(call{args: f.jail(hostNet, nil, append([]string{f.attack, "N02"}, args...)...)})
 		e.judge(f, f.report(o), func(string) string { return "ok" })
 		for name, l := range listeners {
-			if !within(time.Second, func() bool { return l.hits.Load() > 0 }) {
+			if !within(10*time.Second, func() bool { return l.hits.Load() > 0 }) {
 				f.Errorf("the host's listener %s was not reached", name)
 			}
 		}
@@ -311,7 +311,7 @@ func k08(f *fixture) {
 		if got := r.got("MPTCP to loopback"); !match("ok|EPROTONOSUPPORT|ENOPROTOOPT", got) {
 			f.Errorf("MPTCP without the sandbox: %s", got)
 		}
-		if !within(time.Second, func() bool { return listeners["loopback"].hits.Load() >= 2 }) {
+		if !within(10*time.Second, func() bool { return listeners["loopback"].hits.Load() >= 2 }) {
 			f.Errorf("the listener was reached %d times", listeners["loopback"].hits.Load())
 		}
 		o = f.do(call{args: f.jail(ownUser, nil, f.attack, "K08")})

@@ -573,7 +573,7 @@ func TestNothingLeft(t *testing.T) {
 func (f *fixture) wantNothingLeft() {
 	f.Helper()
 	var left []string
-	if !within(2*time.Second, func() bool {
+	if !within(10*time.Second, func() bool {
 		left = append(processes(f.dir), mountsOf(f.dir)...)
 		left = append(left, deadGroups()...)
 		return len(left) == 0

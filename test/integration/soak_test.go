@@ -118,7 +118,7 @@ func TestManyRuns(t *testing.T) {
 		}
 	}
 	var left []string
-	within(2*time.Second, func() bool { left = marked(); return len(left) == 0 })
+	within(10*time.Second, func() bool { left = marked(); return len(left) == 0 })
 	for _, l := range append(left, before.leaks()...) {
 		if strings.Contains(l, filepath.Join(runDir, "world")) {
 			continue // the servers of the network's tests, which run meanwhile
@@ -133,7 +133,7 @@ func TestManyRuns(t *testing.T) {
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if !within(2*time.Second, func() bool { return len(marked()) == 1 }) {
+	if !within(10*time.Second, func() bool { return len(marked()) == 1 }) {
 		t.Error("a process that is left is not seen")
 	}
 	sleeper.Process.Kill()

@@ -77,7 +77,7 @@ func (tm *terminal) text() string {
 // report is what an attack printed to the terminal.
 func (tm *terminal) report(code int) *report {
 	tm.f.Helper()
-	within(2*time.Second, func() bool { return strings.Contains(tm.text(), "]}") })
+	within(10*time.Second, func() bool { return strings.Contains(tm.text(), "]}") })
 	return tm.f.report(&outcome{code: code, stdout: tm.text()})
 }
 

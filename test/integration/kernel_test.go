@@ -310,6 +310,14 @@ func k12(f *fixture) {
 			for _, flags := range []string{way, "--driver auto --allow-degraded namespaces,protect", "--fallback landlock --allow-degraded namespaces,protect"} {
 				args := append(append([]string{sbxrun, "--profile", "strict", "-C", f.ws, "--json"}, strings.Fields(flags)...), append(f.who.flags(), "--")...)
 				o = f.do(call{args: staged(append(args, canary...)...)})
+				if landlockABI() < 3 {
+					// Before Linux 6.2 Landlock cannot keep files from being truncated.
+					if o.code != 125 || exists(ran) || !strings.Contains(o.stderr+o.stdout, "landlock") {
+						f.Errorf("without %s, %s: %v", c.name, flags, o)
+					}
+					os.Remove(ran)
+					continue
+				}
 				if r := f.result(o); o.code != 0 || r.Driver != "landlock" || !exists(ran) || !strings.Contains(strings.Join(r.Degraded, " "), "user") {
 					f.Errorf("without %s, %s: %v", c.name, flags, o)
 				}

@@ -109,6 +109,8 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 			for i, w := range words {
 				words[i] = persona.Quote(w)
 			}
+			// As for the wrapper: a project's settings do not choose the files.
+			words = append([]string{"HOME=" + persona.Quote(site.Home), "XDG_CONFIG_HOME=" + persona.Quote(site.Config)}, words...)
 			entry := map[string]any{"matcher": "Bash|Monitor|PowerShell", "hooks": []any{map[string]any{"type": "command", "command": strings.Join(words, " ")}}}
 			p.Files = []File{{file, 0o644, JSON{{Path: []string{"hooks", "PreToolUse"}, Element: entry}}}}
 			break

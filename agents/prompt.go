@@ -13,6 +13,10 @@ import (
 type Prompt struct {
 	Policy *policy.Policy
 
+	// Outside says why the commands run on the host, without any of that; "" if they
+	// do not.
+	Outside string
+
 	// Allowed and Denied are the lists of a command policy; both empty where none
 	// is asked.
 	Allowed, Denied []string
@@ -25,23 +29,13 @@ const mostListed = 40
 func (p Prompt) String() string {
 	var b strings.Builder
 	line := func(f string, a ...any) { fmt.Fprintf(&b, f+"\n", a...) }
-	pol := p.Policy
 	line("# Sandbox")
 	line("")
-	line("Your shell commands run in a sandbox of sbxrun, under the profile %s. The operating system enforces it. No command, argument or file can loosen it;", code(pol.Profile))
-	line("only the person who started you can. A refusal is final: do not look for a way around it, but say what you need and why.")
-	line("")
-	line("## Files")
-	line("")
-	p.files(line)
-	line("")
-	line("## Network")
-	line("")
-	p.network(line)
-	line("")
-	line("## Limits")
-	line("")
-	p.limits(line)
+	if p.Outside != "" {
+		line("Your shell commands run on the host, WITHOUT a sandbox, because %s: with all that the person who started you can do.", p.Outside)
+	} else {
+		p.sandbox(line)
+	}
 	if len(p.Allowed)+len(p.Denied) > 0 {
 		line("")
 		line("## Commands")
@@ -56,6 +50,24 @@ func (p Prompt) String() string {
 		}
 	}
 	return b.String()
+}
+
+// sandbox is what the policy makes of them.
+func (p Prompt) sandbox(line func(string, ...any)) {
+	line("Your shell commands run in a sandbox of sbxrun, under the profile %s. The operating system enforces it. No command, argument or file can loosen it;", code(p.Policy.Profile))
+	line("only the person who started you can. A refusal is final: do not look for a way around it, but say what you need and why.")
+	line("")
+	line("## Files")
+	line("")
+	p.files(line)
+	line("")
+	line("## Network")
+	line("")
+	p.network(line)
+	line("")
+	line("## Limits")
+	line("")
+	p.limits(line)
 }
 
 func (p Prompt) files(line func(string, ...any)) {

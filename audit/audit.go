@@ -42,7 +42,7 @@ type Config struct {
 type Record struct {
 	Time   time.Time `json:"time"`
 	Event  string    `json:"event"`  // run, denial
-	Source string    `json:"source"` // run, session, mcp: what ran or refused it
+	Source string    `json:"source"` // run, session, mcp: what ran or refused it; hook: what left it to the agent
 	UID    int       `json:"uid"`
 	PID    int       `json:"pid"` // of sbxrun
 

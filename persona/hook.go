@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // A Hook is what stands between Claude Code and its Bash tool, as a hook of the
@@ -17,6 +18,18 @@ type Hook struct {
 	// Decision is what is said of the call: "allow" (it is not asked about), "ask"
 	// or "" (its own rules decide).
 	Decision string
+
+	// Env are variables, NAME=VALUE, that Program is started with, beside those of
+	// the agent's commands.
+	Env []string
+
+	// Outside says why commands are not sandboxed, "" if they are. They are left to
+	// the agent as they are, and user and model are told.
+	Outside string
+
+	// Left is called with each command that is left to the agent; its error blocks
+	// the call. Nil is not called.
+	Left func(tool, command string) error
 }
 
 // Answer reads what Claude Code tells a hook and returns what to answer: nothing
@@ -34,7 +47,9 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 	switch tool {
 	case "Bash", "Monitor":
 	case "PowerShell":
-		return h.answer("deny", "there is no sandbox for PowerShell: use Bash", nil)
+		if h.Outside == "" {
+			return h.answer("deny", "there is no sandbox for PowerShell: use Bash", nil)
+		}
 	default:
 		return nil, nil
 	}
@@ -49,8 +64,15 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 	var weaken bool
 	if raw, ok := input["dangerouslyDisableSandbox"]; ok {
 		if err := json.Unmarshal(raw, &weaken); err != nil || weaken {
-			return h.answer("deny", "commands run in a sandbox that no call can leave: call without dangerouslyDisableSandbox", nil)
+			reason := "commands run in a sandbox that no call can leave: call without dangerouslyDisableSandbox"
+			if h.Outside != "" {
+				reason = "dangerouslyDisableSandbox is refused: call without it"
+			}
+			return h.answer("deny", reason, nil)
 		}
+	}
+	if h.Outside != "" {
+		return h.leave(tool, command)
 	}
 	if bytes.ContainsRune([]byte(command), 0) {
 		return h.answer("deny", "the command holds a NUL byte", nil)
@@ -67,6 +89,10 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 // the directory in which that ended: sbxrun tells it only if the sandbox shows it.
 func (h *Hook) rewrite(command string) string {
 	var run bytes.Buffer
+	for _, kv := range h.Env {
+		name, v, _ := strings.Cut(kv, "=")
+		run.WriteString(name + "=" + Quote(v) + " ")
+	}
 	for _, a := range h.Program {
 		run.WriteString(Quote(a) + " ")
 	}
@@ -74,16 +100,39 @@ func (h *Hook) rewrite(command string) string {
 		`[ -z "$__sbxrun" ] || \builtin cd -- "$__sbxrun"; (exit "$__sbxrun_code")`
 }
 
-func (h *Hook) answer(decision, reason string, input map[string]json.RawMessage) ([]byte, error) {
-	type specific struct {
-		Event    string                     `json:"hookEventName"`
-		Decision string                     `json:"permissionDecision,omitempty"`
-		Reason   string                     `json:"permissionDecisionReason,omitempty"`
-		Input    map[string]json.RawMessage `json:"updatedInput,omitempty"`
+// leave answers a call whose command stays as it is. That it need not be asked about
+// was said of commands in a sandbox.
+func (h *Hook) leave(tool, command string) ([]byte, error) {
+	if h.Left != nil {
+		if err := h.Left(tool, command); err != nil {
+			return nil, err
+		}
 	}
-	return encode(struct {
-		Specific specific `json:"hookSpecificOutput"`
-	}{specific{"PreToolUse", decision, reason, input}})
+	decision := h.Decision
+	if decision == "allow" {
+		decision = ""
+	}
+	note := "NOT SANDBOXED: this runs on the host with all that its user can do, because " + h.Outside
+	return encode(reply{Message: "sbxrun: " + note, Specific: specific{Event: "PreToolUse", Decision: decision, Context: note}})
+}
+
+func (h *Hook) answer(decision, reason string, input map[string]json.RawMessage) ([]byte, error) {
+	return encode(reply{Specific: specific{Event: "PreToolUse", Decision: decision, Reason: reason, Input: input}})
+}
+
+// reply is what Claude Code reads: a message for its user, and what is about the
+// call.
+type reply struct {
+	Message  string   `json:"systemMessage,omitempty"`
+	Specific specific `json:"hookSpecificOutput"`
+}
+
+type specific struct {
+	Event    string                     `json:"hookEventName"`
+	Decision string                     `json:"permissionDecision,omitempty"`
+	Reason   string                     `json:"permissionDecisionReason,omitempty"`
+	Input    map[string]json.RawMessage `json:"updatedInput,omitempty"`
+	Context  string                     `json:"additionalContext,omitempty"` // for the model
 }
 
 // encode is json.Marshal that leaves &, < and > as they are: people read it.

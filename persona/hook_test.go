@@ -67,6 +67,44 @@ func TestHook(t *testing.T) {
 	}
 }
 
+// TestHookOutside: a command that is not to be sandboxed is left as it is, and nobody
+// is left in the dark; what lets a sandboxed one pass unasked does not let this one.
+func TestHookOutside(t *testing.T) {
+	var left []string
+	h := &Hook{Program: []string{"/sbxrun", "shell"}, Outside: "rollout.enabled is false", Left: func(tool, command string) error {
+		left = append(left, tool+" "+command)
+		return nil
+	}}
+	const note = "NOT SANDBOXED: this runs on the host with all that its user can do, because rollout.enabled is false"
+	for decision, want := range map[string]string{"": "", "allow": "", "ask": `"permissionDecision":"ask",`} {
+		h.Decision, left = decision, nil
+		for _, tool := range []string{"Bash", "Monitor", "PowerShell"} {
+			out, err := h.Answer(call(tool, `{"command":"rm x"}`))
+			if s := `{"systemMessage":"sbxrun: ` + note + `","hookSpecificOutput":{"hookEventName":"PreToolUse",` + want + `"additionalContext":"` + note + `"}}`; err != nil || string(out) != s {
+				t.Errorf("%s %v, want %s", out, err, s)
+			}
+		}
+		if strings.Join(left, "|") != "Bash rm x|Monitor rm x|PowerShell rm x" {
+			t.Errorf("%q", left)
+		}
+	}
+	left = nil
+	if out, err := h.Answer(call("Bash", `{"command":"x","dangerouslyDisableSandbox":true}`)); err != nil || !strings.Contains(string(out), `"deny"`) || strings.Contains(string(out), "run in a sandbox") {
+		t.Errorf("%s %v", out, err)
+	}
+	if out, err := h.Answer(call("Bash", `{}`)); err == nil {
+		t.Errorf("%s", out)
+	}
+	if len(left) != 0 {
+		t.Errorf("%q", left)
+	}
+	// Without a record it does not run.
+	h.Left = func(string, string) error { return os.ErrPermission }
+	if out, err := h.Answer(call("Bash", `{"command":"x"}`)); err == nil {
+		t.Errorf("%s", out)
+	}
+}
+
 // TestRewriteInShell: the rewritten command keeps code, streams and directory, and
 // nothing of the command runs but by the program.
 func TestRewriteInShell(t *testing.T) {
@@ -77,7 +115,7 @@ func TestRewriteInShell(t *testing.T) {
 	// It stands for sbxrun shell, notes its arguments and tells a directory.
 	fake := filepath.Join(dir, "it's sbxrun")
 	if err := os.WriteFile(fake, []byte(`#!/bin/sh
-printf '%s\n' "$@" > "`+dir+`/args"
+printf '%s\n' "$@" "$A_HOME" > "`+dir+`/args"
 echo out; echo err >&2; echo "`+dir+`/a b" >&3
 exit 7
 `), 0o755); err != nil {
@@ -85,7 +123,7 @@ exit 7
 	}
 	os.Mkdir(dir+"/a b", 0o755)
 	for _, command := range []string{"true", "it's; touch " + dir + "/ran", "$(touch " + dir + "/ran)", "`touch " + dir + "/ran`", "'\ntouch " + dir + "/ran\n'", `"; touch ` + dir + `/ran; "`, "' --cwd-fd 9 -- -c '"} {
-		h := &Hook{Program: []string{fake, "shell"}}
+		h := &Hook{Program: []string{fake, "shell"}, Env: []string{"A_HOME=/it's $(touch " + dir + "/ran)"}}
 		for _, shell := range []string{"bash", "sh"} {
 			// As Claude Code runs it.
 			rewritten := h.rewrite(command)
@@ -101,7 +139,7 @@ exit 7
 				t.Errorf("%s %q: %v %q %q", shell, command, err, out, stderr.String())
 			}
 			args, _ := os.ReadFile(dir + "/args")
-			if want := "shell\n--cwd-fd\n3\n--\n-c\n" + command + "\n"; string(args) != want {
+			if want := "shell\n--cwd-fd\n3\n--\n-c\n" + command + "\n/it's $(touch " + dir + "/ran)\n"; string(args) != want {
 				t.Errorf("arguments %q, want %q", args, want)
 			}
 			if _, err := os.Stat(dir + "/ran"); err == nil {

@@ -71,13 +71,7 @@ type Workspace struct {
 //
 // A mistake is an [*Error].
 func Resolve(req *Request, facts *Facts) (*Resolved, error) {
-	known := *facts // and what is learned
-	if home := facts.home(); home != "" {
-		// Everything is compared by its real path, the home too.
-		if pl, err := facts.follow(home); err == nil && pl.mode.IsDir() {
-			known.Home, known.homeLinks, known.homeReal = pl.real, pl.links, true
-		}
-	}
+	known := facts.known()
 	workspace, where, way, err := findWorkspace(req, &known)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,26 @@ import (
 	"strings"
 )
 
+// WorkspaceOf is the directory that a request works in, without symbolic links, for
+// who needs no policy.
+func WorkspaceOf(req *Request, facts *Facts) (string, error) {
+	known := facts.known()
+	dir, _, _, err := findWorkspace(req, &known)
+	return dir, err
+}
+
+// known is a copy of the facts, for what is learned: everything is compared by its
+// real path, the home too.
+func (f *Facts) known() Facts {
+	known := *f
+	if home := f.home(); home != "" {
+		if pl, err := f.follow(home); err == nil && pl.mode.IsDir() {
+			known.Home, known.homeLinks, known.homeReal = pl.real, pl.links, true
+		}
+	}
+	return known
+}
+
 // findWorkspace returns the directory that a run works in, without symbolic
 // links, how the caller named it, and how that led there.
 func findWorkspace(req *Request, facts *Facts) (dir, where string, way place, err error) {

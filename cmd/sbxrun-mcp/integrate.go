@@ -15,9 +15,9 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-// prompt prints what a model is told of its sandbox.
-func prompt(p *policy.Policy, commands string) error {
-	out := agents.Prompt{Policy: p}
+// prompt prints what a model is told of its sandbox, or that it has none.
+func prompt(p *policy.Policy, outside, commands string) error {
+	out := agents.Prompt{Policy: p, Outside: outside}
 	if commands != "none" {
 		rules, err := readRules(commands)
 		if err != nil {
@@ -113,5 +113,11 @@ func verify(agent string, site agents.Site) error {
 	case !p.Ran:
 		return fmt.Errorf("not verified: the command did not run; %s showed:\n%s", agent, strings.TrimSpace(p.Output))
 	}
-	return fmt.Errorf("not in a sandbox: %s did not stay inside: %s", how, strings.Join(p.Breaches, "; "))
+	why := ""
+	for line := range strings.Lines(p.Output) {
+		if _, said, ok := strings.Cut(line, "NOT SANDBOXED"); ok && why == "" {
+			why = "; it was told that it would not: NOT SANDBOXED" + strings.TrimSpace(said)
+		}
+	}
+	return fmt.Errorf("not in a sandbox: %s did not stay inside: %s%s", how, strings.Join(p.Breaches, "; "), why)
 }

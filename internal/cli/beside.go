@@ -34,9 +34,9 @@ type Beside struct {
 	// reports whether the script is allowed.
 	Check func(script, commands string, json bool) (bool, error)
 
-	// Prompt prints what a model is told of a policy and of a command policy; of
-	// none if that is called "none".
-	Prompt func(p *policy.Policy, commands string) error
+	// Prompt prints what a model is told of a policy, or of why there is none that
+	// holds, and of a command policy; of none if that is called "none".
+	Prompt func(p *policy.Policy, outside, commands string) error
 
 	// Integrate changes an agent's configuration, or looks at it.
 	Integrate func(*Integration) error

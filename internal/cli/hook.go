@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/persona"
 )
 
@@ -29,6 +30,8 @@ func newHook() *cobra.Command {
 		Long: `Read a call of Claude Code's hook PreToolUse on stdin, and answer it on stdout: the
 command of the Bash tool becomes one that runs it by sbxrun shell, with the flags
 that are given here. A call that cannot be understood is blocked, with exit code 2.
+An agent that the operator's roll-out leaves out (rollout in config.yaml) keeps its
+commands as they are; user, model and audit log are told.
 
 Claude Code goes on with a command as it was when a hook is missing or dies. Its
 variable CLAUDE_CODE_SHELL_PREFIX does not: sbxrun integrate claude-code sets that.`,
@@ -37,7 +40,7 @@ variable CLAUDE_CODE_SHELL_PREFIX does not: sbxrun integrate claude-code sets th
 		DisableFlagsInUseLine: true,
 		DisableFlagParsing:    true,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := hook(fs, &decision, args); err != nil {
+			if err := s.hook(fs, &decision, args); err != nil {
 				if err == pflag.ErrHelp {
 					return c.Help()
 				}
@@ -49,7 +52,7 @@ variable CLAUDE_CODE_SHELL_PREFIX does not: sbxrun integrate claude-code sets th
 	}
 }
 
-func hook(fs *pflag.FlagSet, decision *string, args []string) error {
+func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 	if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
 		return pflag.ErrHelp
 	}
@@ -68,6 +71,27 @@ func hook(fs *pflag.FlagSet, decision *string, args []string) error {
 		return err
 	}
 	h := persona.Hook{Program: append([]string{self, "shell"}, words(fs, args[1:], []string{"decision"})...), Decision: *decision}
+	if s.ignoreEnv {
+		// The files that count for this hook count for the shell too, whatever a
+		// project sets for its agent.
+		for _, name := range []string{"HOME", "XDG_CONFIG_HOME"} {
+			if v, ok := os.LookupEnv(name); ok {
+				h.Env = append(h.Env, name+"="+v)
+			}
+		}
+	}
+	_, start, err := s.settle()
+	if err != nil {
+		return err
+	}
+	op, why, err := rolledOut(&s.req, s.key)
+	if err != nil {
+		return err
+	}
+	h.Outside = why
+	h.Left = func(tool, command string) error {
+		return recordOutside(&op, audit.Record{Source: "hook", Tool: tool, Command: []string{command}, Cwd: start}, why)
+	}
 	in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHook))
 	if err != nil {
 		return err

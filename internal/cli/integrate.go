@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/host"
 )
 
 // An Integration is what sbxrun integrate was asked to do.
@@ -28,18 +30,27 @@ type Integration struct {
 
 func (b *Beside) newPrompt() *cobra.Command {
 	o := &options{}
-	policyFile := ""
+	policyFile, key := "", ""
 	c := plain(&cobra.Command{
 		Use:   "prompt [flags]",
 		Short: "Print what to tell a model of the sandbox that its commands run in",
 		Long: `Print a section for an agent's system prompt, as Markdown: what its commands can
 read and write, which hosts they reach, the limits, and the commands that
-execute_command runs. It is the effective policy of the same flags, here and now.`,
+execute_command runs. It is the effective policy of the same flags, here and now;
+or that there is none, where the operator's roll-out leaves this agent out.`,
 		Example: "  sbxrun prompt --profile aicode -C ~/project\n  claude --append-system-prompt \"$(sbxrun prompt --profile aicode)\"",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if b.Prompt == nil {
 				return executeBeside(mcpProgram)
+			}
+			_, why, err := rolledOut(&o.req, key)
+			if err != nil {
+				return err
+			}
+			if why != "" {
+				say.warn("agents' commands are not sandboxed: " + why)
+				return b.Prompt(nil, why, policyFile)
 			}
 			f, err := gatherFacts()
 			if err != nil {
@@ -50,10 +61,14 @@ execute_command runs. It is the effective policy of the same flags, here and now
 			if err != nil {
 				return err
 			}
-			return b.Prompt(r.Policy, policyFile)
+			if slices.Equal(r.Drivers, []string{host.Name}) {
+				why = "the driver is " + host.Name
+			}
+			return b.Prompt(r.Policy, why, policyFile)
 		},
 	}, o)
 	o.policyFlags(c.Flags())
+	rolloutFlag(c.Flags(), &key)
 	c.Flags().VarPF(&value{"FILE|none", func(f string) error { policyFile = f; return checkPath(f) }}, "command-policy", "", "JSON file with the lists of execute_command (default: the built-in ones); none leaves them out")
 	return c
 }
@@ -92,6 +107,9 @@ a command that reaches for what it must not get, and says whether it did.`,
 			}
 			own := []string{"print", "undo", "verify", "by", "agent", "managed", "quiet", "verbose", "color"}
 			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
+			if i.Agent == "codex" && fs.Changed("rollout-key") {
+				return &usageError{"flag --rollout-key: codex executes by a run, and a run is never part of a roll-out", "leave it out"}
+			}
 			if i.Agent == "codex" || i.Agent == "gemini" {
 				for _, name := range []string{"session", "shell", "ignore-env", "cwd-fd"} {
 					if fs.Changed(name) {

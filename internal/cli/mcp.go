@@ -104,7 +104,7 @@ each session.`,
 		}
 		return nil
 	}}, "max-sessions", "", "sessions that there can be at a time, of all clients (default 4)")
-	c.Flags().VarPF(&value{"KEY", func(k string) error { s.RolloutKey = k; return nil }}, "rollout-key", "", "what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
+	rolloutFlag(c.Flags(), &s.RolloutKey)
 	o.pythonFlags(c.Flags())
 	o.auditFlag(c.Flags())
 	s.httpFlags(c.Flags())

@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"os"
 	"reflect"
-	"strconv"
 	"sync"
 	"time"
 
@@ -44,7 +42,7 @@ func (o *options) service(s *Service) error {
 	}
 	v := &served{o: o, facts: f, first: r, now: r, key: s.RolloutKey, running: map[driver.Sandbox]*policy.Policy{}}
 	if v.key == "" {
-		v.key = strconv.Itoa(os.Getuid()) + ":" + r.Workspace.Path
+		v.key = rolloutKey(r.Workspace.Path)
 	}
 	s.Policy, s.Version, s.Note = r.Policy, versionOf().Version, say.note
 	if s.Audit, err = openAudit(&r.Operator, r.Policy.OCI.Process.Env); err != nil {

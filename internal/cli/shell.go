@@ -38,6 +38,7 @@ type shell struct {
 	keep      string // session: "", auto or an id
 	cwdFD     int    // where to tell the directory that the script ended in; -1 is nowhere
 	ignoreEnv bool
+	key       string // for a roll-out; "" is made of user and workspace
 }
 
 // asShell is sbxrun called by the name of a shell.
@@ -64,7 +65,10 @@ form; what follows is the shell's. --session auto keeps one sandbox for as long 
 the calling agent lives.
 
 Where no flag can be given, SBXRUN_SHELL_WORKSPACE and SBXRUN_SHELL_SESSION take
-the place of --cd and --session, beside the variables that every run heeds.`,
+the place of --cd and --session, beside the variables that every run heeds.
+
+An agent that the operator's roll-out leaves out (rollout in config.yaml) has the
+shell itself, on the host. That is said on stderr and in the audit log.`,
 		Example: `  sbxrun shell -c 'make test'
   sbxrun shell --profile aicode --session auto -- -lc 'npm test'
   ln -s /usr/local/bin/sbxrun ~/.local/sandboxed/bash
@@ -123,6 +127,7 @@ func (s *shell) flags() *pflag.FlagSet {
 		s.keep = id
 		return session.CheckID(id)
 	}}, "session", "", "run in this session; auto: in one of the calling agent's own, which ends with it")
+	rolloutFlag(fs, &s.key)
 	fs.BoolVar(&s.ignoreEnv, "ignore-env", false, "let no SBXRUN_ variable count: a project may be able to set them for an agent")
 	fs.VarPF(&value{"N", func(n string) error {
 		var err error
@@ -162,43 +167,25 @@ func splitShell(fs *pflag.FlagSet, args []string) (own, rest []string, err error
 // run runs the shell.
 func (s *shell) run(args []string) error {
 	s.agreed = true
-	if s.ignoreEnv {
-		for _, kv := range os.Environ() {
-			if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "SBXRUN_") {
-				os.Unsetenv(name)
-			}
-		}
-	}
-	workspace, keep := os.Getenv(envShellWorkspace), os.Getenv(envShellSession)
-	// No keys of a profile.
-	os.Unsetenv(envShellWorkspace)
-	os.Unsetenv(envShellSession)
-	if s.req.Dir == "" {
-		s.req.Dir = workspace
-	}
-	if s.keep == "" {
-		s.keep = keep
-		if s.keep != "" {
-			if err := session.CheckID(s.keep); err != nil {
-				return &usageError{envShellSession + ": " + err.Error(), "auto, or the name of a session"}
-			}
-		}
-	}
-	agent := caller()
-	start, err := workingDirectory()
+	environ := os.Environ()
+	agent, start, err := s.settle()
 	if err != nil {
 		return err
 	}
-	if err := s.place(start, agent); err != nil {
-		return err
-	}
-	// Before the agent's own, which count less than what the flags say.
-	s.req.Env = append(s.environ(), s.req.Env...)
-
 	file, err := findShell(s.name)
 	if err != nil {
 		return err
 	}
+	op, why, err := rolledOut(&s.req, s.key)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return s.outside(&op, why, file, start, args, environ)
+	}
+	// Before the agent's own, which count less than what the flags say.
+	s.req.Env = append(s.environ(), s.req.Env...)
+
 	script, err := s.prepare(filepath.Base(file), args)
 	if err != nil {
 		return err
@@ -217,6 +204,38 @@ func (s *shell) run(args []string) error {
 	err = s.options.run(s.req.Command)
 	script.tell(s.cwdFD)
 	return err
+}
+
+// settle takes from the environment what no flag said, and finds the agent that
+// calls and the directory that its command starts in.
+func (s *shell) settle() (agent *process, start string, err error) {
+	if s.ignoreEnv {
+		for _, kv := range os.Environ() {
+			if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "SBXRUN_") {
+				os.Unsetenv(name)
+			}
+		}
+	}
+	workspace, keep := os.Getenv(envShellWorkspace), os.Getenv(envShellSession)
+	// No keys of a profile.
+	os.Unsetenv(envShellWorkspace)
+	os.Unsetenv(envShellSession)
+	if s.req.Dir == "" {
+		s.req.Dir = workspace
+	}
+	if s.keep == "" {
+		s.keep = keep
+		if s.keep != "" {
+			if err := session.CheckID(s.keep); err != nil {
+				return nil, "", &usageError{envShellSession + ": " + err.Error(), "auto, or the name of a session"}
+			}
+		}
+	}
+	agent = caller()
+	if start, err = workingDirectory(); err != nil {
+		return nil, "", err
+	}
+	return agent, start, s.place(start, agent)
 }
 
 // place chooses the workspace. What an agent passes for one command, the current
@@ -241,26 +260,28 @@ func (s *shell) place(start string, agent *process) error {
 // environ is what the command gets beside what the profile gives it.
 func (s *shell) environ() []string {
 	env := persona.Environ(os.Environ())
+	if path, ok := os.LookupEnv("PATH"); ok {
+		if clean := cleanPath(path); clean != path {
+			env = append(env, "PATH="+clean)
+		}
+	}
+	return env
+}
+
+// cleanPath is a search path on which no shell leads back to this program.
+func cleanPath(path string) string {
 	self, err := os.Executable()
 	if err != nil {
-		return env
+		return path
 	}
 	me, err := os.Stat(self)
 	if err != nil {
-		return env
+		return path
 	}
-	path, ok := os.LookupEnv("PATH")
-	if !ok {
-		return env
-	}
-	clean := persona.Path(path, func(file string) bool {
+	return persona.Path(path, func(file string) bool {
 		fi, err := os.Stat(file)
 		return err == nil && os.SameFile(fi, me)
 	})
-	if clean != path {
-		env = append(env, "PATH="+clean)
-	}
-	return env
 }
 
 // findShell returns the shell itself, which is not this program.

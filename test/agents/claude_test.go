@@ -3,10 +3,14 @@
 package agents
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
+	"net/http"
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -146,6 +150,54 @@ func hooks(w *world, flags string) string {
 		w.Fatal(err)
 	}
 	return string(b)
+}
+
+// TestClaudeCodeRolledOut: who an operator's roll-out leaves out works as without
+// sbxrun, and user, model and audit log are told.
+func TestClaudeCodeRolledOut(t *testing.T) {
+	each(t, func(w *world) {
+		w.file(w.home+"/.config/sbxrun/config.yaml", "rollout:\n  enabled: false\naudit:\n  file: "+w.home+"/audit.jsonl\n", 0o644)
+		const note = "NOT SANDBOXED: this runs on the host with all that its user can do, because rollout.enabled is false"
+		calls := []model.Call{bash("cd sub; cat " + w.canary), bash("pwd; exit 3")}
+		check := func(way string, r []string) {
+			w.Helper()
+			w.expect(way, r[0], "the canary sings")
+			w.expect(way, r[1], w.project+"/sub", "Exit code 3")
+		}
+		r := w.claude(model.New(calls...), 2, []string{"CLAUDE_CODE_SHELL_PREFIX=" + programs + "/shell/bash -c"}, "--allowedTools", "Bash")
+		check("shell", r)
+		w.expect("shell", r[0], note)
+
+		m := model.New(calls...)
+		var mu sync.Mutex
+		asked := ""
+		listening := w.serve(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			mu.Lock()
+			asked += string(body)
+			mu.Unlock()
+			req.Body = io.NopCloser(bytes.NewReader(body))
+			m.ServeHTTP(rw, req)
+		}))
+		r = w.claude(m, 2, []string{"ANTHROPIC_BASE_URL=" + listening}, "--settings", hooks(w, "--decision allow"), "--allowedTools", "Bash")
+		check("hook", r)
+		mu.Lock()
+		defer mu.Unlock()
+		w.expect("what the model is told", asked, note)
+
+		// Without sbxrun's word for it, Claude Code's own rules decide.
+		r = w.claude(model.New(bash("touch asked")), 1, nil, "--settings", hooks(w, "--decision allow"))
+		if _, err := os.Stat(w.project + "/asked"); err == nil {
+			w.Errorf("it ran without being asked about: %q", r)
+		}
+		log, err := os.ReadFile(w.home + "/audit.jsonl")
+		if err != nil {
+			w.Fatal(err)
+		}
+		for _, want := range []string{`"source":"run"`, `"source":"hook"`, `"tool":"Bash"`, `"sandboxed":false,"unsandboxed_because":"rollout.enabled is false"`} {
+			w.expect("the audit log", string(log), want)
+		}
+	})
 }
 
 // TestClaudeCodeHook: the same by a hook that rewrites what the Bash tool is to run.

@@ -172,7 +172,7 @@ func (w *world) processes() (left []string) {
 }
 
 // serve has a model served on loopback and returns the address.
-func (w *world) serve(m *model.Server) string {
+func (w *world) serve(m http.Handler) string {
 	w.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

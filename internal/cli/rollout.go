@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/audit"
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/persona"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// rolloutFlag defines the flag for what a roll-out knows an agent by.
+func rolloutFlag(fs *pflag.FlagSet, key *string) {
+	fs.VarPF(&value{"KEY", func(k string) error { *key = k; return nil }}, "rollout-key", "", "what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
+}
+
+// rolloutKey is what a roll-out knows an agent by, if it has no key of its own.
+func rolloutKey(workspace string) string { return strconv.Itoa(os.Getuid()) + ":" + workspace }
+
+// rolledOut says why the commands of an agent are not sandboxed, "" if they are. It
+// asks the operator's files alone: whatever else is wrong here is no matter to an
+// agent that is not part of a roll-out.
+func rolledOut(req *profiles.Request, key string) (op profiles.Operator, why string, err error) {
+	f, err := gatherFacts()
+	if err != nil {
+		return op, "", err
+	}
+	if op, err = profiles.OperatorOf(req, &f.Facts); err != nil {
+		return op, "", invalid(err)
+	}
+	if r := op.Rollout; r.Enabled && r.Percent >= 100 {
+		return op, "", nil // whatever the key
+	}
+	if key == "" {
+		dir, err := profiles.WorkspaceOf(req, &f.Facts)
+		if err != nil {
+			return op, "", invalid(err)
+		}
+		key = rolloutKey(dir)
+	}
+	_, why = op.Rollout.Sandboxed(key)
+	return op, why, nil
+}
+
+// recordOutside records, where the operator asked for that, a command that is about
+// to run on the host. How it ends nobody here will know.
+func recordOutside(op *profiles.Operator, r audit.Record, why string) error {
+	l, err := openAudit(op, nil)
+	if err != nil || l == nil {
+		return err
+	}
+	r.Driver, r.Why = host.Name, why
+	return l.Run(r, nil, nil)
+}
+
+// outside becomes the shell itself, as the agent would have had it: with its own
+// arguments, environment and streams. It returns only if it could not.
+func (s *shell) outside(op *profiles.Operator, why, file, start string, args, environ []string) error {
+	argv := append([]string{file}, args...)
+	if err := recordOutside(op, audit.Record{Source: "run", Command: argv, Cwd: start}, why); err != nil {
+		return err
+	}
+	say.warn("NOT SANDBOXED: this runs on the host with all that its user can do, because " + why)
+	if at, ok := persona.Script(args); ok && s.cwdFD >= 0 {
+		argv[1+at] = persona.Telling(persona.Name(file), args[at], s.cwdFD)
+	}
+	err := syscall.Exec(file, argv, outsideEnviron(environ))
+	return commandError(&driver.CommandError{Command: file, Err: err})
+}
+
+// outsideEnviron is the agent's environment, but for what leads back to sbxrun where
+// a shell is looked for: what a shell starts is part of the agent, for which it has
+// been decided. A home that the caller took away is the user's.
+func outsideEnviron(environ []string) []string {
+	env := []string{}
+	home := false
+	for _, kv := range environ {
+		if len(kv) > 5 && kv[:5] == "PATH=" {
+			kv = "PATH=" + cleanPath(kv[5:])
+		}
+		home = home || len(kv) > 5 && kv[:5] == "HOME="
+		env = append(env, kv)
+	}
+	if dir := homeOf(os.Getuid()); !home && dir != "" {
+		env = append(env, "HOME="+dir)
+	}
+	return env
+}

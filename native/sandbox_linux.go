@@ -277,6 +277,21 @@ func (b *sandbox) End() error {
 // Reload changes the network's rules.
 func (b *sandbox) Reload(e policy.Egress) error { return b.net.reload(e) }
 
+// Idle reports whether nothing runs in the sandbox. All that does is a child of its
+// PID 1, or a child of such a one: what loses its parent becomes PID 1's. A kernel
+// without CONFIG_PROC_CHILDREN cannot tell; see proc_pid_task_children(5).
+func (b *sandbox) Idle() bool {
+	dir := "/proc/" + strconv.Itoa(b.child.Pid()) + "/task"
+	tasks, err := os.ReadDir(dir)
+	for _, t := range tasks {
+		var list []byte
+		if list, err = os.ReadFile(dir + "/" + t.Name() + "/children"); err != nil || len(list) > 0 {
+			return false
+		}
+	}
+	return err == nil && len(tasks) > 0
+}
+
 // Status tells what was counted so far.
 func (b *sandbox) Status() (*driver.Status, error) {
 	stats, err := b.stats()

@@ -94,6 +94,29 @@ func TestSandboxStays(t *testing.T) {
 	}
 }
 
+// TestSandboxIdle: what a command has left running is seen, wherever it went.
+func TestSandboxIdle(t *testing.T) {
+	b := open(t, t.TempDir())
+	idle := b.(interface{ Idle() bool }).Idle
+	if !idle() {
+		t.Error("a new one is not idle")
+	}
+	out, _ := sh(t, b, "(setsid sleep 600 >/dev/null 2>&1 & echo $!) & wait")
+	if idle() {
+		t.Error("what was left is not seen")
+	}
+	sh(t, b, "kill -9 "+strings.TrimSpace(out))
+	for end := time.Now().Add(20 * time.Second); !idle(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing is left, and it is not idle")
+		}
+	}
+	b.Close()
+	if idle() {
+		t.Error("idle after its end")
+	}
+}
+
 func TestSandboxStreams(t *testing.T) {
 	dir := t.TempDir()
 	b := open(t, dir)

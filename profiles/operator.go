@@ -44,7 +44,7 @@ func OperatorOf(req *Request, facts *Facts) (Operator, error) {
 	}
 	c := &collected{profile: *env}
 	for _, dir := range facts.ConfigDirs {
-		p, err := (source{facts}).overlay(path.Join(dir, "config.yaml"))
+		p, err := (source{facts: facts}).overlay(path.Join(dir, "config.yaml"))
 		if err != nil {
 			return Operator{}, err
 		}

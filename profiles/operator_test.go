@@ -71,6 +71,43 @@ func TestOperator(t *testing.T) {
 	}
 }
 
+// TestFiles: what a policy was made of is known by name and content, what would have
+// counted too; the workspace's own file, which a command can write, is not part of it.
+func TestFiles(t *testing.T) {
+	const config, profile, seccomp, project = "home/u/.config/sbxrun/config.yaml", "home/u/.config/sbxrun/profiles/mine.yaml", "home/u/filter.json", "home/u/src/project/.sbxrun.yaml"
+	base := map[string]string{profile: "extends: aicode\n", seccomp: `{"defaultAction": "SCMP_ACT_ALLOW"}`, project: "network:\n  mode: none\n"}
+	r, err := Resolve(&Request{Command: []string{"/bin/true"}, Dir: "/home/u/src/project", Profile: "mine", Seccomp: "/" + seccomp}, testFacts(hostWith(base)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"/" + profile: true, "/" + seccomp: true, "/" + config: false, "/etc/sbxrun/config.yaml": false, "/home/u/.config/sbxrun/profiles/aicode.yaml": false} {
+		if sum, ok := r.Files[name]; !ok || (len(sum) == 64) != want {
+			t.Errorf("%s: %q %v", name, sum, ok)
+		}
+	}
+	if _, ok := r.Files["/"+project]; ok {
+		t.Error("a project's file is among them")
+	}
+	changed := func(edit func(map[string]string)) string {
+		files := map[string]string{}
+		for k, v := range base {
+			files[k] = v
+		}
+		edit(files)
+		return strings.Join(r.Files.Changed(testFacts(hostWith(files))), " ")
+	}
+	for want, edit := range map[string]func(map[string]string){
+		"":                            func(f map[string]string) { f[project] = ""; f["home/u/other"] = "" },
+		"/" + profile:                 func(f map[string]string) { f[profile] += "home: host\n" },
+		"/" + config + " /" + profile: func(f map[string]string) { f[config] = ""; delete(f, profile) },
+		"/home/u/.config/sbxrun/profiles/aicode.yaml": func(f map[string]string) { f["home/u/.config/sbxrun/profiles/aicode.yaml"] = "home: host\n" },
+	} {
+		if got := changed(edit); got != want {
+			t.Errorf("changed %q, want %q", got, want)
+		}
+	}
+}
+
 // TestRollout: the answer for a key stays, a greater share only adds, and the share
 // is about that.
 func TestRollout(t *testing.T) {

@@ -43,6 +43,9 @@ type Resolved struct {
 	// seems.
 	Notes []string
 
+	// Files are those that the policy is made of.
+	Files Files `json:"-"`
+
 	merged *profile
 	began  began
 }
@@ -233,6 +236,7 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 		Workspace: Workspace{Mode: mode, Path: r.workspace},
 		merged:    &r.profile,
 		began:     r.began,
+		Files:     r.read,
 	}
 	var err error
 	if out.Operator, err = r.operator(r.facts); err != nil {
@@ -609,7 +613,8 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 	if err != nil {
 		return at(r.where(keySeccomp), err)
 	}
-	src, ok, err := source{r.facts}.readFile(file, true, seccomp.MaxProfile)
+	src, ok, err := source{facts: r.facts}.readFile(file, true, seccomp.MaxProfile)
+	r.read.note(file, src, ok)
 	if err == nil && !ok {
 		err = &Error{What: "seccomp profile " + file + " does not exist"}
 	}

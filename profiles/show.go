@@ -116,7 +116,7 @@ type Info struct {
 
 // List describes every profile that can be named, the presets first.
 func List(facts *Facts) []Info {
-	s := source{facts}
+	s := source{facts: facts}
 	var out []Info
 	for _, name := range s.names() {
 		info := Info{Name: name, Origin: "built in"}
@@ -142,7 +142,7 @@ func List(facts *Facts) []Info {
 // named config.yaml or .sbxrun.yaml, a profile otherwise, with all that it
 // extends.
 func Check(file string, facts *Facts) error {
-	s := source{facts}
+	s := source{facts: facts}
 	name, err := facts.absolute(file)
 	if err != nil {
 		return err

@@ -1,12 +1,16 @@
 package profiles
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/seccomp"
 )
 
 // presetNames lists the built-in profiles in the order in which they are shown.
@@ -25,7 +29,42 @@ const markerEnv = "SBXRUN_SANDBOX"
 // source reads configuration through facts.FS.
 type source struct {
 	facts *Facts
+	files Files // what was looked for is noted here; nil to note nothing
 }
+
+// Files are those that a policy was made of, and those that would have counted and
+// were not there: the name, and the SHA-256 of what it held, in hexadecimal; "" if
+// there was no such file. The workspace's own is not among them.
+type Files map[string]string
+
+func (f Files) note(name, src string, ok bool) {
+	if f == nil {
+		return
+	}
+	f[name] = ""
+	if ok {
+		sum := sha256.Sum256([]byte(src))
+		f[name] = hex.EncodeToString(sum[:])
+	}
+}
+
+// Changed are the names of files that do not hold what they did, in order. One that
+// cannot be read any more is among them.
+func (f Files) Changed(facts *Facts) []string {
+	var changed []string
+	for name, was := range f {
+		now := Files{}
+		src, ok, err := source{facts: facts}.readFile(name, true, maxAny)
+		if now.note(name, src, ok); err != nil || now[name] != was {
+			changed = append(changed, name)
+		}
+	}
+	slices.Sort(changed)
+	return changed
+}
+
+// maxAny bounds every kind of file that a policy is made of.
+const maxAny = max(maxFile, seccomp.MaxProfile)
 
 // readFile returns the text of a regular file, or "" and false where there is
 // none. Anything but a regular file is an error: a fifo would block, and a
@@ -70,6 +109,7 @@ func pathCause(err error) error {
 // overlay reads a configuration file, nil if there is none.
 func (s source) overlay(name string) (*profile, error) {
 	src, ok, err := s.readFile(name, true, maxFile)
+	s.files.note(name, src, ok)
 	if !ok || err != nil {
 		return nil, err
 	}
@@ -161,6 +201,7 @@ func (s source) find(name, where string, chain []string) (file, src string, ok b
 			return "", "", false, &Error{Where: where, What: err.Error()}
 		}
 		src, ok, err := s.readFile(file, true, maxFile)
+		s.files.note(file, src, ok)
 		if err == nil && !ok {
 			err = &Error{Where: where, What: "profile file " + file + " does not exist"}
 		}
@@ -174,7 +215,9 @@ func (s source) find(name, where string, chain []string) (file, src string, ok b
 		if slices.Contains(chain, file) {
 			continue
 		}
-		if src, ok, err := s.readFile(file, true, maxFile); ok || err != nil {
+		src, ok, err := s.readFile(file, true, maxFile)
+		s.files.note(file, src, ok)
+		if ok || err != nil {
 			return file, src, ok, err
 		}
 	}
@@ -280,6 +323,7 @@ type collected struct {
 	name  string // of the profile
 	notes []string
 	env   []string // of the caller's tools; see findTools
+	read  Files
 	began began
 }
 
@@ -294,8 +338,8 @@ type began struct {
 // collect merges the profile, the configuration files, the project's file and
 // the environment; see [Resolve] for the order.
 func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
-	s := source{facts}
-	c := new(collected)
+	c := &collected{read: Files{}}
+	s := source{facts, c.read}
 	env, notes, err := fromEnviron(facts.Environ)
 	if err != nil {
 		return nil, err

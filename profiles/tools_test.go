@@ -56,7 +56,7 @@ func found(t *testing.T, files map[string]string, environ ...string) (hosts []st
 	for name, text := range files {
 		fsys[strings.TrimPrefix(name, "/")] = &fstest.MapFile{Data: []byte(text)}
 	}
-	s := source{&Facts{Home: "/home/me", Cwd: "/home/me/src", Environ: environ, FS: fsys}}
+	s := source{facts: &Facts{Home: "/home/me", Cwd: "/home/me/src", Environ: environ, FS: fsys}}
 	tools = s.findTools("/home/me/src")
 	for _, p := range tools.parts {
 		for _, i := range p.items {
@@ -180,7 +180,7 @@ func TestHostileRemote(t *testing.T) {
 		"home/me/other":            &fstest.MapFile{Data: []byte("[remote \"o\"]\n\turl = https://forge.example/x\n")},
 		"home/me/src/.git/config":  &fstest.MapFile{Data: []byte("../../other"), Mode: 0o777 | 1<<27}, // fs.ModeSymlink
 	}
-	s := source{&Facts{Home: "/home/me", Cwd: "/home/me/src", FS: fsys}}
+	s := source{facts: &Facts{Home: "/home/me", Cwd: "/home/me/src", FS: fsys}}
 	if tools := s.findTools("/home/me/src"); len(tools.parts) > 0 {
 		t.Errorf("through a link: %v", tools.parts)
 	}

@@ -217,6 +217,16 @@ func (c *Client) Stop(grace time.Duration) error {
 	return err
 }
 
+// Retire ends the session if nothing runs in it, neither a command nor what one has
+// left, and reports whether it did. A holder that cannot tell does not.
+func (c *Client) Retire() (bool, error) {
+	r, err := c.call(&request{Op: "retire"})
+	if err != nil {
+		return false, err
+	}
+	return r.Info == nil, nil
+}
+
 // Snapshot has the holder keep what was changed in a copy-on-write workspace so
 // far. It does nothing in a session without one.
 func (c *Client) Snapshot() error {

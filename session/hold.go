@@ -41,6 +41,9 @@ type Holder struct {
 	err  error           // of what was to be kept of the sandbox
 }
 
+// An idler is a sandbox that can tell whether nothing runs in it.
+type idler interface{ Idle() bool }
+
 // A snapshotter is a sandbox that can keep what was changed in it so far.
 type snapshotter interface{ Snapshot() error }
 
@@ -90,7 +93,7 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	}
 	select {
 	case <-ctx.Done():
-		h.stop(stopGrace)
+		h.stop(stopGrace, false)
 	case <-h.stopped:
 	case <-h.box.Done():
 	}
@@ -174,7 +177,7 @@ func (h *Holder) serve(c *conn) {
 		if err == nil {
 			err = c.send(reply{})
 		}
-	case "stop":
+	case "stop", "retire":
 		grace := stopGrace
 		if req.GraceMS >= 0 {
 			grace = time.Duration(req.GraceMS) * time.Millisecond
@@ -184,7 +187,10 @@ func (h *Holder) serve(c *conn) {
 		h.mu.Lock()
 		h.told = append(h.told, told)
 		h.mu.Unlock()
-		h.stop(grace)
+		if !h.stop(grace, req.Op == "retire") {
+			err = c.send(h.describe())
+			break
+		}
 		<-h.over
 		if err = h.err; err == nil {
 			err = c.send(reply{})
@@ -381,20 +387,29 @@ func (h *Holder) describe() reply {
 }
 
 // stop ends every command, those that do not end in time by force, and then the
-// sandbox.
-func (h *Holder) stop(grace time.Duration) {
+// sandbox. Asked to do so only if nothing runs, it reports false if something does.
+func (h *Holder) stop(grace time.Duration, idle bool) bool {
 	h.mu.Lock()
 	if h.stopping {
 		h.mu.Unlock()
-		return
+		return true
 	}
-	h.stopping = true
 	var running []*command
 	for _, c := range h.commands {
+		if c.info.Running && idle {
+			h.mu.Unlock()
+			return false
+		}
 		if c.info.Running && c.proc != nil {
 			running = append(running, c)
 		}
 	}
+	// Under the lock no command begins.
+	if i, ok := h.box.(idler); idle && (!ok || !i.Idle()) {
+		h.mu.Unlock()
+		return false
+	}
+	h.stopping = true
 	h.mu.Unlock()
 	for _, c := range running {
 		c.proc.Terminate()
@@ -411,4 +426,5 @@ wait:
 		}
 	}
 	close(h.stopped)
+	return true
 }

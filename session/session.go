@@ -52,6 +52,10 @@ type Info struct {
 	// Limits of each command, unless it is run with others.
 	Limits policy.Limits `json:"limits"`
 
+	// Files are those that the policy was made of: what who made it wants to know
+	// of them, by name.
+	Files map[string]string `json:"files,omitempty"`
+
 	// What a running holder tells beside.
 	Commands []CommandInfo  `json:"commands,omitempty"`
 	Status   *driver.Status `json:"-"`

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,7 +27,10 @@ import (
 
 // keeper is a driver whose sandboxes isolate nothing: these tests are about what
 // lies between a client and a sandbox.
-type keeper struct{ openErr error }
+type keeper struct {
+	openErr error
+	opened  **box
+}
 
 func (keeper) Name() string                    { return "bare" }
 func (keeper) Sandboxed() bool                 { return false }
@@ -39,10 +43,15 @@ func (k keeper) Open(context.Context, *policy.Policy) (driver.Sandbox, error) {
 	if k.openErr != nil {
 		return nil, k.openErr
 	}
-	return &box{done: make(chan struct{})}, nil
+	b := &box{done: make(chan struct{})}
+	if k.opened != nil {
+		*k.opened = b
+	}
+	return b, nil
 }
 
 type box struct {
+	busy atomic.Bool
 	once sync.Once
 	done chan struct{}
 	mu   sync.Mutex
@@ -77,6 +86,7 @@ func (b *box) Exec(_ context.Context, pr *specs.Process, stdio driver.Stdio) (dr
 }
 func (b *box) Status() (*driver.Status, error) { return &driver.Status{PidsDenied: 7}, nil }
 func (b *box) Done() <-chan struct{}           { return b.done }
+func (b *box) Idle() bool                      { return !b.busy.Load() }
 func (b *box) Close() error {
 	b.once.Do(func() {
 		b.mu.Lock()
@@ -118,13 +128,18 @@ func store(t *testing.T) *Store {
 // hold starts a session in this process.
 func hold(t *testing.T, st *Store, id string) (*Client, <-chan error) {
 	t.Helper()
+	return holdIn(t, st, id, keeper{})
+}
+
+func holdIn(t *testing.T, st *Store, id string, k keeper) (*Client, <-chan error) {
+	t.Helper()
 	p := &policy.Policy{Profile: "bare", Limits: policy.Limits{Output: 1000}, OCI: &specs.Spec{Process: &specs.Process{}}}
 	if err := st.Create(&Info{ID: id, State: Created, Created: time.Now()}, p); err != nil {
 		t.Fatal(err)
 	}
 	ended, ready := make(chan error, 1), make(chan struct{})
 	go func() {
-		ended <- Hold(context.Background(), st, keeper{}, &Spec{ID: id, Driver: "bare", Policy: p}, func() { close(ready) })
+		ended <- Hold(context.Background(), st, k, &Spec{ID: id, Driver: "bare", Policy: p}, func() { close(ready) })
 	}()
 	select {
 	case <-ready:
@@ -305,6 +320,43 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// TestRetire: a session in which something runs, a command or what one has left, is
+// not ended by who wants it only if it is idle.
+func TestRetire(t *testing.T) {
+	st := store(t)
+	var b *box
+	c, ended := holdIn(t, st, "one", keeper{opened: &b})
+	p, err := c.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sleep", "600"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := c.Retire(); gone || err != nil {
+		t.Errorf("a command runs: %v, %v", gone, err)
+	}
+	p.Kill()
+	p.Wait()
+	b.busy.Store(true)
+	if gone, err := c.Retire(); gone || err != nil {
+		t.Errorf("something was left: %v, %v", gone, err)
+	}
+	if out, _, err := run(t, c, "/bin/echo", "goes on"); out != "goes on\n" || err != nil {
+		t.Errorf("%q, %v", out, err)
+	}
+	b.busy.Store(false)
+	if gone, err := c.Retire(); !gone || err != nil {
+		t.Errorf("idle: %v, %v", gone, err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if info, err := st.Lookup("one"); err != nil || info.State != Stopped {
+		t.Errorf("%+v, %v", info, err)
+	}
+	if _, err := c.Retire(); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
 // TestDies: a sandbox that ends by itself, and a holder that is gone, are told
 // from a session that was stopped.
 func TestDies(t *testing.T) {
@@ -338,7 +390,7 @@ func TestDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &driver.UnavailableError{What: "driver"}
-	if err := Hold(context.Background(), st, keeper{want}, &Spec{ID: "never", Policy: p}, nil); !errors.Is(err, want) {
+	if err := Hold(context.Background(), st, keeper{openErr: want}, &Spec{ID: "never", Policy: p}, nil); !errors.Is(err, want) {
 		t.Errorf("%v", err)
 	}
 }

@@ -33,7 +33,7 @@ const maxFiles = 16
 // request is what a client sends: first Op with what belongs to it, then, while a
 // command runs, signals.
 type request struct {
-	Op string `json:"op"` // exec, start, output, info, stop; attach, lend; signal, terminate, kill, detach
+	Op string `json:"op"` // exec, start, output, info, stop, retire; attach, lend; signal, terminate, kill, detach
 
 	Process *specs.Process `json:"process,omitempty"` // exec, start
 	Streams []bool         `json:"streams,omitempty"` // exec: which of 0, 1, 2, … came as descriptors

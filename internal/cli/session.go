@@ -121,7 +121,9 @@ func newSessionCreate() *cobra.Command {
 		Short: "Create a session and print its id",
 		Long: `Create a session: build the sandbox that a run with these flags would have, and
 keep it. The limits on time and output are those of each command in it; the
-limits on memory, cpu and processes hold for all of them together.`,
+limits on memory, cpu and processes hold for all of them together. Its policy stays
+what it is, also when configuration and profile files change: ls, inspect and exec
+say that they have.`,
 		Example: "  sbxrun session create\n  sbxrun session create --profile strict --memory 1g -C ~/project build",
 		Args:    maxArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -190,7 +192,7 @@ func (o *options) createSession(id string, owner *process) (*session.Info, error
 	}
 	defer st.Close()
 	info := &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
-		Created: time.Now(), Limits: r.Policy.Limits}
+		Created: time.Now(), Limits: r.Policy.Limits, Files: r.Files}
 	if err := freeForChanges(f, r.Policy, id); err != nil {
 		return nil, err
 	}
@@ -522,7 +524,7 @@ func (o *options) inSession() (*driver.Result, error) {
 	if o.json && o.req.Terminal {
 		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
 	}
-	log, err := o.sessionAudit()
+	log, f, err := o.sessionAudit()
 	if err != nil {
 		return nil, err
 	}
@@ -532,6 +534,7 @@ func (o *options) inSession() (*driver.Result, error) {
 		if err != nil {
 			return err
 		}
+		o.explainAge(info, f)
 		pr, err := o.process(st)
 		if err != nil {
 			return err
@@ -571,16 +574,32 @@ func (o *options) inSession() (*driver.Result, error) {
 }
 
 // sessionAudit opens the log for a command of a session, nil if there is none.
-func (o *options) sessionAudit() (*audit.Log, error) {
-	facts, err := gatherFacts()
+func (o *options) sessionAudit() (*audit.Log, *facts, error) {
+	f, err := gatherFacts()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	op, err := profiles.OperatorOf(&o.req, &facts.Facts)
+	op, err := profiles.OperatorOf(&o.req, &f.Facts)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, nil, invalid(err)
 	}
-	return openAudit(&op, o.req.Env)
+	l, err := openAudit(&op, o.req.Env)
+	return l, f, err
+}
+
+// aged are the files of a session's policy that are not what they were when it was
+// created. The policy is what it was.
+func aged(i *session.Info, f *facts) []string { return profiles.Files(i.Files).Changed(&f.Facts) }
+
+// explainAge says that a session's policy is not what a new one's would be. Whoever
+// shares a shell's session cannot make it anew, and is told only with --verbose.
+func (o *options) explainAge(i *session.Info, f *facts) {
+	if o.agreed && !say.verbose {
+		return
+	}
+	if changed := aged(i, f); len(changed) > 0 {
+		say.note("session "+i.ID+" has the policy that it was created with: changed since: "+strings.Join(changed, ", "), "sbxrun session rm --force "+i.ID+", and create it again")
+	}
 }
 
 // detached starts a command in the background of a session.
@@ -591,7 +610,7 @@ func (o *options) detached(args []string) error {
 	if o.json || o.resultFile != "" || o.resultFD >= 0 {
 		return &usageError{"a command in the background has no result yet", "leave out --json and --result-file; see sbxrun session logs --json"}
 	}
-	log, err := o.sessionAudit()
+	log, f, err := o.sessionAudit()
 	if err != nil {
 		return err
 	}
@@ -600,6 +619,7 @@ func (o *options) detached(args []string) error {
 		if err != nil {
 			return err
 		}
+		o.explainAge(info, f)
 		pr, err := o.process(st)
 		if err != nil {
 			return err
@@ -650,8 +670,24 @@ func newSessionList() *cobra.Command {
 					}
 				}
 			}
+			f, err := gatherFacts()
+			if err != nil {
+				return err
+			}
+			type entry struct {
+				*session.Info
+				Changed []string `json:"changed,omitempty"` // of its files, since
+			}
+			all := []entry{}
+			for _, i := range list {
+				e := entry{Info: i}
+				if i.State == session.Ready || i.State == session.Running {
+					e.Changed = aged(i, f)
+				}
+				all = append(all, e)
+			}
 			if o.json {
-				return printJSON(list)
+				return printJSON(all)
 			}
 			rows := [][]string{{"ID", "STATE", "PROFILE", "COMMANDS", "CREATED", "DIRECTORY"}}
 			for _, i := range list {
@@ -663,7 +699,13 @@ func newSessionList() *cobra.Command {
 				}
 				rows = append(rows, []string{i.ID, string(i.State), dash(i.Profile), strconv.Itoa(running), i.Created.Format(time.DateTime), dash(i.Dir)})
 			}
-			return printTable(os.Stdout, rows)
+			err = printTable(os.Stdout, rows)
+			for _, e := range all {
+				if len(e.Changed) > 0 {
+					say.note(e.ID+" has the policy that it was created with: changed since: "+strings.Join(e.Changed, ", "), "")
+				}
+			}
+			return err
 		},
 	}, o)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
@@ -684,6 +726,7 @@ func newSessionInspect() *cobra.Command {
 				}
 				out := struct {
 					*session.Info
+					Changed  []string       `json:"changed,omitempty"` // of its files, since
 					Usage    *driver.Usage  `json:"usage,omitempty"`
 					Layers   *policy.Layers `json:"layers,omitempty"`
 					Degraded *policy.Layers `json:"degraded,omitempty"`
@@ -698,6 +741,11 @@ func newSessionInspect() *cobra.Command {
 				if p, err := st.Policy(args[0]); err == nil {
 					out.Policy = p
 				}
+				f, err := gatherFacts()
+				if err != nil {
+					return err
+				}
+				out.Changed = aged(out.Info, f)
 				return printJSON(out)
 			})
 		},

@@ -18,6 +18,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/persona"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
 )
 
@@ -385,7 +386,9 @@ func (s *shell) open(id string, agent *process) error {
 		info, err := st.Lookup(id)
 		switch {
 		case err == nil && (info.State == session.Ready || info.State == session.Running):
-			return nil
+			if !s.retired(st, info) {
+				return nil
+			}
 		case err == nil && (info.State == session.Stopped || info.State == session.Failed):
 			// It ended, and the agent did not: a new one.
 			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) {
@@ -404,6 +407,40 @@ func (s *shell) open(id string, agent *process) error {
 		time.Sleep(50 * time.Millisecond)
 	}
 	return &usageError{"session " + id + " did not become ready", "sbxrun session inspect " + id}
+}
+
+// retired ends an agent's session of which the files are not what they were, if
+// nothing runs in it: what a command left running is more to its agent than rules
+// that are new. Where the files make no policy, the last good one holds; and so it
+// does where only such have changed that commands of the session can write.
+func (s *shell) retired(st *session.Store, info *session.Info) bool {
+	f, err := gatherFacts()
+	if err != nil {
+		return false
+	}
+	changed := aged(info, f)
+	if len(changed) == 0 {
+		return false
+	}
+	p, err := st.Policy(info.ID)
+	if err != nil || !slices.ContainsFunc(changed, func(name string) bool { return access(p, name)&policy.Write == 0 }) {
+		return false
+	}
+	child := s.req
+	child.Command, child.Terminal = []string{"/"}, false
+	if _, err := profiles.Resolve(&child, &f.Facts); err != nil {
+		say.warn("the configuration stays as it was: " + err.Error())
+		return false
+	}
+	c, err := st.Connect(info.ID)
+	if err != nil {
+		return false
+	}
+	if gone, err := c.Retire(); err != nil || !gone {
+		return false
+	}
+	say.note("the configuration has changed: this command begins a new session, with empty private directories", "")
+	return true
 }
 
 // A script is what a shell was asked to run, and what it tells in the end.

@@ -385,6 +385,61 @@ print(run("cat /proc/1/cmdline", cwd="/usr"), flush=True)
 	})
 }
 
+// TestShellSessionAnew: an agent's session has the policy of the files as they are
+// now as soon as nothing is left running in it, and not before; a profile that is
+// broken, or that its commands can write, changes nothing.
+func TestShellSessionAnew(t *testing.T) {
+	eachPersona(t, func(p *persona) {
+		const agent = `import subprocess, sys, os, time
+sh, config = sys.argv[1], sys.argv[2]
+def run(script, *flags):
+    r = subprocess.run([sh, "shell", "--session", "auto", *flags, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print("%r %d" % (r.stdout, r.returncode), flush=True)
+def write(name, text):
+    with open(name + ".new", "w") as f: f.write(text)
+    os.rename(name + ".new", name)
+run("ls -d /usr/share/doc; sleep 1000 >/dev/null 2>&1 & echo $! >/tmp/pid")
+write(config + "/config.yaml", "files:\n  hide: [/usr/share]\n")
+run("ls -d /usr/share/doc; kill -0 $(cat /tmp/pid)")
+run("kill -9 $(cat /tmp/pid); while kill -0 $(cat /tmp/pid) 2>/dev/null; do sleep 0.1; done")
+run("ls -d /usr/share/doc /tmp/pid 2>/dev/null")
+run("touch /tmp/stays; ls -d /usr/share/doc 2>/dev/null")
+run("ls /tmp/stays")
+mine = ["--profile", config + "/mine.yaml"]
+write(config + "/mine.yaml", "extends: strict\n")
+run("touch /tmp/stays", *mine)
+write(config + "/mine.yaml", "extends: nonsense\n")
+run("ls /tmp/stays", *mine)
+mine = ["--profile", "./mine.yaml"]
+write("mine.yaml", "extends: strict\n")
+run("touch /tmp/stays", *mine)
+run("echo 'network: {mode: host}' >mine.yaml; ls /tmp/stays", *mine)
+run("ls /tmp/stays", *mine)
+os.remove("mine.yaml")
+`
+		config := p.home + "/.config/sbxrun"
+		if err := os.MkdirAll(config, 0o755); err != nil {
+			p.Fatal(err)
+		}
+		p.own()
+		o := p.do(call{args: p.who.command("/usr/bin/python3", "-c", agent, sbxrun, config), env: p.env})
+		lines := strings.Split(strings.TrimSpace(o.stdout), "\n")
+		want := []string{`'/usr/share/doc\n' 0`, `'/usr/share/doc\n' 0`, `'' 0`, "the configuration has changed", `'' 2`, `'/tmp/stays\n' 0`, `'' 0`, `/tmp/stays\n' 0`, `'' 0`, `'/tmp/stays\n' 0`, `'/tmp/stays\n' 0`}
+		if len(lines) != len(want) {
+			p.Fatalf("%v", o)
+		}
+		for i := range want {
+			if !strings.Contains(lines[i], want[i]) {
+				p.Errorf("command %d: want %s: %s", i+1, want[i], lines[i])
+			}
+		}
+		if !strings.Contains(lines[7], "the configuration stays as it was") {
+			p.Errorf("a broken profile is not told: %s", lines[7])
+		}
+		p.do(call{args: p.who.command(sbxrun, "prune"), env: p.env})
+	})
+}
+
 // TestShellEnd: a shell's end, however it comes, is the end of what it ran.
 func TestShellEnd(t *testing.T) {
 	eachPersona(t, func(p *persona) {

@@ -1,6 +1,7 @@
 package persona
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -153,6 +154,7 @@ func FuzzHook(f *testing.F) {
 	f.Add(call("Bash", `{"command":"x"}`))
 	f.Add([]byte(`{"hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":"x","command":"y"}}`))
 	h := &Hook{Program: []string{"/sbxrun", "shell"}}
+	outside := &Hook{Program: h.Program, Decision: "allow", Outside: "it is not"}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		out, err := h.Answer(in)
 		if err != nil || out == nil {
@@ -170,6 +172,11 @@ func FuzzHook(f *testing.F) {
 		o := got.HookSpecificOutput
 		if o.PermissionDecision != "deny" && !strings.HasPrefix(o.UpdatedInput.Command, "{ __sbxrun=$('/sbxrun' 'shell' --cwd-fd 3 -- -c '") {
 			t.Fatalf("%s", out)
+		}
+		// Left to the agent it is neither changed nor allowed, and what is not
+		// understood is blocked all the same.
+		if left, err := outside.Answer(in); err == nil && left != nil && (bytes.Contains(left, []byte("updatedInput")) || bytes.Contains(left, []byte(`"allow"`)) || !bytes.Contains(left, []byte("SANDBOXED")) && !bytes.Contains(left, []byte(`"deny"`))) {
+			t.Fatalf("%s", left)
 		}
 	})
 }

@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/test/survivors"
 )
 
 // noCaps is an empty capability set.
@@ -211,11 +213,11 @@ func (f *fixture) open(dir string) {
 func alive(cmd *exec.Cmd) bool { return cmd.Process.Signal(syscall.Signal(0)) == nil }
 
 // gone waits until no process with this text is left, for as long as the
-// requirement gives: a second.
+// requirement gives: a second, in which processes could run.
 func (f *fixture) gone(token string) {
 	f.Helper()
-	if !within(time.Second, func() bool { return len(processes(token)) == 0 }) {
-		f.Errorf("survivors: %v", processes(token))
+	if err := survivors.Gone(func() []string { return processes(token) }); err != nil {
+		f.Error(err)
 		for _, p := range processes(token) {
 			var pid int
 			fmt.Sscan(p, &pid)

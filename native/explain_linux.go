@@ -2,6 +2,7 @@ package native
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -40,20 +41,26 @@ func explain(err error) error {
 }
 
 func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
-	const elsewhere = "; or run without any, which is weaker: --driver landlock --allow-degraded namespaces,protect"
+	const (
+		elsewhere = "; or run without any, which is weaker: --driver landlock --allow-degraded namespaces,protect"
+
+		// All at once: each alone leads to the next refusal.
+		container = "start the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined --security-opt apparmor=unconfined " +
+			"(podman: --security-opt unmask=ALL for the second)"
+	)
 	switch layer {
 	case policy.LayerUser:
 		switch {
 		case e.Errno == syscall.ENOSPC:
 			return "the limit on user namespaces is reached or 0", "sysctl -w user.max_user_namespaces=10000 (as root)" + elsewhere
 		case e.Errno == syscall.ENOSYS:
-			return "clone3(2) is missing (before Linux 5.3) or filtered", "run on Linux 5.12 or later, outside a container that filters clone3" + elsewhere
+			return "clone3(2) is missing (before Linux 5.3) or filtered", "run on Linux 5.12 or later; in a container, " + container + elsewhere
 		case sysctl("kernel/unprivileged_userns_clone") == "0":
 			return "this host forbids user namespaces to ordinary users", "sysctl -w kernel.unprivileged_userns_clone=1 (as root)" + elsewhere
 		case e.Errno == syscall.EPERM && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
 			return apparmorCause, apparmorFix + elsewhere
 		case e.Errno == syscall.EPERM:
-			return "creating one is forbidden, as in most containers", "allow it (docker run --security-opt seccomp=unconfined)" + elsewhere
+			return "creating one is forbidden, as in most containers", "outside of containers, look for a security module's denial in the kernel's log; in one, " + container + elsewhere
 		}
 	case policy.LayerMount:
 		switch {
@@ -69,10 +76,12 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 			return "the mount API is missing (before Linux 5.12) or filtered", "run on Linux 5.12 or later" + elsewhere
 		case (e.Errno == syscall.EPERM || e.Errno == syscall.EACCES) && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "move_mount") && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
 			return apparmorCause, apparmorFix + elsewhere
+		case (e.Errno == syscall.EROFS || e.Errno == syscall.EACCES) && strings.HasPrefix(e.Path, "/proc/sys/"):
+			return "the limits of a new user namespace cannot be set because /proc/sys is closed, as in most containers", container + elsewhere
 		case e.Errno == syscall.EPERM && e.Path == "proc" || e.Errno == syscall.EPERM && e.Path == "/proc":
-			return "a new /proc is forbidden because parts of this one are hidden, as in most containers", "docker run --security-opt systempaths=unconfined" + elsewhere
+			return "a new /proc is forbidden because parts of this one are hidden, as in most containers", container + elsewhere
 		case e.Errno == syscall.EPERM && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "open_tree" || e.Step == "move_mount" || e.Step == "pivot_root"):
-			return "mounting is forbidden in user namespaces here", "allow it (docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined)" + elsewhere
+			return "mounting is forbidden in user namespaces here", "in a container, " + container + elsewhere
 		case e.Errno == syscall.EACCES && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "open_tree" || e.Step == "mount_setattr" || e.Step == "move_mount" || e.Step == "pivot_root"):
 			// The kernel itself says EPERM: EACCES is a security module's.
 			if label := sysfs("/proc/self/attr/apparmor/current"); label != "" && label != "unconfined" {

@@ -20,7 +20,15 @@ type diagnosis struct {
 	Layers policy.Layers `json:"layers"` // that such a run requires
 	Error  string        `json:"error,omitempty"`
 	Hint   string        `json:"hint,omitempty"`
+	Weaker *weaker       `json:"weaker,omitempty"` // what works here, where strict does not
 	Checks []probe.Check `json:"checks"`
+}
+
+// weaker is a way to run commands that is weaker than strict, and was tried.
+type weaker struct {
+	Driver  string        `json:"driver"`
+	Without policy.Layers `json:"without"` // to be named with --allow-degraded
+	flags   string
 }
 
 func newDoctor() *cobra.Command {
@@ -71,26 +79,45 @@ func diagnose(ctx context.Context) (*diagnosis, error) {
 		}
 		d.Checks = append(d.Checks, c)
 	}
-	checks, err := d.tryStrict(ctx, f)
+	checks, err := d.try(ctx, f, profiles.Request{})
 	d.Checks = append(d.Checks, checks...)
 	if err == nil {
 		err = boundaryError(checks)
 	}
 	if err != nil {
 		d.Error, d.Hint = err.Error(), driver.HintOf(err)
+		d.Weaker = tryWeaker(ctx, f)
 	}
 	d.Strict = err == nil
 	return d, nil
 }
 
-// tryStrict runs the canaries as a run under the strict profile would.
-func (d *diagnosis) tryStrict(ctx context.Context, f *facts) ([]probe.Check, error) {
+// tryWeaker finds what comes nearest to strict on this host, by running the
+// canaries under each: those whose acts it still denies have to hold.
+func tryWeaker(ctx context.Context, f *facts) *weaker {
+	for _, w := range []weaker{
+		{"native", policy.LayerCgroup, "--allow-degraded cgroup"},
+		{"landlock", policy.LayerNamespaces | policy.LayerProtect, "--driver landlock --allow-degraded namespaces,protect"},
+		{"landlock", policy.LayerNamespaces | policy.LayerProtect | policy.LayerCgroup, "--driver landlock --allow-degraded namespaces,protect,cgroup"},
+	} {
+		checks, err := new(diagnosis).try(ctx, f, profiles.Request{Driver: w.Driver, Degrade: w.Without})
+		if err == nil && boundaryError(checks) == nil {
+			return &w
+		}
+	}
+	return nil
+}
+
+// try runs the canaries as a run under the strict profile would, with what req
+// asks for besides.
+func (d *diagnosis) try(ctx context.Context, f *facts, req profiles.Request) ([]probe.Check, error) {
 	ws, err := os.MkdirTemp("", "sbxrun-doctor-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(ws)
-	r, err := profiles.Resolve(&profiles.Request{Profile: "strict", Dir: ws, Command: []string{"true"}}, &f.Facts)
+	req.Profile, req.Dir, req.Command = "strict", ws, []string{"true"}
+	r, err := profiles.Resolve(&req, &f.Facts)
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +160,9 @@ func (d *diagnosis) print(w io.Writer) error {
 		text = "\nstrict does not run here: " + printable(d.Error) + "\n"
 		if d.Hint != "" {
 			text += "fix: " + printable(d.Hint) + "\n"
+		}
+		if d.Weaker != nil {
+			text += "weaker, and was tried here: sbxrun " + d.Weaker.flags + " -- COMMAND\n"
 		}
 	}
 	_, err := io.WriteString(w, text)

@@ -79,7 +79,7 @@ func selfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.
 	}
 	bait, err := layBait()
 	if err != nil {
-		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the self-test needs a temporary directory and a loopback socket"}
+		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the self-test needs a temporary directory (TMPDIR names another one) and a loopback socket"}
 	}
 	defer bait.close()
 
@@ -133,8 +133,8 @@ type bait struct {
 	caught chan string // connections that arrived
 }
 
-func layBait() (b *bait, err error) {
-	b = &bait{caught: make(chan string, 2)}
+func layBait() (_ *bait, err error) {
+	b := &bait{caught: make(chan string, 2)}
 	defer func() {
 		if err != nil {
 			b.close()
@@ -229,7 +229,7 @@ func (b *bait) acts(p *policy.Policy, given policy.Layers) []string {
 	add(access(p, "/etc/shadow") == 0, "read-shadow")
 	add(p.Egress.Mode != policy.EgressHost, "connect-loopback="+b.tcp.Addr().String())
 	add(p.Egress.Mode != policy.EgressHost, "connect-abstract="+b.unix.Addr().String())
-	add(hasNamespace(p, specs.PIDNamespace) && given.Has(policy.LayerPID), "see-process="+strconv.Itoa(os.Getpid()))
+	add(hasNamespace(p, specs.PIDNamespace) && given.Has(policy.LayerPID), "see-process="+probe.Process())
 	filtered := p.Seccomp != ""
 	add(filtered, "unshare")
 	add(filtered || p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil, "call-freely")

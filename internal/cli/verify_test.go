@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,5 +83,15 @@ func TestSelfTestFailsClosed(t *testing.T) {
 				t.Errorf("exit code %d", driver.ExitCodeOf(err))
 			}
 		})
+	}
+}
+
+// A self-test that cannot be prepared is an error, not a pass.
+func TestSelfTestWithoutTemporaryDirectory(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
+	p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}}}
+	checks, err := selfTest(context.Background(), &claims{}, p)
+	if checks != nil || driver.ExitCodeOf(err) != driver.ExitSetup || !strings.Contains(driver.HintOf(err), "TMPDIR") {
+		t.Errorf("%v, %v", checks, err)
 	}
 }

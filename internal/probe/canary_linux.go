@@ -43,15 +43,23 @@ var canaries = [...]canary{
 	{"connect-loopback", false, func(arg string) error { return connect("tcp", arg) }},
 	{"connect-abstract", false, func(arg string) error { return connect("unix", arg) }},
 	{"see-process", false, func(arg string) error {
-		pid, err := strconv.Atoi(arg)
+		number, space, _ := strings.Cut(arg, ":")
+		pid, err := strconv.Atoi(number)
 		if err != nil {
 			return nil
 		}
 		// EPERM says that it is there, and is no denial.
 		if err := unix.Kill(pid, 0); err == nil || err == unix.EPERM {
+			// In a container, where numbers are small too, it can be another
+			// process that has this one: in a namespace of its own, of which
+			// /proc is too.
+			self, err := os.Readlink("/proc/self")
+			if own := processSpace(); err == nil && self == strconv.Itoa(os.Getpid()) && own != "" && space != "" && own != space {
+				return errors.New("that is another process, in a namespace of its own")
+			}
 			return nil
 		}
-		_, err = os.Stat("/proc/" + arg)
+		_, err = os.Stat("/proc/" + number)
 		return err
 	}},
 	{"mount", false, func(string) error { return unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "") }},
@@ -186,4 +194,13 @@ func isSet(field, want string) error {
 		return nil
 	}
 	return errors.New(field + " is " + want)
+}
+
+// Process identifies the calling process to the canary see-process.
+func Process() string { return strconv.Itoa(os.Getpid()) + ":" + processSpace() }
+
+// processSpace names the pid namespace of the caller, "" if that is not told.
+func processSpace() string {
+	s, _ := os.Readlink("/proc/self/ns/pid")
+	return s
 }

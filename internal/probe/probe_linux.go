@@ -185,6 +185,11 @@ func namespaces(ctx context.Context) (user State, out []Check) {
 	return user, out
 }
 
+// container are the options that let a container have sandboxes. All at once:
+// each alone leads to the next refusal.
+const container = "start the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined --security-opt apparmor=unconfined " +
+	"(podman: --security-opt unmask=ALL for the second)"
+
 // explainClone says why no user namespace could be made; see clone(2), ERRORS.
 func explainClone(errno syscall.Errno, err error, read func(string) string) (cause, fix string) {
 	cause = err.Error()
@@ -198,7 +203,7 @@ func explainClone(errno syscall.Errno, err error, read func(string) string) (cau
 	case errno == unix.EPERM && read("kernel.apparmor_restrict_unprivileged_userns") == "1":
 		return "AppArmor restricts user namespaces to programs with a profile", appArmorFix()
 	case errno == unix.EPERM:
-		return "a seccomp filter or security module denies it, as in a default container: " + cause, "run outside the container, or start it with --security-opt seccomp=unconfined"
+		return "a seccomp filter or security module denies it, as in a default container: " + cause, "run outside the container, or " + container
 	case errno == unix.EINVAL || errno == unix.ENOSYS:
 		return "the kernel has no user namespaces (CONFIG_USER_NS): " + cause, "run a kernel with CONFIG_USER_NS=y"
 	}
@@ -210,7 +215,7 @@ func explainMount(err error, read func(string) string) (cause, fix string) {
 	if read("kernel.apparmor_restrict_unprivileged_userns") == "1" {
 		return "AppArmor lets the namespace be made and denies what it is for: " + err.Error(), appArmorFix()
 	}
-	return "the namespace was made, but mounting in it is denied: " + err.Error(), "a security module or container denies mount(2): start the container with --security-opt apparmor=unconfined"
+	return "the namespace was made, but mounting in it is denied: " + err.Error(), "a security module or container denies mount(2): " + container
 }
 
 // appArmorFix names the profile that allows this executable, where it is.
@@ -225,7 +230,7 @@ func appArmorFix() string {
 func fixFor(name string, errno syscall.Errno) string {
 	switch name {
 	case "pid namespace":
-		return "a container masks parts of /proc, and then no fresh one can be mounted: start it with --security-opt systempaths=unconfined"
+		return "a container masks parts of /proc, and then no fresh one can be mounted: " + container
 	case "overlayfs":
 		return "needs Linux 5.11 or later with the overlay module: sudo modprobe overlay"
 	case "id-mapped mounts":

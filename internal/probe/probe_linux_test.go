@@ -134,7 +134,7 @@ func TestCanariesUnconfined(t *testing.T) {
 		"read-secret":      secret,
 		"connect-loopback": tcp.Addr().String(),
 		"connect-abstract": abstract.Addr().String(),
-		"see-process":      strconv.Itoa(os.Getpid()),
+		"see-process":      Process(),
 	}
 	skip := map[string]string{
 		"write-system":  "writes to the host",

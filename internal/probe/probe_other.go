@@ -2,7 +2,11 @@
 
 package probe
 
-import "context"
+import (
+	"context"
+	"os"
+	"strconv"
+)
 
 // Host reports what the host can give. On this system there is nothing to
 // probe yet.
@@ -29,3 +33,6 @@ func ParseCanaries(_ string, names []string) []Check {
 	}
 	return out
 }
+
+// Process identifies the calling process to a canary.
+func Process() string { return strconv.Itoa(os.Getpid()) }

@@ -392,17 +392,26 @@ func pausedSupervisor(at string) {
 		u.programs[which].InsertPause(step, int(pr.Fd()))
 	}
 	dirs := u.dirs()
-	go u.act()
-	for {
-		made := len(children(&testing.T{}, os.Getpid())) > 0
+	ended := make(chan error, 1)
+	go func() { ended <- u.act() }()
+	for made := false; !made; time.Sleep(100 * time.Microsecond) {
+		select {
+		case err := <-ended:
+			if !closed {
+				fmt.Println("ended:", err)
+				os.Exit(1)
+			}
+			// It slept and went on to its end before this one got to look: a
+			// point to be killed at, too.
+			made = true
+			continue
+		default:
+		}
+		made = len(children(&testing.T{}, os.Getpid())) > 0
 		for _, d := range dirs {
 			_, err := os.Stat(d)
 			made = made && err == nil
 		}
-		if made {
-			break
-		}
-		time.Sleep(100 * time.Microsecond)
 	}
 	fmt.Println("started " + strings.Join(dirs, " "))
 	time.Sleep(time.Minute)

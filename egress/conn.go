@@ -25,6 +25,7 @@ type connection struct {
 	server *side // nil while there is none
 	flow   *flow // what server is for
 	dead   bool
+	steady bool // from now on nothing but pumps uses the two sides
 }
 
 // A flow is what a connection carries at the moment: one target, allowed by one
@@ -273,7 +274,7 @@ func (c *connection) closeServer() {
 	if s == nil {
 		return
 	}
-	s.conn.Close()
+	s.close()
 	c.g.finish(f)
 }
 
@@ -374,6 +375,7 @@ func clean(s string) string {
 type side struct {
 	conn net.Conn
 	pre  []byte
+	bulk atomic.Pointer[bulk] // the socket, once conn is closed for it
 }
 
 // errTooLong says that more would have to be read ahead than is kept.
@@ -417,12 +419,22 @@ func (s *side) Read(b []byte) (int, error) {
 }
 
 func (s *side) closeWrite() {
-	if cw, ok := s.conn.(interface{ CloseWrite() error }); ok {
-		cw.CloseWrite()
+	if s.bulk.Load() == nil {
+		cw, ok := s.conn.(interface{ CloseWrite() error })
+		if !ok || !errors.Is(cw.CloseWrite(), net.ErrClosed) {
+			return
+		}
+	}
+	if b := s.bulk.Load(); b != nil {
+		b.closeWrite()
 	}
 }
 
 func (s *side) reset() {
+	if b := s.bulk.Load(); b != nil {
+		b.reset()
+		return
+	}
 	if t, ok := s.conn.(*net.TCPConn); ok {
 		t.SetLinger(0)
 	}

@@ -66,30 +66,42 @@ func (a *activity) idle(now time.Time) time.Duration {
 var errStopped = errors.New("stopped")
 
 // pump moves bytes from src to dst until src ends, and passes the end on. It can
-// be stopped: set stop, then the read deadline of src to the past, in this order.
-func pump(dst, src *side, n *atomic.Int64, act *activity, idle time.Duration, stop *atomic.Bool) error {
+// be stopped, unless the connection is steady: set stop, then the read deadline of
+// src to the past, in this order.
+func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle time.Duration, stop *atomic.Bool) error {
 	act.touch(time.Now())
 	if len(src.pre) > 0 {
 		b := src.pre
 		src.pre = nil
 		dst.conn.SetWriteDeadline(time.Now().Add(idle))
-		k, err := dst.conn.Write(b)
+		k, err := dst.write(b)
 		n.Add(int64(k))
 		if err != nil {
 			return err
 		}
 	}
+	var window int64 // moved since
+	since := time.Now()
 	for {
+		if b := src.bulk.Load(); b != nil {
+			return b.pump(dst.bulk.Load(), n, act, idle)
+		}
 		now := time.Now()
 		src.conn.SetReadDeadline(now.Add(idle))
 		dst.conn.SetWriteDeadline(now.Add(idle + handshakeTimeout))
 		if stop.Load() {
 			return errStopped
 		}
-		k, err := step(dst.conn, src.conn, n.Load(), 1<<62)
+		k, err := step(writerFunc(dst.write), src.conn, n.Load(), 1<<62)
 		n.Add(k)
 		if k > 0 {
 			act.touch(now)
+			if window += k; window >= bulkWindow {
+				if now.Sub(since) < bulkTime {
+					c.promote()
+				}
+				window, since = 0, now
+			}
 		}
 		switch {
 		case err == nil:
@@ -100,15 +112,41 @@ func pump(dst, src *side, n *atomic.Int64, act *activity, idle time.Duration, st
 			return errStopped
 		case errors.Is(err, os.ErrDeadlineExceeded) && act.idle(time.Now()) < idle:
 			// The other direction moved.
+		case errors.Is(err, net.ErrClosed) && src.bulk.Load() != nil:
+			// The other direction took the sockets from the runtime's poller.
+			// What was read is written: see side.write.
 		default:
 			return err
 		}
 	}
 }
 
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// write writes to a side whose socket may be taken from the runtime's poller
+// meanwhile.
+func (s *side) write(b []byte) (int, error) {
+	n := 0
+	if s.bulk.Load() == nil {
+		k, err := s.conn.Write(b)
+		if !errors.Is(err, net.ErrClosed) {
+			return k, err
+		}
+		n = k
+	}
+	to := s.bulk.Load()
+	if to == nil {
+		return n, net.ErrClosed
+	}
+	k, err := to.Write(b[n:])
+	return n + k, err
+}
+
 // step moves what there is to read, at most limit bytes; moved is how much went
 // before.
-func step(dst, src net.Conn, moved, limit int64) (int64, error) {
+func step(dst io.Writer, src net.Conn, moved, limit int64) (int64, error) {
 	var buf *[]byte
 	var k int
 	var err error

@@ -427,8 +427,14 @@ func (g *Gateway) register(c *connection) bool {
 }
 
 func (g *Gateway) unregister(c *connection) {
-	c.client.conn.Close()
+	b := c.client.bulk.Load()
+	c.mu.Lock()
+	c.client.close()
+	c.mu.Unlock()
 	c.closeServer()
+	if b != nil {
+		b.release()
+	}
 	g.mu.Lock()
 	delete(g.active, c)
 	g.mu.Unlock()

@@ -428,14 +428,15 @@ func (c *connection) bothWays(f *flow, server *side) {
 	var act activity
 	var never atomic.Bool
 	act.touch(time.Now())
+	c.settle()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if pump(&c.client, server, &f.in, &act, idleTimeout, &never) != nil {
+		if c.pump(&c.client, server, &f.in, &act, idleTimeout, &never) != nil {
 			c.abort(nil)
 		}
 	}()
-	if pump(server, &c.client, &f.out, &act, idleTimeout, &never) != nil {
+	if c.pump(server, &c.client, &f.out, &act, idleTimeout, &never) != nil {
 		c.abort(nil)
 	}
 	<-done

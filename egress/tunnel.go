@@ -55,7 +55,7 @@ func (c *connection) tunnel() {
 	start := func() {
 		go func() {
 			defer close(down.done)
-			down.err = pump(&c.client, server, &f.in, &act, idleTimeout, &down.stop)
+			down.err = c.pump(&c.client, server, &f.in, &act, idleTimeout, &down.stop)
 			if down.err != nil && down.err != errStopped {
 				c.abort(nil) // the other direction may wait for long
 			}
@@ -105,7 +105,8 @@ func (c *connection) tunnel() {
 	}
 	if err == nil {
 		var never atomic.Bool
-		err = pump(server, &c.client, &f.out, &act, idleTimeout, &never)
+		c.settle()
+		err = c.pump(server, &c.client, &f.out, &act, idleTimeout, &never)
 	}
 	var refused *refusal
 	if errors.As(err, &refused) {
@@ -117,6 +118,13 @@ func (c *connection) tunnel() {
 	if started {
 		<-down.done
 	}
+}
+
+// settle says that from now on only pumps use the connection's sockets.
+func (c *connection) settle() {
+	c.mu.Lock()
+	c.steady = true
+	c.mu.Unlock()
 }
 
 // direction is one half of a tunnel that runs by itself.

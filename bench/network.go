@@ -27,6 +27,13 @@ const (
 	rateWorkers   = 16
 )
 
+// What a client asks the server for. A letter could begin a request of HTTP, and
+// the gateway would wait for the rest of it.
+const (
+	kindBulk = 0
+	kindOne  = 1
+)
+
 // A clientReport is what a client prints.
 type clientReport struct {
 	BytesPerSecond       float64
@@ -48,7 +55,7 @@ func client(addr string, quick bool) error {
 		}
 		return c, err
 	}
-	c, err := dial('b')
+	c, err := dial(kindBulk)
 	if err != nil {
 		return err
 	}
@@ -61,7 +68,7 @@ func client(addr string, quick bool) error {
 	r.BytesPerSecond = float64(n) / time.Since(start).Seconds()
 
 	once := func() error {
-		c, err := dial('1')
+		c, err := dial(kindOne)
 		if err != nil {
 			return err
 		}
@@ -121,9 +128,9 @@ func serveNetwork(l net.Listener) {
 			if _, err := io.ReadFull(c, kind[:]); err != nil {
 				return
 			}
-			for ok := true; ok; ok = kind[0] == 'b' {
+			for ok := true; ok; ok = kind[0] == kindBulk {
 				b := zeros
-				if kind[0] != 'b' {
+				if kind[0] != kindBulk {
 					b = zeros[:1]
 				}
 				if _, err := c.Write(b); err != nil {

@@ -1,9 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,60 +17,89 @@ import (
 // It changes the umask for a moment: it is called before other goroutines make
 // files.
 func Birth() (string, error) {
-	var b strings.Builder
-	line := func(name string, values ...string) {
-		b.WriteString(name + ": " + strings.Join(values, " ") + "\n")
-	}
-	num := func(n uint64) string { return strconv.FormatUint(n, 10) }
-	for _, ns := range []string{"mnt", "user", "net", "pid", "ipc", "uts", "time"} {
-		l, err := os.Readlink("/proc/self/ns/" + ns)
-		if err != nil && (ns != "time" || !os.IsNotExist(err)) { // Linux 5.6
-			return "", err
+	// Plain calls and one buffer: every run that finds a server asks.
+	b := make([]byte, 0, 1024)
+	var buf [256]byte
+	begin := func(name string) { b = append(append(b, name...), ':') }
+	num := func(n uint64, base int) { b = strconv.AppendUint(append(b, ' '), n, base) }
+	end := func() { b = append(b, '\n') }
+	for _, ns := range [...]string{"mnt", "user", "net", "pid", "ipc", "uts", "time"} {
+		path := "/proc/self/ns/" + ns
+		n, err := unix.Readlink(path, buf[:])
+		if err != nil && (ns != "time" || err != unix.ENOENT) { // Linux 5.6
+			return "", &os.PathError{Op: "readlink", Path: path, Err: err}
 		}
-		line(ns+" namespace", l)
+		begin(ns + " namespace")
+		b = append(append(b, ' '), buf[:max(n, 0)]...)
+		end()
 	}
 	var st unix.Stat_t
 	if err := unix.Stat("/", &st); err != nil {
 		return "", &os.PathError{Op: "stat", Path: "/", Err: err}
 	}
-	line("root", num(st.Dev), num(st.Ino))
-	line("user", strconv.Itoa(unix.Getuid()), strconv.Itoa(unix.Geteuid()), strconv.Itoa(unix.Getgid()), strconv.Itoa(unix.Getegid()))
+	begin("root")
+	num(st.Dev, 10)
+	num(st.Ino, 10)
+	end()
+	begin("user")
+	for _, id := range [...]int{unix.Getuid(), unix.Geteuid(), unix.Getgid(), unix.Getegid()} {
+		num(uint64(id), 10)
+	}
+	end()
 	groups, err := unix.Getgroups()
 	if err != nil {
 		return "", os.NewSyscallError("getgroups", err)
 	}
-	list := make([]string, len(groups))
-	for i, g := range groups {
-		list[i] = strconv.Itoa(g)
+	begin("groups")
+	for _, g := range groups {
+		num(uint64(g), 10)
 	}
-	line("groups", list...)
+	end()
 	mask := unix.Umask(0o077)
 	unix.Umask(mask)
-	line("umask", strconv.FormatInt(int64(mask), 8))
+	begin("umask")
+	num(uint64(mask), 8)
+	end()
 	for i := range 16 { // RLIM_NLIMITS
 		var r unix.Rlimit
 		if unix.Prlimit(0, i, nil, &r) == nil {
-			line("resource limit "+strconv.Itoa(i), num(r.Cur), num(r.Max))
+			b = append(b, "resource limit"...)
+			num(uint64(i), 10)
+			begin("")
+			num(r.Cur, 10)
+			num(r.Max, 10)
+			end()
 		}
 	}
 	var cpus unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
 		return "", os.NewSyscallError("sched_getaffinity", err)
 	}
-	var words []string
+	begin("processors")
 	for _, w := range cpus {
-		words = append(words, strconv.FormatUint(uint64(w), 16))
+		num(uint64(w), 16)
 	}
-	line("processors", words...)
+	end()
 	nice, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil {
 		return "", os.NewSyscallError("getpriority", err)
 	}
-	line("priority", strconv.Itoa(nice))
+	begin("priority")
+	num(uint64(nice), 10)
+	end()
 	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-	line("no_new_privs", strconv.Itoa(nnp))
-	if l, err := os.ReadFile("/proc/self/attr/current"); err == nil {
-		line("label", strings.TrimRight(string(l), "\n\x00"))
+	begin("no_new_privs")
+	num(uint64(nnp), 10)
+	end()
+	// Not os.ReadFile, which asks the poller about it.
+	if fd, err := unix.Open("/proc/self/attr/current", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+		n, err := unix.Read(fd, buf[:])
+		unix.Close(fd)
+		if err == nil {
+			begin("label")
+			b = append(append(b, ' '), bytes.TrimRight(buf[:n], "\n\x00")...)
+			end()
+		}
 	}
-	return b.String(), nil
+	return string(b), nil
 }

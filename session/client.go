@@ -128,6 +128,9 @@ func started(conn *conn, where string) (driver.Process, error) {
 	} else {
 		err = r.Error.err()
 	}
+	if r.Refused && err != nil {
+		err = fmt.Errorf("%w: %w", ErrRefused, err)
+	}
 	if err == nil && (!r.Started || r.Pty != (len(ptys) == 1)) {
 		err = fmt.Errorf("%s: unexpected answer", where)
 	}

@@ -14,21 +14,25 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
 // A Lender gives sandboxes that are ready to other processes of its owner, each
 // for one command: the connection is the sandbox's life.
 //
-// A client says what it would build itself: the policy, in full, and what its own
-// process passes on to what it starts ([Birth]). The lender builds exactly that or
-// nothing, and answers with the digest of the policy that it built, from its own
-// reading of it. Only then does it get the command and its descriptors.
+// A client says what it would build itself: the digest of the policy, the policy in
+// full if the lender has not read it before, and what its own process passes on to
+// what it starts ([Birth]). The lender answers with the digest of the policy that it
+// builds, from its own reading of it. Only then does it get the command and its
+// descriptors. It builds meanwhile, exactly that or nothing: then it refuses the
+// command, of which nothing has happened.
 type Lender struct {
 	// Version is that of the program: policies mean the same in the same version.
 	Version string
@@ -41,13 +45,7 @@ type Lender struct {
 	Acquire func(context.Context, *policy.Policy) (driver.Sandbox, error)
 
 	mu    sync.Mutex
-	known map[string]*read // by their JSON
-}
-
-// read is a policy as a lender has read it.
-type read struct {
-	policy *policy.Policy
-	digest string // of what it would say of it itself
+	known map[string]*policy.Policy // by digest
 }
 
 // keepKnown bounds the policies that a lender remembers having read.
@@ -56,6 +54,9 @@ const keepKnown = 32
 // lease is what a lender says of the sandbox that it gives.
 type lease struct {
 	Digest string `json:"digest"`
+
+	// Unread says that the lender has to read the policy first.
+	Unread bool `json:"unread,omitempty"`
 }
 
 // Serve serves connections until the listener is closed.
@@ -81,19 +82,30 @@ func (l *Lender) Serve(ctx context.Context, ln net.Listener) error {
 // serve lends one sandbox.
 func (l *Lender) serve(ctx context.Context, c *conn) {
 	defer c.Close()
-	box, err := l.lend(ctx, c)
+	pol, err := l.agree(c)
 	if err != nil {
 		if !errors.Is(err, net.ErrClosed) {
 			c.send(reply{Error: newWireError(err)})
 		}
 		return
 	}
-	defer box.Close()
+	// The client gets its command ready meanwhile.
+	box, refused := l.acquire(ctx, c, pol)
+	if box == nil && refused == nil {
+		return
+	}
+	if box != nil {
+		defer box.Close()
+	}
 	var req request
 	files, err := c.receive(&req)
 	defer func() { closeFiles(files) }()
 	if err != nil {
 		return // the client has thought better of it, or is gone
+	}
+	if refused != nil {
+		c.send(reply{Refused: true, Error: newWireError(refused)})
+		return
 	}
 	if req.Op != "exec" {
 		c.send(reply{Error: newWireError(&policy.InvalidError{Field: "op", Value: req.Op, Want: "exec"})})
@@ -159,66 +171,94 @@ func whole(st *driver.Status, box driver.Sandbox) {
 	st.Network = all.Network
 }
 
-// lend reads a request and answers it. The error is net.ErrClosed if there is
-// nobody to tell.
-func (l *Lender) lend(ctx context.Context, c *conn) (driver.Sandbox, error) {
-	if err := checkPeer(c.UnixConn); err != nil {
-		return nil, err
+// acquire gets the sandbox, or the reason why there is none. It returns neither if
+// it took so long that the client was told so.
+func (l *Lender) acquire(ctx context.Context, c *conn, p *policy.Policy) (box driver.Sandbox, refused error) {
+	var decided atomic.Bool
+	late := time.AfterFunc(borrowPatience, func() {
+		if !decided.Swap(true) {
+			c.send(reply{Refused: true, Error: newWireError(errors.New("the server takes its time over a sandbox"))})
+		}
+	})
+	defer late.Stop()
+	box, refused = l.Acquire(ctx, p)
+	if decided.Swap(true) {
+		if refused == nil {
+			box.Close()
+		}
+		return nil, nil
 	}
-	var req request
-	files, err := c.receive(&req)
-	closeFiles(files)
-	switch {
-	case err != nil:
-		return nil, net.ErrClosed
-	case req.Op != "lend":
-		return nil, &policy.InvalidError{Field: "op", Value: req.Op, Want: "lend"}
-	case req.Version != l.Version:
-		return nil, fmt.Errorf("the server is sbxrun %s", l.Version)
-	case req.Birth != l.Birth:
-		return nil, errors.New("the server passes on something else: " + differ(l.Birth, req.Birth))
-	}
-	known, err := l.read(req.Policy)
-	if err != nil {
-		return nil, err
-	}
-	box, err := l.Acquire(ctx, known.policy)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.send(reply{Lease: &lease{Digest: known.digest}}); err != nil {
-		box.Close()
-		return nil, net.ErrClosed
+	if refused != nil {
+		return nil, refused
 	}
 	return box, nil
 }
 
-// read reads a policy, of which it must understand everything.
-func (l *Lender) read(raw []byte) (*read, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r, ok := l.known[string(raw)]; ok {
-		return r, nil
+// agree reads what a client wants a sandbox of, and answers that it will be built.
+// The error is net.ErrClosed if there is nobody to tell.
+func (l *Lender) agree(c *conn) (*policy.Policy, error) {
+	if err := checkPeer(c.UnixConn); err != nil {
+		return nil, err
 	}
+	for {
+		var req request
+		files, err := c.receive(&req)
+		closeFiles(files)
+		switch {
+		case err != nil:
+			return nil, net.ErrClosed
+		case req.Op != "lend":
+			return nil, &policy.InvalidError{Field: "op", Value: req.Op, Want: "lend"}
+		case req.Version != l.Version:
+			return nil, fmt.Errorf("the server is sbxrun %s", l.Version)
+		case req.Birth != l.Birth:
+			return nil, errors.New("the server passes on something else: " + differ(l.Birth, req.Birth))
+		}
+		ours := lease{Digest: req.Digest}
+		l.mu.Lock()
+		pol := l.known[req.Digest]
+		l.mu.Unlock()
+		switch {
+		case pol == nil && req.Policy == nil:
+			ours.Unread = true
+		case pol == nil:
+			if pol, ours.Digest, err = l.read(req.Policy); err != nil {
+				return nil, err
+			}
+		}
+		if err := c.send(reply{Lease: &ours}); err != nil {
+			return nil, net.ErrClosed
+		}
+		if pol != nil {
+			return pol, nil
+		}
+	}
+}
+
+// read reads a policy, of which it must understand everything, and remembers it by
+// the digest of what it would say of it itself.
+func (l *Lender) read(raw []byte) (*policy.Policy, string, error) {
 	p := &policy.Policy{}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(p); err != nil {
-		return nil, &policy.InvalidError{Field: "policy", Want: "one of this version: " + err.Error()}
+		return nil, "", &policy.InvalidError{Field: "policy", Want: "one of this version: " + err.Error()}
 	}
 	if err := p.Validate(); err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	again, err := json.Marshal(p)
+	again, err := oncejson.Marshal(p)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
+	sum := digest(again)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.known == nil || len(l.known) >= keepKnown {
-		l.known = map[string]*read{}
+		l.known = map[string]*policy.Policy{}
 	}
-	r := &read{p, digest(again)}
-	l.known[string(raw)] = r
-	return r, nil
+	l.known[sum] = p
+	return p, sum, nil
 }
 
 func digest(b []byte) string {
@@ -240,7 +280,7 @@ type Loan struct{ conn *conn }
 // Borrow asks the lender at a socket for a sandbox of a policy. After any error
 // nothing has happened, and the caller builds one itself.
 func Borrow(socket, version, birth string, p *policy.Policy) (*Loan, error) {
-	raw, err := json.Marshal(sandboxOf(p))
+	raw, err := oncejson.Marshal(sandboxOf(p))
 	if err != nil {
 		return nil, err
 	}
@@ -249,11 +289,7 @@ func Borrow(socket, version, birth string, p *policy.Policy) (*Loan, error) {
 		return nil, err
 	}
 	c := &conn{UnixConn: u}
-	r, err := borrow(c, &request{Op: "lend", Version: version, Birth: birth, Policy: raw})
-	if err == nil && r.Lease.Digest != digest(raw) {
-		err = errors.New("the server built another policy")
-	}
-	if err != nil {
+	if err := borrow(c, &request{Op: "lend", Version: version, Birth: birth, Digest: digest(raw)}, raw); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -263,34 +299,51 @@ func Borrow(socket, version, birth string, p *policy.Policy) (*Loan, error) {
 // borrowPatience is how long a lender may take.
 const borrowPatience = 2 * time.Second
 
-func borrow(c *conn, req *request) (*reply, error) {
+// borrow asks by the digest first, which is all that a lender needs that has seen the
+// policy before.
+func borrow(c *conn, req *request, raw []byte) error {
 	// Whoever listens there is this user, or root.
 	if err := checkPeer(c.UnixConn); err != nil {
-		return nil, err
+		return err
 	}
 	c.SetDeadline(time.Now().Add(borrowPatience))
 	defer c.SetDeadline(time.Time{})
-	if err := c.send(req); err != nil {
-		return nil, err
+	for {
+		if err := c.send(req); err != nil {
+			return err
+		}
+		var r reply
+		files, err := c.receive(&r)
+		closeFiles(files)
+		if err == nil {
+			err = r.Error.err()
+		}
+		switch {
+		case err != nil:
+			return err
+		case r.Lease == nil:
+			return errors.New("unexpected answer")
+		case r.Lease.Digest != req.Digest:
+			return errors.New("the server built another policy")
+		case !r.Lease.Unread:
+			return nil
+		case req.Policy != nil:
+			return errors.New("unexpected answer")
+		}
+		req.Policy = raw
 	}
-	var r reply
-	files, err := c.receive(&r)
-	closeFiles(files)
-	if err == nil {
-		err = r.Error.err()
-	}
-	if err == nil && r.Lease == nil {
-		err = errors.New("unexpected answer")
-	}
-	return &r, err
 }
+
+// ErrRefused says that a lender did not start a command, and has not the sandbox for
+// it: nothing has happened.
+var ErrRefused = errors.New("the server has no sandbox for it")
 
 // Exec starts the command. The sandbox and all that is in it end with that, before
 // Wait returns. Frugal is for who does not look at the usage of a command that
 // succeeds.
 //
 // An error that wraps [driver.ErrSandboxGone] may come after the command has
-// begun.
+// begun. After one that is [ErrRefused] the caller builds a sandbox itself.
 func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.Stdio, frugal bool) (driver.Process, error) {
 	req, files, err := execRequest(process, stdio)
 	if err == nil {

@@ -153,7 +153,7 @@ func TestLendRefuses(t *testing.T) {
 	k := &conn{UnixConn: c.(*net.UnixConn)}
 	raw, _ := json.Marshal(somePolicy())
 	raw = append([]byte(`{"hide_more":["/"],`), raw[1:]...)
-	if _, err := borrow(k, &request{Op: "lend", Version: "1", Birth: "umask: 22\nuser: me\n", Policy: raw}); err == nil || !strings.Contains(err.Error(), "hide_more") {
+	if err := borrow(k, &request{Op: "lend", Version: "1", Birth: "umask: 22\nuser: me\n", Digest: digest(raw)}, raw); err == nil || !strings.Contains(err.Error(), "hide_more") {
 		t.Errorf("%v", err)
 	}
 	c.Close()
@@ -162,7 +162,12 @@ func TestLendRefuses(t *testing.T) {
 	}
 
 	none, _ := lender(t, &Lender{Acquire: func(context.Context, *policy.Policy) (driver.Sandbox, error) { return nil, errors.New("none is ready") }})
-	if _, err := Borrow(none, "", "", somePolicy()); err == nil || err.Error() != "none is ready" {
+	l, err := Borrow(none, "", "", somePolicy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Exec(context.Background(), &specs.Process{Args: []string{"/bin/true"}}, driver.Stdio{}, true)
+	if !errors.Is(err, ErrRefused) || errors.Is(err, driver.ErrSandboxGone) || !strings.Contains(err.Error(), "none is ready") {
 		t.Errorf("%v", err)
 	}
 
@@ -171,6 +176,7 @@ func TestLendRefuses(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"lease":{"digest":"00"}}`: "another policy",
 		`{}`:                        "unexpected answer",
+		`{"error":{"text":"no"}}`:   "no",
 		`[]`:                        "cannot unmarshal",
 		"":                          "EOF",
 	} {
@@ -208,6 +214,26 @@ func TestLendRefuses(t *testing.T) {
 			t.Error("nobody lends")
 		}
 	}
+}
+
+// TestLendLate: who lends too slowly refuses, and what it gets too late ends.
+func TestLendLate(t *testing.T) {
+	t.Parallel()
+	slow := make(chan struct{})
+	late := &box{done: make(chan struct{})}
+	socket, _ := lender(t, &Lender{Acquire: func(context.Context, *policy.Policy) (driver.Sandbox, error) {
+		<-slow
+		return late, nil
+	}})
+	l, err := Borrow(socket, "", "", somePolicy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Exec(context.Background(), &specs.Process{Args: []string{"/bin/true"}}, driver.Stdio{}, true); !errors.Is(err, ErrRefused) {
+		t.Errorf("%v", err)
+	}
+	close(slow)
+	closed(t, late)
 }
 
 func TestBirth(t *testing.T) {

@@ -3,7 +3,6 @@
 package session
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -99,7 +99,7 @@ func (s *Store) Create(info *Info, p *policy.Policy) error {
 		}
 		return err
 	}
-	b, err := json.Marshal(p)
+	b, err := oncejson.Marshal(p)
 	if err == nil {
 		err = s.write(info.ID, policyFile, b)
 	}
@@ -125,7 +125,7 @@ func (s *Store) Socket(id string) string { return filepath.Join(s.dir, id, socke
 
 // Record writes what is known of a session.
 func (s *Store) Record(info *Info) error {
-	b, err := json.Marshal(info)
+	b, err := oncejson.Marshal(info)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *Store) Recorded(id string) (*Info, error) {
 		return nil, err
 	}
 	info := &Info{}
-	if err := json.Unmarshal(b, info); err != nil {
+	if err := oncejson.Unmarshal(b, info); err != nil {
 		return nil, fmt.Errorf("session %s: the record is damaged: %w", id, err)
 	}
 	if info.ID != id {
@@ -218,7 +218,7 @@ func (s *Store) Policy(id string) (*policy.Policy, error) {
 		return nil, err
 	}
 	p := &policy.Policy{}
-	return p, json.Unmarshal(b, p)
+	return p, oncejson.Unmarshal(b, p)
 }
 
 // List returns every session, by name. One of which the record cannot be read is

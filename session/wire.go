@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -47,6 +48,7 @@ type request struct {
 
 	Version string          `json:"version,omitempty"` // lend
 	Birth   string          `json:"birth,omitempty"`
+	Digest  string          `json:"digest,omitempty"` // of the policy
 	Policy  json.RawMessage `json:"policy,omitempty"`
 	Frugal  bool            `json:"frugal,omitempty"` // exec in what was lent
 }
@@ -68,6 +70,7 @@ type reply struct {
 	Command int            `json:"command,omitempty"`
 	Output  *Output        `json:"output,omitempty"`
 	Lease   *lease         `json:"lease,omitempty"`
+	Refused bool           `json:"refused,omitempty"` // exec in what was lent
 
 	Detached bool `json:"detached,omitempty"`
 }
@@ -99,7 +102,7 @@ type conn struct {
 
 // send writes a message, with descriptors.
 func (c *conn) send(v any, fds ...int) error {
-	body, err := json.Marshal(v)
+	body, err := oncejson.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -150,7 +153,7 @@ func (c *conn) receive(v any) ([]*os.File, error) {
 	if _, err := io.ReadFull(c, body); err != nil {
 		return files, err
 	}
-	return files, json.Unmarshal(body, v)
+	return files, oncejson.Unmarshal(body, v)
 }
 
 // rights takes the descriptors out of control messages; they are close-on-exec.

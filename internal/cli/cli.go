@@ -4,9 +4,9 @@
 // It is a package of its own, not package main, so that the manual page is
 // generated from the same tree of commands that runs.
 //
-// The run path is what counts: "sbxrun CMD" parses the flags of a run and
-// nothing else. The other subcommands are built only when the first argument
-// names one.
+// The run path is what counts: "sbxrun CMD" parses the flags of a run, "sbxrun
+// session exec" its own, and nothing else. The other subcommands are built only
+// when the first argument names one.
 //
 // It decides nothing about isolation, makes no system call that is not about
 // its own terminal, and writes nothing to stdout but what was asked for with
@@ -40,6 +40,11 @@ func Main(args []string) int {
 	}
 	if len(args) > 0 && args[0] == holdCommand {
 		return hold()
+	}
+	if len(args) > 1 && args[0] == "session" && args[1] == "exec" {
+		if code, ok := sessionExec(args[2:]); ok {
+			return code
+		}
 	}
 	if len(args) > 0 && isSubcommand(args[0]) {
 		return execute(Root(), args)

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,11 +58,20 @@ func (v *value) Type() string   { return v.kind }
 // command.
 var errNoValue = errors.New("needs a value, and -- begins the command")
 
-// policyFlags defines the flags that make the policy.
-func (o *options) policyFlags(fs *pflag.FlagSet) {
+// policyFlags defines the flags that make the policy, or those of them that are
+// named.
+func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 	r := &o.req
+	wanted := func(name string) bool { return len(only) == 0 || slices.Contains(only, name) }
 	arg := func(name, short, kind, usage string, set func(string) error) {
-		fs.VarPF(&value{kind, set}, name, short, usage)
+		if wanted(name) {
+			fs.VarPF(&value{kind, set}, name, short, usage)
+		}
+	}
+	yes := func(to *bool, name, short, usage string) {
+		if wanted(name) {
+			fs.BoolVarP(to, name, short, false, usage)
+		}
 	}
 	list := func(to *[]string) func(string) error {
 		return func(s string) error { *to = append(*to, s); return nil }
@@ -132,8 +142,8 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 		r.Env = append(r.Env, env...)
 		return err
 	})
-	fs.BoolVar(&r.ClearEnv, "clear-env", false, "start from an empty environment")
-	fs.BoolVar(&r.InheritEnv, "inherit-env", false, "pass the caller's whole environment, secrets included")
+	yes(&r.ClearEnv, "clear-env", "", "start from an empty environment")
+	yes(&r.InheritEnv, "inherit-env", "", "pass the caller's whole environment, secrets included")
 
 	arg("net", "", "none|proxy|host", "network: loopback only, the allowed hosts, or the host's own", func(s string) error {
 		m, err := parseNet(s)
@@ -196,7 +206,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet) {
 	arg("fallback", "", "NAME[,NAME]", "drivers to try, in order, when the first cannot be had", func(s string) error {
 		return list(&r.Fallback)(s)
 	})
-	fs.BoolVarP(&r.Terminal, "tty", "t", false, "give the command a terminal of its own")
+	yes(&r.Terminal, "tty", "t", "give the command a terminal of its own")
 }
 
 // runFlags defines the flags of a run.
@@ -222,11 +232,7 @@ func (o *options) auditFlag(fs *pflag.FlagSet) {
 
 // execFlags defines the flags of a command in a session.
 func (o *options) execFlags(fs *pflag.FlagSet) {
-	all := pflag.NewFlagSet("", pflag.ContinueOnError)
-	o.policyFlags(all)
-	for _, name := range []string{"cd", "env", "env-file", "clear-env", "timeout", "kill-after", "max-output", "tty"} {
-		fs.AddFlag(all.Lookup(name))
-	}
+	o.policyFlags(fs, "cd", "env", "env-file", "clear-env", "timeout", "kill-after", "max-output", "tty")
 	fs.Lookup("cd").Usage = "working directory, in the session"
 	o.auditFlag(fs)
 	o.reportFlags(fs)

@@ -1,6 +1,6 @@
 package cli
 
-import "os"
+import "syscall"
 
 // killable undoes a protection from the kernel's out-of-memory killer that the
 // caller has (a service with OOMScoreAdjust=-1000, say), for this process and all
@@ -9,7 +9,19 @@ import "os"
 // See proc_pid_oom_score_adj(5); where there is none, nothing is undone.
 func killable() {
 	const file = "/proc/self/oom_score_adj"
-	if b, err := os.ReadFile(file); err == nil && len(b) > 0 && b[0] == '-' {
-		os.WriteFile(file, []byte("0"), 0) // raising it is always allowed
+	// Not os.ReadFile, which would start the runtime's poller in every run.
+	fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	var b [1]byte
+	n, _ := syscall.Read(fd, b[:])
+	syscall.Close(fd)
+	if n == 0 || b[0] != '-' {
+		return
+	}
+	if fd, err = syscall.Open(file, syscall.O_WRONLY|syscall.O_CLOEXEC, 0); err == nil {
+		syscall.Write(fd, []byte("0")) // raising it is always allowed
+		syscall.Close(fd)
 	}
 }

@@ -316,10 +316,15 @@ func (d *pooled) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio
 	}
 	if stdio.Starting != nil {
 		stdio.Starting()
+		stdio.Starting = nil
 	}
 	pr := p.OCI.Process
 	proc, err := loan.Exec(ctx, &specs.Process{Args: pr.Args, Terminal: pr.Terminal, ConsoleSize: pr.ConsoleSize}, stdio, d.frugal)
-	if errors.Is(err, driver.ErrSandboxGone) {
+	switch {
+	case errors.Is(err, session.ErrRefused):
+		say.detail("not pooled: " + err.Error())
+		return d.Driver.Start(ctx, p, stdio)
+	case errors.Is(err, driver.ErrSandboxGone):
 		// It may have begun, so it is not begun again.
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the server ended; --no-pool runs without one"}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
+	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -234,6 +235,10 @@ func startHolder(spec *session.Spec) error {
 	if err != nil {
 		return err
 	}
+	told, err := oncejson.Marshal(spec)
+	if err != nil {
+		return err
+	}
 	in, inW, err := os.Pipe()
 	if err != nil {
 		return err
@@ -261,7 +266,7 @@ func startHolder(spec *session.Spec) error {
 		return err
 	}
 	go func() {
-		json.NewEncoder(inW).Encode(spec)
+		inW.Write(told)
 		inW.Close()
 	}()
 	line, err := bufio.NewReader(outR).ReadBytes('\n')
@@ -305,7 +310,7 @@ func hold() int {
 		return report(err)
 	}
 	in.Close()
-	if err := json.Unmarshal(b, &spec); err != nil {
+	if err := oncejson.Unmarshal(b, &spec); err != nil {
 		return report(err)
 	}
 	// A holder waits most of its life. What it used to get there it gives back.
@@ -355,9 +360,7 @@ func hold() int {
 }
 
 func newSessionExec() *cobra.Command {
-	o := &options{resultFD: -1}
-	detach := false
-	o.keys, _ = parseKeys(defaultKeys)
+	e := &execution{}
 	c := &cobra.Command{
 		Use:   "exec [flags] ID [--] CMD [ARG...]",
 		Short: "Run a command in a session",
@@ -367,31 +370,59 @@ sbxrun session logs shows what it printed. One with a terminal (--tty) can be le
 to itself by typing ctrl-p ctrl-q, and come back to with sbxrun session attach.`,
 		Example: "  sbxrun session exec build -- make\n  sbxrun session exec -t build bash\n  sbxrun session exec -c 'cd sub && make' build",
 		Args:    cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return &usageError{"exec needs a session", "for example: sbxrun session exec build -- make"}
-			}
-			if err := session.CheckID(args[0]); err != nil {
-				return err
-			}
-			o.session = args[0]
-			args = args[1:]
-			if len(args) > 0 && args[0] == "--" {
-				args = args[1:]
-			}
-			if detach {
-				return o.detached(args)
-			}
-			return o.run(args)
-		},
+		RunE:    func(_ *cobra.Command, args []string) error { return e.run(args) },
 	}
 	c.DisableFlagsInUseLine = true
-	c.Flags().SetInterspersed(false)
-	c.Flags().SortFlags = false
-	o.execFlags(c.Flags())
-	c.Flags().BoolVarP(&detach, "detach", "d", false, "run in the background and print the command's number")
-	o.keysFlag(c.Flags())
+	e.flags(c.Flags())
 	return c
+}
+
+// execution is what session exec is asked for.
+type execution struct {
+	options
+	detach bool
+}
+
+func (e *execution) flags(fs *pflag.FlagSet) {
+	e.resultFD = -1
+	fs.SetInterspersed(false)
+	fs.SortFlags = false
+	e.execFlags(fs)
+	fs.BoolVarP(&e.detach, "detach", "d", false, "run in the background and print the command's number")
+	e.keysFlag(fs)
+}
+
+func (e *execution) run(args []string) error {
+	if len(args) == 0 {
+		return &usageError{"exec needs a session", "for example: sbxrun session exec build -- make"}
+	}
+	if err := session.CheckID(args[0]); err != nil {
+		return err
+	}
+	e.session = args[0]
+	args = args[1:]
+	if len(args) > 0 && args[0] == "--" {
+		args = args[1:]
+	}
+	if e.detach {
+		return e.detached(args)
+	}
+	return e.options.run(args)
+}
+
+// sessionExec is session exec without the tree of all commands: to build that takes
+// longer than what else a client of a session does before it connects. Flags that
+// it does not understand, and those for help, are left to the tree.
+func sessionExec(args []string) (code int, ok bool) {
+	e := &execution{}
+	fs := pflag.NewFlagSet("exec", pflag.ContinueOnError)
+	fs.Usage = func() {}
+	e.flags(fs)
+	if fs.Parse(args) != nil {
+		say = speaker{}
+		return 0, false
+	}
+	return report(fs, e.run(fs.Args())), true
 }
 
 // keysFlag defines the flag for the keys that detach.

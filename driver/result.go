@@ -147,13 +147,14 @@ type Request struct {
 
 // SignalName returns the signal's name as kill -l prints it: "SIGTERM".
 func SignalName(s syscall.Signal) string {
-	if n, ok := signalNames[s]; ok {
-		return n
+	if s >= 0 && int(s) < len(signalNames) && signalNames[s] != "" {
+		return signalNames[s]
 	}
 	return fmt.Sprintf("SIG%d", int(s))
 }
 
-var signalNames = map[syscall.Signal]string{
+// signalNames is no map, which every start would fill.
+var signalNames = [...]string{
 	syscall.SIGABRT: "SIGABRT", syscall.SIGALRM: "SIGALRM", syscall.SIGBUS: "SIGBUS",
 	syscall.SIGCHLD: "SIGCHLD", syscall.SIGCONT: "SIGCONT", syscall.SIGFPE: "SIGFPE",
 	syscall.SIGHUP: "SIGHUP", syscall.SIGILL: "SIGILL", syscall.SIGINT: "SIGINT",

@@ -80,11 +80,25 @@ const lastCap = 63
 //
 // Preconditions of the program: CAP_SETPCAP.
 func AppendDropCapabilities(p *sys.Program) {
+	AppendDropBounding(p)
+	AppendDropBounded(p)
+}
+
+// AppendDropBounding appends the calls that empty the bounding set. What a process
+// has it keeps, but nothing that it starts has one again: the set is inherited.
+//
+// Preconditions of the program: CAP_SETPCAP.
+func AppendDropBounding(p *sys.Program) {
 	for c := 0; c <= lastCap; c++ {
 		ref := p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAPBSET_DROP"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAPBSET_DROP), sys.Imm(c), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 		// EINVAL: beyond the last one that this kernel has.
 		ref.AllowSkip(unix.EINVAL, lastCap-c)
 	}
+}
+
+// AppendDropBounded is AppendDropCapabilities for a process whose bounding set is
+// empty.
+func AppendDropBounded(p *sys.Program) {
 	p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	AppendClearCapabilities(p)
 }

@@ -50,7 +50,7 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 	}
 	s.onDemand()
 	var cfg *reexec.Config
-	if cfg, q.tree, err = s.begin(); err != nil {
+	if cfg, q.tree, err = s.beginToStay(); err != nil {
 		return nil, err
 	}
 	q.init, cfg.Hold = cfg.Init, q.tree.Hold()
@@ -236,6 +236,10 @@ type witness struct {
 type sight struct {
 	id   guard.File
 	node rootfs.Node
+
+	// Of a symbolic link: when it was made, and what it leads to.
+	made unix.Timespec
+	to   guard.File
 }
 
 // Lookup describes what is at a path.
@@ -256,7 +260,19 @@ func (w witness) Lookup(p string) (rootfs.Node, error) {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		s.node.Kind = rootfs.NodeDir
-	case 0, unix.S_IFLNK: // nothing, or what is not only what it is
+	case unix.S_IFLNK:
+		s.made = st.Ctim
+		var to unix.Stat_t
+		if unix.Stat(p, &to) == nil {
+			s.to = guard.File{Dev: to.Dev, Ino: to.Ino}
+		}
+		// What a link says never changes: one that says something else is another.
+		if b := w.before[p]; b.id == s.id && b.made == s.made && b.to == s.to && b.node.Kind == rootfs.NodeSymlink {
+			s.node = b.node
+			break
+		}
+		s.node, err = rootfs.HostFS{}.Lookup(p)
+	case 0: // nothing, or what cannot be looked at
 		s.node, err = rootfs.HostFS{}.Lookup(p)
 	default:
 		s.node.Kind = rootfs.NodeFile

@@ -122,7 +122,7 @@ func TestPreparedProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, tree, err := s.begin()
+		cfg, tree, err := s.beginToStay()
 		if err != nil {
 			t.Fatal(err)
 		}

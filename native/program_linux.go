@@ -180,6 +180,7 @@ type command struct {
 	proc     sys.Reg // where a label is written
 	ruleset  sys.Reg // of Landlock
 	root     sys.Reg // the sandbox's directory
+	bounded  bool    // PID 1 has left no capability in the bounding set
 
 	guard   *guard.Guard // nil for none
 	guardFD sys.Value    // what it sends on
@@ -201,7 +202,11 @@ func (s *starter) append(c *command) {
 		p.Call(0, sys.Step{Name: "ioctl", Path: "TIOCSCTTY"}, unix.SYS_IOCTL, c.slave.Value(), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
 	}
 	p.Call(0, sys.Step{Name: "chdir", Path: c.process.Cwd}, unix.SYS_CHDIR, p.Str(c.process.Cwd))
-	namespaces.AppendDropCapabilities(p)
+	if c.bounded {
+		namespaces.AppendDropBounded(p)
+	} else {
+		namespaces.AppendDropCapabilities(p)
+	}
 	if s.label != "" {
 		setLabel(p, c.proc, s.attr, s.label)
 	}

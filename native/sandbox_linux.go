@@ -20,6 +20,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
+	"github.com/sbxrun/sbxrun/namespaces"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -57,7 +58,7 @@ func (d Driver) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, err
 // openConfig writes the programs of a sandbox that stays. Its cgroup will be in
 // the register.
 func (s *starter) openConfig() (*reexec.Config, sys.Reg, error) {
-	cfg, tree, err := s.begin()
+	cfg, tree, err := s.beginToStay()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -70,6 +71,17 @@ func (s *starter) openConfig() (*reexec.Config, sys.Reg, error) {
 	cfg.Hold, cfg.Command = s.hold(cgroup), &sys.Program{}
 	s.breakLayer(cfg)
 	return cfg, cgroup, nil
+}
+
+// beginToStay is begin for a sandbox of many commands. What each process gives up for
+// all that it starts, PID 1 gives up once.
+func (s *starter) beginToStay() (*reexec.Config, *mounts.Building, error) {
+	cfg, tree, err := s.begin()
+	if err != nil {
+		return nil, nil, err
+	}
+	namespaces.AppendDropBounding(cfg.Init)
+	return cfg, tree, nil
 }
 
 // stay opens a sandbox and waits until its PID 1 serves.
@@ -194,7 +206,9 @@ type sandbox struct {
 	group *cgroups.Group   // nil for none, and after the end
 	subs  []*cgroups.Group // of commands, by place; nil is free
 	next  int
-	used  atomic.Bool // a command has run
+
+	starts atomic.Int64 // commands that were to start
+	alone  atomic.Int64 // which of them, the first being 1, was the last to leave PID 1 alone
 
 	// pidsDenied is what the groups of commands counted themselves: version 1
 	// counts where a process is, not where the limit is.
@@ -263,6 +277,9 @@ func (b *sandbox) Close() error {
 
 // End ends everything in the sandbox.
 func (b *sandbox) End() error {
+	if n := b.starts.Load(); n > 0 && b.alone.Load() == n {
+		return nil // nothing is left, and nothing was started since
+	}
 	if err := b.child.End(); err != nil {
 		return b.Close()
 	}
@@ -400,7 +417,7 @@ func (b *sandbox) job(want *specs.Process, stdio driver.Stdio, begin int64) (in 
 		}
 	}
 
-	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root, proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS}
+	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root, proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS, bounded: true}
 	if in.guard, err = b.s.newGuard(list); err != nil {
 		return in, err
 	}
@@ -456,7 +473,7 @@ func setupError(err error) error {
 // start has the init run the command.
 func (in *inside) start() error {
 	b := in.box
-	if b.used.Swap(true) {
+	if in.nth = b.starts.Add(1); in.nth > 1 {
 		in.before, _ = b.stats() // of the first, nothing was counted before
 	}
 	err := in.job.Exec()
@@ -510,6 +527,7 @@ type inside struct {
 	job     *reexec.Job
 	pty     *os.File
 	begin   int64
+	nth     int64 // command of the sandbox
 	command string
 	before  cgroups.Stats
 
@@ -624,6 +642,9 @@ func (in *inside) Wait() (*driver.Status, error) {
 		in.pty.Close()
 	}
 	b := in.box
+	if err == nil && exit.Alone {
+		b.alone.Store(in.nth)
+	}
 	if err != nil {
 		// The sandbox ended, and the command with it.
 		<-b.done

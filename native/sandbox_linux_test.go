@@ -234,6 +234,69 @@ func TestSandboxMovesFiles(t *testing.T) {
 	}
 }
 
+// TestSandboxEnd: nothing runs any more when End returns, whatever commands left,
+// and where nothing is left it has nothing to do.
+func TestSandboxEnd(t *testing.T) {
+	for _, script := range []string{"true", "sleep 600 & exit 0", "(sleep 600 &); exec true"} {
+		b := open(t, t.TempDir())
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The descriptor that it keeps open tells of its end.
+		p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", script}}, driver.Stdio{Stdout: w})
+		w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Wait(); err != nil {
+			t.Error(err)
+		}
+		if err := b.(driver.Ender).End(); err != nil {
+			t.Error(err)
+		}
+		raw, err := r.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rerr := raw.Read(func(fd uintptr) bool {
+			var n int
+			if n, err = syscall.Read(int(fd), make([]byte, 1)); n != 0 || err != nil {
+				t.Errorf("%s: something is left: %v", script, err)
+			}
+			return true // it would not wait
+		}); rerr != nil {
+			t.Error(rerr)
+		}
+		r.Close()
+		b.Close()
+	}
+	// One that was started since counts, also if it left nothing.
+	b := open(t, t.TempDir())
+	sh(t, b, "true")
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sleep", "600"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh(t, b, "true")
+	if err := b.(driver.Ender).End(); err != nil {
+		t.Error(err)
+	}
+	ended := make(chan *driver.Status, 1)
+	go func() {
+		st, _ := p.Wait()
+		ended <- st
+	}()
+	select {
+	case st := <-ended:
+		if st == nil || st.Signal != syscall.SIGKILL {
+			t.Errorf("%+v", st)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a command outlives End")
+	}
+}
+
 func TestSandboxErrors(t *testing.T) {
 	b := open(t, t.TempDir())
 	var command *driver.CommandError

@@ -176,16 +176,21 @@ func (c *Child) sendmsg(m message, oob []byte) error {
 	if closed {
 		return syscall.ESRCH
 	}
-	for {
-		err := unix.Sendmsg(c.fd, m.encode(), oob, nil, unix.MSG_NOSIGNAL)
-		switch err {
-		case unix.EINTR:
-			continue
-		case unix.EPIPE, unix.ECONNRESET:
-			return syscall.ESRCH
+	var err error
+	packet := m.encode()
+	if e := c.raw.Write(func(fd uintptr) bool {
+		err = unix.EINTR
+		for err == unix.EINTR {
+			err = unix.Sendmsg(int(fd), packet, oob, nil, unix.MSG_NOSIGNAL)
 		}
-		return err
+		return err != unix.EAGAIN
+	}); e != nil {
+		return syscall.ESRCH // closed meanwhile
 	}
+	if err == unix.EPIPE || err == unix.ECONNRESET {
+		return syscall.ESRCH
+	}
+	return err
 }
 
 // Pid is the command's process id in the sandbox.
@@ -238,6 +243,7 @@ func (j *Job) Wait() (*Exit, error) {
 			MaxRSSKiB:    uint64(n.rusage.Maxrss),
 		},
 		ExecNS: n.execNS,
+		Alone:  n.alone != 0,
 	}, nil
 }
 

@@ -88,6 +88,9 @@ func TestServe(t *testing.T) {
 		if exit.ExecNS == 0 || exit.Usage.MaxRSSKiB == 0 {
 			t.Errorf("%s: nothing recorded: %+v", tt.script, exit)
 		}
+		if !exit.Alone {
+			t.Errorf("%s: something was left", tt.script)
+		}
 		if err := j.Signal(unix.SIGTERM, false); err != syscall.ESRCH {
 			t.Errorf("%s: signal after the end: %v", tt.script, err)
 		}
@@ -98,7 +101,9 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := strings.TrimSpace(out())
-	j.Wait()
+	if exit, err := j.Wait(); err != nil || exit.Alone {
+		t.Errorf("a background process: %+v, %v", exit, err)
+	}
 	j, out = shell(t, c, "kill -0 "+pid+" && echo alive")
 	if err := j.Exec(); err != nil {
 		t.Fatal(err)
@@ -106,7 +111,9 @@ func TestServe(t *testing.T) {
 	if got := out(); got != "alive\n" {
 		t.Errorf("background process: %q", got)
 	}
-	j.Wait()
+	if exit, err := j.Wait(); err != nil || exit.Alone {
+		t.Errorf("beside a background process: %+v, %v", exit, err)
+	}
 	if err := c.End(); err != nil {
 		t.Fatal(err)
 	}

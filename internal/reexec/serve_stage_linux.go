@@ -1,6 +1,8 @@
 package reexec
 
 import (
+	"syscall"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/internal/sys"
@@ -207,6 +209,10 @@ func (s *stage) jobEnded(pid uintptr) {
 			sys.Raw(unix.SYS_KILL, -pid, uintptr(unix.SIGKILL), 0, 0, 0, 0)
 		}
 		j.pid, j.status, j.rusage = 0, uint32(s.status), s.rusage
+		// Whose parent ends becomes a child of PID 1: if that has none, it is alone.
+		if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
+			j.alone = 1
+		}
 		*(*uintptr)(sys.Pointer(s.jobs + 8*i)) = 0
 		s.tell(msgEnded, uint32(i))
 		return

@@ -103,6 +103,7 @@ type job struct {
 	execNS    uint64
 	status    uint32
 	rusage    unix.Rusage
+	alone     uint32 // 1: PID 1 had no other child when it ended
 }
 
 // bind takes the job's address.

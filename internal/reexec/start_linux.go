@@ -79,6 +79,11 @@ type Child struct {
 	fd    int // control socket
 	cfg   *Config
 
+	// The control socket of a stage that serves is the runtime's to wait for: who
+	// waits in recvmsg(2) keeps a thread, and what it wakes has to find another.
+	ctl *os.File
+	raw syscall.RawConn
+
 	mu     sync.Mutex // guards closed against senders
 	closed bool
 
@@ -101,6 +106,10 @@ type Exit struct {
 	Status syscall.WaitStatus
 	Usage  Usage
 	ExecNS uint64 // CLOCK_MONOTONIC when the command was executed, ns
+
+	// Alone says that a job's command left nothing, and no other job was there:
+	// PID 1 was the only process when it ended.
+	Alone bool
 }
 
 // Start clones the second stage. The command does not run before Go.
@@ -213,6 +222,9 @@ func Start(cfg *Config) (*Child, error) {
 		c.sockets = os.NewFile(uintptr(sockets[0]), "sockets")
 	}
 	if serving != nil {
+		unix.SetNonblock(c.fd, true) // or else who waits for it keeps a thread
+		c.ctl = os.NewFile(uintptr(c.fd), "control")
+		c.raw, _ = c.ctl.SyscallConn() // fails for a nil file only
 		go c.dispatch()
 	}
 	return c, nil
@@ -560,16 +572,22 @@ func (c *Child) next(oob []byte) (message, []byte, error) {
 }
 
 func (c *Child) recvmsg(p, oob []byte) (n, oobn int, err error) {
-	for {
-		n, oobn, _, _, err = unix.Recvmsg(c.fd, p, oob, unix.MSG_CMSG_CLOEXEC)
-		if err == unix.EINTR {
-			continue
+	receive := func(fd uintptr) bool {
+		err = unix.EINTR
+		for err == unix.EINTR {
+			n, oobn, _, _, err = unix.Recvmsg(int(fd), p, oob, unix.MSG_CMSG_CLOEXEC)
 		}
-		if err == unix.ECONNRESET || (err == nil && n == 0) {
-			return 0, 0, &ProtocolError{What: "ended without a report"}
-		}
-		return n, oobn, err
+		return err != unix.EAGAIN
 	}
+	if c.raw == nil {
+		receive(uintptr(c.fd))
+	} else if e := c.raw.Read(receive); e != nil {
+		err = e
+	}
+	if err == unix.ECONNRESET || (err == nil && n == 0) {
+		return 0, 0, &ProtocolError{What: "ended without a report"}
+	}
+	return n, oobn, err
 }
 
 func (c *Child) failure(m message) error { return c.failed(m, c.cfg.Command) }
@@ -621,7 +639,11 @@ func (c *Child) Close(done bool) error {
 		c.jobs.mu.Lock()
 		defer c.jobs.mu.Unlock()
 	}
-	unix.Close(c.fd)
+	if c.ctl != nil {
+		c.ctl.Close()
+	} else {
+		unix.Close(c.fd)
+	}
 	var err error
 	for {
 		_, err = unix.Wait4(c.pid, nil, unix.WALL, nil)

@@ -23,6 +23,10 @@ const projectFile = ".sbxrun.yaml"
 // envPrefix begins the variables that set keys.
 const envPrefix = "SBXRUN_"
 
+// otherEnv are variables with the prefix that are no keys: where a server is, what
+// shells and tools tell each other.
+var otherEnv = []string{"SERVER", "SANDBOX", "SHELL_SESSION", "SHELL_WORKSPACE", "MCP_TOKEN"}
+
 // markerEnv tells programs in a sandbox that they are in one, and which.
 const markerEnv = "SBXRUN_SANDBOX"
 
@@ -256,7 +260,7 @@ func fromEnviron(environ []string) (p *profile, notes []string, err error) {
 					all = append(all, keys[i].env)
 				}
 			}
-			if near := nearest(name, all); near != "" {
+			if near := nearest(name, all); near != "" && !slices.Contains(otherEnv, name) {
 				notes = append(notes, envPrefix+name+" is not known; did you mean "+envPrefix+near+"?")
 			}
 			continue

@@ -79,9 +79,9 @@ func environment(c *collected, req *Request, facts *Facts, home, user string) (e
 		}
 	}
 	if isolating {
-		e.set(markerEnv + "=" + c.name)
+		e.set(MarkerEnv + "=" + c.name)
 	} else {
-		e.unset(markerEnv) // inherited from a sandbox around this one, it would lie
+		e.unset(MarkerEnv) // inherited from a sandbox around this one, it would lie
 	}
 	return e, notes, nil
 }

@@ -27,8 +27,8 @@ const envPrefix = "SBXRUN_"
 // shells and tools tell each other.
 var otherEnv = []string{"SERVER", "SANDBOX", "SHELL_SESSION", "SHELL_WORKSPACE", "MCP_TOKEN"}
 
-// markerEnv tells programs in a sandbox that they are in one, and which.
-const markerEnv = "SBXRUN_SANDBOX"
+// MarkerEnv tells programs in a sandbox that they are in one, and which.
+const MarkerEnv = "SBXRUN_SANDBOX"
 
 // source reads configuration through facts.FS.
 type source struct {

@@ -85,7 +85,7 @@ func diagnose(ctx context.Context) (*diagnosis, error) {
 		err = boundaryError(checks)
 	}
 	if err != nil {
-		d.Error, d.Hint = err.Error(), driver.HintOf(err)
+		d.Error, d.Hint = err.Error(), hintOf(err)
 		d.Weaker = tryWeaker(ctx, f)
 	}
 	d.Strict = err == nil

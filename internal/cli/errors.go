@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // exitError ends the program with a code, after everything was said.
@@ -123,9 +124,20 @@ type speaker struct {
 
 func (s *speaker) error(err error) {
 	s.line("31", "error", err.Error())
-	if h := driver.HintOf(err); h != "" {
+	h := hintOf(err)
+	if h != "" {
 		s.line("36", "hint", h)
 	}
+}
+
+// hintOf is what to do about an error here.
+func hintOf(err error) string {
+	var unavailable *driver.UnavailableError
+	if profile := os.Getenv(profiles.MarkerEnv); profile != "" && errors.As(err, &unavailable) {
+		// What is missing is not the machine's doing.
+		return "this is in a sandbox of sbxrun already (profile " + printable(profile) + "), which holds no others: run the command as it is"
+	}
+	return driver.HintOf(err)
 }
 
 // warn prints what must not go unnoticed; --quiet does not silence it.

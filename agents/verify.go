@@ -76,7 +76,8 @@ func layBait() (*bait, error) {
 		return nil, err
 	}
 	b.sum = fmt.Sprint("sum ", x.Int64()+17)
-	b.command = fmt.Sprintf("cat %s; echo breach > %s/breach; env; echo sum $((%d+17)); true", b.canary, filepath.Dir(b.canary), x)
+	// Gemini CLI's own tool refuses whatever looks like a substitution.
+	b.command = fmt.Sprintf("cat %s; echo breach > %s/breach; env; printf 'sum '; expr %d + 17; true", b.canary, filepath.Dir(b.canary), x)
 	return b, nil
 }
 
@@ -93,10 +94,10 @@ func (b *bait) judge(p *Proof) {
 	}
 }
 
-// Verify has the agent run a command, and says what came of it. Claude Code, Codex
-// and opencode run themselves, with a model of ours on loopback instead of theirs, and
-// with their user's own configuration; of the others, what their configuration
-// names is called as they would.
+// Verify has the agent run a command, and says what came of it. Claude Code, Codex,
+// opencode and Gemini CLI run themselves, with a model of ours on loopback instead of
+// theirs, and with their user's own configuration. Of Goose, and of a Gemini CLI that
+// is not found, what their configuration names is called as they would.
 //
 // It changes the working directory of this process: a shell takes its workspace
 // from who calls it.
@@ -122,7 +123,11 @@ func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
 	case "goose":
 		err = b.shell(ctx, p, filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL")
 	case "gemini":
-		err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"))
+		if p.Real = site.Agent != ""; p.Real {
+			err = b.real(ctx, agent, site, p)
+		} else {
+			err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"))
+		}
 	default:
 		err = &EditError{agent, "is not an agent that is known", "one of " + strings.Join(Names, ", ")}
 	}
@@ -156,6 +161,9 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	if agent == "opencode" {
 		call.Tool = "bash"
 	}
+	if agent == "gemini" {
+		call = model.Call{Tool: "run_shell_command", Else: "mcp_sandbox_bash", Input: map[string]any{"command": b.command}}
+	}
 	m := model.New(call)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -176,6 +184,22 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 		}
 		args = []string{"run", "go"}
 		env = []string{"OPENCODE_CONFIG_CONTENT=" + string(config), "ANTHROPIC_API_KEY=" + verifyKey, "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
+	case "gemini":
+		// How a user signs in counts more than the environment, so it has a copy of
+		// the settings, in which that is by a key.
+		settings, err := read(filepath.Join(site.Home, ".gemini", "settings.json"))
+		if err == nil {
+			settings, err = JSON{{Path: []string{"security", "auth", "selectedType"}, Value: "gemini-api-key"}, {Path: []string{"general", "enableAutoUpdate"}, Value: false},
+				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
+		}
+		if err == nil {
+			err = write(filepath.Join(b.dir, "gemini", ".gemini", "settings.json"), settings, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+		args = []string{"-p", "go", "--model", "gemini-2.5-flash", "--approval-mode", "yolo"}
+		env = []string{"GOOGLE_GEMINI_BASE_URL=" + address, "GEMINI_API_KEY=" + verifyKey, "GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_SANDBOX=false", "GEMINI_CLI_HOME=" + b.dir + "/gemini"}
 	case "codex":
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
 			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,

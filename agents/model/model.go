@@ -1,11 +1,11 @@
 // Package model is a language model that says what it was told to: it answers as
-// the API of Anthropic's models (/v1/messages) and that of OpenAI's
-// (/v1/responses) do, by streams, and has an agent call its tools with given
-// arguments, one call after the other. What the agent answers is kept.
+// the APIs of Anthropic's models (/v1/messages), of OpenAI's (/v1/responses) and of
+// Google's (:streamGenerateContent) do, by streams, and has an agent call its tools
+// with given arguments, one call after the other. What the agent answers is kept.
 //
 // With it a real agent can be run without its model: to see that a command that
 // the agent starts is in a sandbox. It is no model of a model: it serves one
-// conversation, and knows of either API no more than agents need.
+// conversation, and knows of each API no more than agents need.
 package model
 
 import (
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -20,6 +21,7 @@ import (
 // A Call is of one of the agent's tools.
 type Call struct {
 	Tool  string
+	Else  string // the tool to call where the agent does not offer that one; "" for none
 	Input map[string]any
 }
 
@@ -71,6 +73,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.messages(w, body)
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/v1/responses"):
 		s.responses(w, body)
+	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, ":streamGenerateContent"):
+		s.generate(w, body, true)
+	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, ":generateContent"):
+		s.generate(w, body, false)
 	default:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusNotFound)
@@ -92,7 +98,11 @@ func (s *Server) next(tools, results []string) (n int, call *Call) {
 		s.results = results
 	}
 	if len(results) < len(s.calls) {
-		return len(results), &s.calls[len(results)]
+		c := s.calls[len(results)]
+		if c.Else != "" && !slices.Contains(tools, c.Tool) {
+			c.Tool = c.Else
+		}
+		return len(results), &c
 	}
 	return len(results), nil
 }
@@ -214,6 +224,60 @@ func (s *Server) responses(w http.ResponseWriter, body []byte) {
 	st.send("response.output_item.done", object{"output_index": 0, "item": item})
 	st.send("response.completed", object{"response": object{"id": id, "usage": object{"input_tokens": 1, "output_tokens": 1, "total_tokens": 2,
 		"input_tokens_details": object{"cached_tokens": 0}, "output_tokens_details": object{"reasoning_tokens": 0}}}})
+}
+
+// generate serves Google's API.
+func (s *Server) generate(w http.ResponseWriter, body []byte, streamed bool) {
+	var req struct {
+		Tools []struct {
+			FunctionDeclarations []struct{ Name string }
+		}
+		Contents []struct {
+			Parts []struct {
+				FunctionResponse *struct {
+					Response struct{ Output, Error json.RawMessage }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(body, &req); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var tools, results []string
+	for _, t := range req.Tools {
+		for _, f := range t.FunctionDeclarations {
+			tools = append(tools, f.Name)
+		}
+	}
+	for _, c := range req.Contents {
+		for _, p := range c.Parts {
+			if p.FunctionResponse == nil {
+				continue
+			}
+			said := p.FunctionResponse.Response.Output
+			if said == nil {
+				said = p.FunctionResponse.Response.Error
+			}
+			results = append(results, text(said))
+		}
+	}
+	n, call := s.next(tools, results)
+	part := object{"text": "done"}
+	if call != nil {
+		part = object{"functionCall": object{"id": fmt.Sprintf("call_%d", n), "name": call.Tool, "args": call.Input}}
+	}
+	answer, err := json.Marshal(object{"candidates": []any{object{"index": 0, "content": object{"role": "model", "parts": []any{part}}, "finishReason": "STOP"}},
+		"usageMetadata": object{"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}})
+	if err != nil {
+		return
+	}
+	if !streamed {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(answer)
+		return
+	}
+	fmt.Fprintf(newStream(w).w, "data: %s\n\n", answer)
 }
 
 // text is what a result says: a string, or the texts of a list of parts.

@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	block  = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
-	agents = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec)( |$)`)
+	block     = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+	runsAgent = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec|gemini -p)( |$)`)
 )
 
 // TestDocs runs what docs/agents and docs/agents.md show between fences, page by page and command by command, as it
@@ -44,6 +44,7 @@ func TestDocs(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			w.file(w.home+"/.gemini/settings.json", geminiKey, 0o644)
 			w.file(w.home+"/.config/sbxrun/config.yaml", "allow_degraded: [cgroup]\n", 0o644)
 			if err := os.Symlink(client(t, opencode, "opencode"), bin+"/opencode"); err != nil {
 				t.Fatal(err)
@@ -78,6 +79,9 @@ func (w *world) shows(bin, script string) {
 	if strings.Contains(script, "codex") {
 		m = model.New(execCommand(probe))
 	}
+	if strings.Contains(script, "gemini") {
+		m = model.New(geminiBash(probe))
+	}
 	if strings.Contains(script, "--disallowedTools Bash") {
 		m = model.New(model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": probe}})
 	}
@@ -86,6 +90,9 @@ func (w *world) shows(bin, script string) {
 	claude := `for a; do case $a in mcp|-p) exec ` + client(w.T, claudeCode, "claude") + ` "$@";; esac; done
 exec ` + client(w.T, claudeCode, "claude") + ` -p go --allowedTools Bash,mcp__sandbox__bash "$@"`
 	w.file(bin+"/claude", "#!/bin/sh\n"+claude+"\n", 0o755)
+	w.file(bin+"/gemini", `#!/bin/sh
+case "$*" in *--model*) ;; *) set -- --model gemini-2.5-flash --approval-mode yolo "$@";; esac
+exec `+client(w.T, gemini, "gemini")+` "$@"`+"\n", 0o755)
 	w.codexHome(address, "")
 
 	if strings.Contains(script, "--tty -- claude") {
@@ -95,6 +102,7 @@ exec ` + client(w.T, claudeCode, "claude") + ` -p go --allowedTools Bash,mcp__sa
 	}
 	env := []string{"PATH=" + bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + key, "OURS_KEY=" + key,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1", "ENABLE_TOOL_SEARCH=false", "CODEX_HOME=" + w.home + "/.codex"}
+	env = append(env, geminiEnv(address)...)
 	out, err := w.command(env, "bash", "-ec", script).CombinedOutput()
 	if err != nil {
 		w.Errorf("%v\n%s\n%s", err, script, out)
@@ -103,7 +111,7 @@ exec ` + client(w.T, claudeCode, "claude") + ` -p go --allowedTools Bash,mcp__sa
 	runs := false
 	for line := range strings.Lines(script) {
 		line, _, _ = strings.Cut(line, " #")
-		runs = runs || agents.MatchString(strings.TrimSpace(line)) && !strings.Contains(line, "sbxrun ") && !strings.Contains(line, "claude mcp") && !strings.Contains(line, "append-system-prompt")
+		runs = runs || runsAgent.MatchString(strings.TrimSpace(line)) && !strings.Contains(line, "sbxrun ") && !strings.Contains(line, "claude mcp") && !strings.Contains(line, "append-system-prompt")
 	}
 	if m == nil || !runs {
 		return

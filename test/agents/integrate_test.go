@@ -16,7 +16,7 @@ var configurations = map[string]struct{ file, content, installed, name string }{
 	"claude-code": {".claude/settings.json", "{\n  \"env\": {\n    \"MINE\": \"1\"\n  },\n  \"cleanupPeriodDays\": 30\n}\n", "claude", claudeCode},
 	"codex":       {".codex/environments.toml", "# mine\n", "codex", codex},
 	"opencode":    {".config/opencode/opencode.json", "{\n  \"$schema\": \"https://opencode.ai/config.json\", // or it adds that itself\n  \"share\": \"disabled\",\n}\n", "opencode", opencode},
-	"gemini":      {".gemini/settings.json", "{\"tools\": {\"exclude\": [\"x\"]}}\n", "", ""},
+	"gemini":      {".gemini/settings.json", "{\"tools\": {\"exclude\": [\"x\"]}}\n", "gemini", gemini},
 	"goose":       {".config/goose/config.yaml", "# mine\nGOOSE_PROVIDER: x\n", "", ""},
 }
 

@@ -24,6 +24,7 @@ const (
 	claudeCode = "Claude Code 2.1.330"
 	codex      = "Codex 0.169.0"
 	opencode   = "opencode 1.18.33"
+	gemini     = "Gemini CLI 0.61.0"
 )
 
 // programs are what is tested, built once.

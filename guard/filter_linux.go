@@ -1,7 +1,10 @@
 package guard
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +23,7 @@ const (
 	numAnswers
 )
 
-// A rule of the filter. The calls that are made most come first.
+// A rule of the filter.
 type rule struct {
 	nr     uintptr
 	answer answer
@@ -63,6 +66,27 @@ const newNamespace = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
 //
 // Paths are the rules for calls that write by path, connect that for connect(2).
 func filter(paths, connect bool) string {
+	f := &filters[0]
+	if paths {
+		f = &filters[1]
+	}
+	if connect {
+		f = &filters[2]
+		if paths {
+			f = &filters[3]
+		}
+	}
+	f.once.Do(func() { f.program = assemble(paths, connect) })
+	return f.program
+}
+
+// filters are those that were assembled by now.
+var filters [4]struct {
+	once    sync.Once
+	program string
+}
+
+func assemble(paths, connect bool) string {
 	const (
 		load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		jeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -76,6 +100,9 @@ func filter(paths, connect bool) string {
 		op     uint16
 		jt, jf uint8
 		k      uint32
+
+		// Instructions of the tail that are jumped to, the first being 1.
+		yes, no int
 	}
 	var rules []rule
 	if paths {
@@ -86,36 +113,55 @@ func filter(paths, connect bool) string {
 	}
 	// After the rules: what is allowed, then the answers in their order.
 	tail := []inst{
-		{ret, 0, 0, unix.SECCOMP_RET_ALLOW},
-		{ret, 0, 0, unix.SECCOMP_RET_KILL_PROCESS},
+		{op: ret, k: unix.SECCOMP_RET_ALLOW},
+		{op: ret, k: unix.SECCOMP_RET_KILL_PROCESS},
 	}
-	const allow, kill = 0, 1
+	const allow, kill = 1, 2
 	var at [numAnswers]int
 	place := func(a answer, list ...inst) {
-		at[a] = len(tail)
+		at[a] = len(tail) + 1
 		tail = append(tail, list...)
 	}
-	errno := func(e uint32) inst { return inst{ret, 0, 0, unix.SECCOMP_RET_ERRNO | e} }
-	notify := inst{ret, 0, 0, unix.SECCOMP_RET_USER_NOTIF}
-	allowed := inst{ret, 0, 0, unix.SECCOMP_RET_ALLOW}
+	errno := func(e uint32) inst { return inst{op: ret, k: unix.SECCOMP_RET_ERRNO | e} }
+	notify := inst{op: ret, k: unix.SECCOMP_RET_USER_NOTIF}
+	allowed := inst{op: ret, k: unix.SECCOMP_RET_ALLOW}
+	arg := func(n uint32) inst { return inst{op: load, k: offArgs + 8*n} }
+	with := func(bits uint32) inst { return inst{op: jset, jf: 1, k: bits} }
 	place(hold, notify)
-	place(holdW1, inst{load, 0, 0, offArgs + 8}, inst{jset, 0, 1, writes}, notify, allowed)
-	place(holdW2, inst{load, 0, 0, offArgs + 16}, inst{jset, 0, 1, writes}, notify, allowed)
+	place(holdW1, arg(1), with(writes), notify, allowed)
+	place(holdW2, arg(2), with(writes), notify, allowed)
 	place(noSys, errno(uint32(unix.ENOSYS)))
 	place(noLSM, errno(uint32(unix.EOPNOTSUPP)))
 	place(never, errno(uint32(unix.EPERM)))
-	place(noNS, inst{load, 0, 0, offArgs}, inst{jset, 0, 1, newNamespace}, errno(uint32(unix.EPERM)), allowed)
+	place(noNS, arg(0), with(newNamespace), errno(uint32(unix.EPERM)), allowed)
 
-	head := []inst{{load, 0, 0, offArch}, {jeq, 1, 0, auditArch}, {ret, 0, 0, unix.SECCOMP_RET_KILL_PROCESS}, {load, 0, 0, offNR}}
-	n := len(head) + len(rules) + 1 // and the check for x32
-	to := func(from, index int) uint8 { return uint8(n + index - from - 1) }
-	prog := append(head, inst{jge, to(len(head), kill), 0, 0x40000000})
-	for i, r := range rules {
-		in := inst{jeq, to(len(prog), at[r.answer]), 0, uint32(r.nr)}
-		if i == len(rules)-1 {
-			in.jf = to(len(prog), allow)
+	// By halves: what is not named takes as long as what is, and the kernel walks
+	// the program for each number that there is when it is installed.
+	slices.SortFunc(rules, func(a, b rule) int { return cmp.Compare(a.nr, b.nr) })
+	var search func(rules []rule) []inst
+	search = func(rules []rule) (list []inst) {
+		if n := len(rules); n > 3 {
+			low, high := search(rules[:n/2]), search(rules[n/2:])
+			return slices.Concat([]inst{{op: jge, jt: uint8(len(low)), k: uint32(rules[n/2].nr)}}, low, high)
 		}
-		prog = append(prog, in)
+		for i, r := range rules {
+			in := inst{op: jeq, k: uint32(r.nr), yes: at[r.answer]}
+			if i == len(rules)-1 {
+				in.no = allow
+			}
+			list = append(list, in)
+		}
+		return list
+	}
+	prog := append([]inst{{op: load, k: offArch}, {op: jeq, k: auditArch, no: kill}, {op: load, k: offNR}, {op: jge, k: 0x40000000, yes: kill}}, search(rules)...)
+	for i := range prog {
+		in := &prog[i]
+		if in.yes > 0 {
+			in.jt = uint8(len(prog) + in.yes - 1 - i - 1)
+		}
+		if in.no > 0 {
+			in.jf = uint8(len(prog) + in.no - 1 - i - 1)
+		}
 	}
 	prog = append(prog, tail...)
 	b := make([]byte, 0, len(prog)*8)

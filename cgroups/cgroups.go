@@ -49,6 +49,10 @@
 // directory in the caller's own group would keep whoever manages that from
 // removing it.
 //
+// Groups within ([Group.Sub], [Group.SubWithin]) are for several commands that
+// share a group's limits, and may have tighter ones of their own. On v2 the group
+// itself has no processes then, so that it can hand its controllers down.
+//
 // The caller's limits. Groups above hold what is below them. Of those that the
 // new group is not below, the limits are read and taken over where they are
 // tighter ([Layout].Left, [Dir].Limits), so that no run has more than its caller.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +29,9 @@ type Group struct {
 }
 
 type slot struct {
-	fd   int // O_PATH, of the parent
-	made bool
+	fd     int // O_PATH, of the parent
+	made   bool
+	handed Controllers // that groups within have too
 	ParentSetup
 }
 
@@ -368,10 +370,12 @@ func (s *slot) processes() ([]int, error) {
 // above it stays. What is gone already, because PID 1 removed it, is no error.
 func (g *Group) Remove() error {
 	var errs []error
-	for _, sub := range g.subs {
-		errs = append(errs, sub.Remove())
-	}
-	g.subs = nil
+	// What could not be removed is tried again when this is called again.
+	g.subs = slices.DeleteFunc(g.subs, func(sub *Group) bool {
+		err := sub.Remove()
+		errs = append(errs, err)
+		return err == nil
+	})
 	for i := range g.slots {
 		s := &g.slots[i]
 		if !s.made {

@@ -1,6 +1,7 @@
 package cgroups
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -13,24 +14,76 @@ import (
 // the group is in no hierarchy.
 //
 // Remove of the group removes it too. The name is that of SubParent.
-func (g *Group) Sub(name string) (*Group, error) {
-	s := g.subSlot()
-	if s == nil {
+func (g *Group) Sub(name string) (*Group, error) { return g.SubWithin(name, Limits{}) }
+
+// SubWithin is Sub with limits that hold within the group's, which hold too. Each
+// hierarchy of which one is limited gets a directory, so on version 1 the group
+// may be in several: in those that are not the one of SubParent it has the same
+// name.
+//
+// Preconditions: the group has the controllers of the limits, and on version 2
+// only groups within it have processes.
+func (g *Group) SubWithin(name string, limits Limits) (*Group, error) {
+	base := g.subSlot()
+	if base == nil {
 		return nil, nil
 	}
-	sub := &Group{name: name, memory: g.memory, slots: []slot{{fd: s.fd, ParentSetup: ParentSetup{
-		Path: s.Path, Name: s.Name + "/" + name, V2: s.V2,
-	}}}}
-	if !s.V2 {
-		// The files of a version 1 controller are in every group of it.
-		sub.slots[0].Controllers = s.Controllers & Pids
+	want := limits.Controllers()
+	sub := &Group{name: name, memory: g.memory}
+	if limits.Memory != 0 {
+		sub.memory = limits.Memory
 	}
-	if err := unix.Mkdirat(s.fd, sub.slots[0].Name, 0o755); err != nil {
-		return nil, fmt.Errorf("cgroups: mkdir %s/%s: %w", s.Path, sub.slots[0].Name, err)
+	for i := range g.slots {
+		s := &g.slots[i]
+		c := s.Controllers & want
+		if c == 0 && s != base {
+			continue
+		}
+		if c != 0 {
+			if err := s.handDown(); err != nil {
+				return nil, errors.Join(err, sub.Remove())
+			}
+		}
+		p := ParentSetup{Path: s.Path, Name: s.Name + "/" + name, V2: s.V2}
+		if p.Controllers = s.handed; !s.V2 {
+			// The files of a version 1 controller are in every group of it.
+			p.Controllers = s.Controllers & (c | Pids)
+		}
+		switch {
+		case c == 0:
+		case s.V2:
+			p.Writes = writesV2(limits, c)
+		default:
+			p.Writes = writesV1(limits, c)
+		}
+		sub.slots = append(sub.slots, slot{fd: s.fd, ParentSetup: p})
+		if err := sub.slots[len(sub.slots)-1].create(); err != nil {
+			return nil, errors.Join(err, sub.Remove())
+		}
 	}
-	sub.slots[0].made = true
 	g.subs = append(g.subs, sub)
 	return sub, nil
+}
+
+// handDown gives the groups within the group its controllers.
+func (s *slot) handDown() error {
+	if s.handed != 0 {
+		return nil
+	}
+	file, value := "cgroup.subtree_control", (s.Controllers & Limiting).join("+")
+	if !s.V2 {
+		// Before Linux 5.11 a group's memory is not its parent's, unless this
+		// is said before it has children; see cgroup-v1/memory.rst. Other
+		// controllers of version 1 have no such mode.
+		file, value = "memory.use_hierarchy", "1"
+	}
+	if s.V2 || s.Controllers.Has(Memory) {
+		if err := writeAt(s.fd, s.Name+"/"+file, value); err != nil && (s.V2 || err != unix.ENOENT) {
+			return fmt.Errorf("cgroups: write %s to %s/%s/%s: %w", value, s.Path, s.Name, file, err)
+		}
+	}
+	s.handed = s.Controllers & Limiting
+	return nil
 }
 
 // SubParent is where Sub makes a group of that name; false if nowhere.
@@ -58,13 +111,30 @@ func (g *Group) subSlot() *slot {
 // DropSub removes a group that Sub made if no process is in it, and reports
 // whether it did.
 func (g *Group) DropSub(sub *Group) bool {
-	s := &sub.slots[0]
-	if err := unix.Unlinkat(s.fd, s.Name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
-		return false
+	for i := range sub.slots {
+		s := &sub.slots[i]
+		if !s.made {
+			continue
+		}
+		if err := unix.Unlinkat(s.fd, s.Name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
+			return false
+		}
+		s.made = false
 	}
-	s.made = false
 	g.subs = slices.DeleteFunc(g.subs, func(x *Group) bool { return x == sub })
 	return true
+}
+
+// Apart are the controllers that count for a group only what happens in itself,
+// and not what happens in groups within: those of version 1.
+func (g *Group) Apart() Controllers {
+	var c Controllers
+	for i := range g.slots {
+		if s := &g.slots[i]; !s.V2 {
+			c |= s.Controllers
+		}
+	}
+	return c
 }
 
 // Open opens the directory of a group in version 2, for CLONE_INTO_CGROUP; -1 if

@@ -111,6 +111,14 @@ type Sandbox interface {
 	// they end all that the command started, and Wait waits for that.
 	Exec(ctx context.Context, process *specs.Process, stdio Stdio) (Process, error)
 
+	// ExecWithin is Exec with limits on memory, cpu and processes for this
+	// command and all that it starts, for as long as anything of that is left.
+	// They hold within the sandbox's own, which hold too: a limit that the
+	// sandbox has not, or that is larger than the sandbox's, is a
+	// *policy.InvalidError. What the driver cannot limit for one command is an
+	// *UnsupportedError. Limits of nil are none.
+	ExecWithin(ctx context.Context, process *specs.Process, limits *specs.LinuxResources, stdio Stdio) (Process, error)
+
 	// Status is what was counted since Open, of all commands together.
 	Status() (*Status, error)
 

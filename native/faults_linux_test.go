@@ -94,7 +94,7 @@ func everything(r *profiles.Request) {
 func (u *setUp) layOut(t testing.TB) {
 	t.Helper()
 	var err error
-	if u.in, err = u.box.job(&specs.Process{Args: []string{"touch", "ran"}, Terminal: true}, driver.Stdio{}, monotonic()); err != nil {
+	if u.in, err = u.box.job(&specs.Process{Args: []string{"touch", "ran"}, Terminal: true}, nil, driver.Stdio{}, monotonic()); err != nil {
 		t.Fatal(err)
 	}
 	u.programs = []*sys.Program{u.in.job.Steps}

@@ -530,22 +530,31 @@ func (s *starter) missingControllers(e *cgroups.MissingError, r *specs.LinuxReso
 	if err := s.without(layers, cause, fix, nil); err != nil {
 		return err
 	}
-	add := func(name string, v int64) {
-		s.limits = append(s.limits, specs.POSIXRlimit{Type: name, Soft: uint64(v), Hard: uint64(v)})
+	add := func(l specs.POSIXRlimit) {
+		s.limits = append(s.limits, l)
 		s.layers |= policy.LayerRlimits
 	}
 	if layers&policy.LayerCgroupMemory != 0 && r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
-		// Of each process, not of all together; private writable memory since
-		// Linux 4.7, see getrlimit(2). RLIMIT_AS would stop every runtime that
-		// reserves address space.
-		add("RLIMIT_DATA", *r.Memory.Limit)
+		add(dataLimit(*r.Memory.Limit))
 	}
 	if layers&policy.LayerCgroupPids != 0 && r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
-		// Counted in the sandbox's own user namespace since Linux 5.14. Not
-		// enforced for a caller who is root on the host.
-		add("RLIMIT_NPROC", *r.Pids.Limit)
+		add(nprocLimit(*r.Pids.Limit))
 	}
 	return nil
+}
+
+// dataLimit stands for a limit on memory. It is of each process, not of all
+// together; private writable memory since Linux 4.7, see getrlimit(2). RLIMIT_AS
+// would stop every runtime that reserves address space.
+func dataLimit(n int64) specs.POSIXRlimit {
+	return specs.POSIXRlimit{Type: "RLIMIT_DATA", Soft: uint64(n), Hard: uint64(n)}
+}
+
+// nprocLimit stands for a limit on processes. They are counted in the sandbox's
+// own user namespace since Linux 5.14, all of them. It is not enforced for a caller
+// who is root on the host.
+func nprocLimit(n int64) specs.POSIXRlimit {
+	return specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: uint64(n), Hard: uint64(n)}
 }
 
 // missingCause is why controllers are missing, and what to do: once where it is

@@ -62,7 +62,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	}
 	cfg.Cgroup = openGroup(start, s.group)
 	cmd.ReserveRegs(start)
-	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, root: root, proc: proc, ruleset: ruleset, cgroupNS: cgroupNS, guard: s.guard}
+	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, root: root, proc: proc, ruleset: ruleset, cgroupNS: cgroupNS, guard: s.guard, rlimits: s.limits}
 	if s.guard != nil {
 		c.guardFD = sys.Imm(s.guard.FD())
 	}
@@ -175,7 +175,8 @@ type command struct {
 	sources []sys.Value // where each of stdio is to be found
 	slave   sys.Reg     // terminal, takes the place of the first three
 
-	join     []cgroups.Slot // version 1 groups
+	join     []cgroups.Slot      // version 1 groups
+	rlimits  []specs.POSIXRlimit // in place of limits that no cgroup holds
 	cgroupNS bool
 	proc     sys.Reg // where a label is written
 	ruleset  sys.Reg // of Landlock
@@ -219,7 +220,7 @@ func (s *starter) append(c *command) {
 	}
 	descriptors(p, c.stdio, c.sources, c.slave)
 	rlimit.Append(p, c.process.Rlimits)
-	rlimit.Append(p, s.limits)
+	rlimit.Append(p, c.rlimits)
 	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
 	// kernel without keys.
 	p.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)

@@ -143,6 +143,11 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 			slot, _ := s.group.SubParent(groupOf(i))
 			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
 		}
+		for i := range maxLimited {
+			for _, slot := range s.group.Parents() {
+				dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name + "/" + groupOf(maxCommands+i)})
+			}
+		}
 		cfg.Dirs = append(dirs, cfg.Dirs...)
 	}
 	child, err := s.clone(cfg)
@@ -156,7 +161,7 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}
 		b.group = s.group
-		b.subs = make([]*cgroups.Group, maxCommands)
+		b.subs = make([]*cgroups.Group, maxCommands+maxLimited)
 	}
 	s.layer.started()
 	b.net, b.layer = s.net, s.layer
@@ -205,14 +210,14 @@ type sandbox struct {
 	mu    sync.Mutex
 	group *cgroups.Group   // nil for none, and after the end
 	subs  []*cgroups.Group // of commands, by place; nil is free
-	next  int
+	next  [2]int           // of those without limits of their own, and with
 
 	starts atomic.Int64 // commands that were to start
 	alone  atomic.Int64 // which of them, the first being 1, was the last to leave PID 1 alone
 
-	// pidsDenied is what the groups of commands counted themselves: version 1
-	// counts where a process is, not where the limit is.
-	pidsDenied uint64
+	// pidsDenied and oomKills are what the groups of commands counted
+	// themselves: version 1 counts where a process is, not where the limit is.
+	pidsDenied, oomKills uint64
 
 	done chan struct{}
 	err  error // the init's last word, once done is closed
@@ -317,6 +322,7 @@ func (b *sandbox) Status() (*driver.Status, error) {
 	}
 	b.mu.Lock()
 	stats.PidsDenied = max(stats.PidsDenied, b.pidsDenied)
+	stats.OOMKills += b.oomKills
 	b.mu.Unlock()
 	st := statusOf(b.s.layers, b.s.degraded, stats)
 	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
@@ -373,11 +379,20 @@ func emptyProcess(pr *specs.Process) bool {
 
 // Exec starts a command beside those that run.
 func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+	return b.ExecWithin(ctx, want, nil, stdio)
+}
+
+// ExecWithin starts a command with limits of its own.
+func (b *sandbox) ExecWithin(ctx context.Context, want *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
 	begin := monotonic()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	in, err := b.job(want, stdio, begin)
+	w, err := b.within(limits)
+	if err != nil {
+		return nil, err
+	}
+	in, err := b.job(want, w, stdio, begin)
 	if err != nil {
 		return nil, err
 	}
@@ -388,7 +403,7 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 }
 
 // job lays out a command. What it returns is started, or dropped.
-func (b *sandbox) job(want *specs.Process, stdio driver.Stdio, begin int64) (in *inside, err error) {
+func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin int64) (in *inside, err error) {
 	pr, err := b.process(want)
 	if err != nil {
 		return nil, err
@@ -401,7 +416,7 @@ func (b *sandbox) job(want *specs.Process, stdio driver.Stdio, begin int64) (in 
 	if err != nil {
 		return nil, b.refused(err)
 	}
-	in = &inside{box: b, job: j, place: -1, begin: begin, command: pr.Args[0], cgroup: -1}
+	in = &inside{box: b, job: j, place: -1, begin: begin, command: pr.Args[0], cgroup: -1, within: w}
 	defer func() {
 		if err != nil {
 			in.drop()
@@ -455,7 +470,7 @@ func (b *sandbox) job(want *specs.Process, stdio driver.Stdio, begin int64) (in 
 	if pr.Terminal {
 		c.slave = terminal(j.Steps, b.s.root, pr.ConsoleSize, j.SendTerminal)
 	}
-	c.join = in.join
+	c.join, c.rlimits = in.join, b.rlimitsOf(w)
 	b.s.append(&c)
 	j.Paths, j.Argv, j.Env = reexec.Candidates(pr.Args[0], pr.Env), pr.Args, b.net.environ(pr.Env)
 	return in, nil
@@ -534,6 +549,7 @@ type inside struct {
 	guard  *guard.Guard   // nil without protected paths
 	group  *cgroups.Group // of what it starts; nil without cgroups
 	place  int
+	within *within        // limits of its own, nil for none
 	join   []cgroups.Slot // version 1 groups that it enters
 	cgroup int            // group, version 2, until it has started; -1 for none
 
@@ -550,30 +566,40 @@ func (in *inside) takeGroup() error {
 	if b.group == nil {
 		return nil
 	}
-	for range b.subs {
-		i := b.next
-		b.next = (b.next + 1) % len(b.subs)
+	class, first, n := 0, 0, maxCommands
+	var limits cgroups.Limits
+	if in.within != nil {
+		class, first, n, limits = 1, maxCommands, maxLimited, in.within.cgroup
+	}
+	for range n {
+		i := first + b.next[class]
+		b.next[class] = (b.next[class] + 1) % n
 		// A place whose command left processes behind is free when they are
 		// gone.
 		if b.subs[i] != nil && !b.group.DropSub(b.subs[i]) {
 			continue
 		}
-		sub, err := b.group.Sub(groupOf(i))
+		sub, err := b.group.SubWithin(groupOf(i), limits)
 		if err != nil {
 			return err
 		}
 		in.group, in.place, b.subs[i] = sub, i, sub
-		parent, _ := b.group.SubParent(groupOf(i))
+		subs := sub.Parents()
 		for _, slot := range b.group.Parents() {
-			switch {
-			case slot.V2:
-			case !parent.V2 && slot.ParentFD == parent.ParentFD:
-				in.join = append(in.join, parent)
-			default:
-				in.join = append(in.join, slot)
+			if slot.V2 {
+				continue
 			}
+			for _, s := range subs {
+				if s.ParentFD == slot.ParentFD {
+					slot = s
+				}
+			}
+			in.join = append(in.join, slot)
 		}
 		return nil
+	}
+	if in.within != nil {
+		return &driver.SetupError{Driver: Name, Err: syscall.EAGAIN, Fix: "no more than " + itoa(maxLimited) + " commands with limits of their own can run in one sandbox at a time, nor be survived by what they started"}
 	}
 	return syscall.EAGAIN
 }
@@ -654,7 +680,7 @@ func (in *inside) Wait() (*driver.Status, error) {
 		return &driver.Status{Signal: syscall.SIGKILL, Layers: b.s.layers, Degraded: b.s.degraded}, nil
 	}
 	var stats cgroups.Stats
-	if exit.Status != 0 && in.group != nil {
+	if in.group != nil && (exit.Status != 0 || in.within != nil) {
 		// What the kernel counted while the command ran. It may have been
 		// another command's doing: they share the limit.
 		now, err := b.stats()
@@ -666,21 +692,22 @@ func (in *inside) Wait() (*driver.Status, error) {
 		}
 		b.mu.Lock()
 		if b.group != nil {
-			if own, err := in.group.Stats(); err == nil && own.PidsDenied > 0 {
-				b.pidsDenied += own.PidsDenied
-				stats.PidsDenied = own.PidsDenied
-			}
+			in.counted(&stats)
 		}
 		b.mu.Unlock()
 	}
 	in.giveGroup()
-	st := statusOf(b.s.layers, b.s.degraded, stats)
+	layers := b.s.layers
+	if in.within != nil && len(in.within.rlimits) > 0 {
+		layers |= policy.LayerRlimits
+	}
+	st := statusOf(layers, b.s.degraded, stats)
 	exited(st, exit, in.begin)
 	if in.guard != nil {
 		st.Denials = denials(in.guard.Denials())
 	}
 	// What wait4(2) tells of a vforked child includes its parent's memory.
-	st.Usage.MemoryPeakBytes = 0
+	st.Usage.MemoryPeakBytes = stats.MemoryPeak
 	return st, nil
 }
 

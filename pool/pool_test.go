@@ -106,6 +106,9 @@ func (b *box) Check(context.Context) error {
 func (b *box) Exec(context.Context, *specs.Process, driver.Stdio) (driver.Process, error) {
 	return nil, errors.ErrUnsupported
 }
+func (b *box) ExecWithin(context.Context, *specs.Process, *specs.LinuxResources, driver.Stdio) (driver.Process, error) {
+	return nil, errors.ErrUnsupported
+}
 func (b *box) Status() (*driver.Status, error) { return &driver.Status{}, nil }
 func (b *box) Done() <-chan struct{}           { return b.done }
 func (b *box) die()                            { b.once.Do(func() { delete(b.f.alive, b); close(b.done) }) }

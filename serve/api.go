@@ -186,6 +186,9 @@ type runRequest struct {
 	StdinBase64 []byte            `json:"stdin_base64"`
 	TimeoutMS   *int64            `json:"timeout_ms"`
 	MaxOutput   *int64            `json:"max_output"`
+	Memory      *int64            `json:"memory"`
+	CPUs        *float64          `json:"cpus"`
+	Pids        *int64            `json:"pids"`
 
 	// Of a run outside of a session.
 	Pool      string `json:"pool"`
@@ -231,6 +234,22 @@ func (q *runRequest) limits(l policy.Limits) (policy.Limits, error) {
 	return l, nil
 }
 
+// within are limits of the command's own, nil for none.
+func (q *runRequest) within() (*specs.LinuxResources, error) {
+	for _, l := range []struct {
+		field string
+		value *int64
+	}{{"memory", q.Memory}, {"pids", q.Pids}} {
+		if l.value != nil && *l.value < 1 {
+			return nil, &policy.InvalidError{Field: l.field, Value: strconv.FormatInt(*l.value, 10), Want: "1 or more"}
+		}
+	}
+	if n := q.CPUs; n != nil && (*n < 0.01 || *n > 1<<16) {
+		return nil, &policy.InvalidError{Field: "cpus", Value: strconv.FormatFloat(*n, 'g', -1, 64), Want: "processors, 0.01 or more"}
+	}
+	return policy.Within(q.Memory, q.CPUs, q.Pids), nil
+}
+
 // stdin is a pipe with the request's input, nil without any.
 func (q *runRequest) stdin() (*os.File, error) {
 	data := q.StdinBase64
@@ -264,6 +283,10 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	if err != nil {
 		return nil, err
 	}
+	own, err := q.within()
+	if err != nil {
+		return nil, err
+	}
 	in, err := q.stdin()
 	if err != nil {
 		return nil, err
@@ -274,7 +297,7 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	of := *p
 	of.Limits = lim
 	// What a command that could not start has to say is a result, too.
-	res, err := driver.Run(ctx, session.In(box, name, pr), &of, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in}})
+	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in}})
 	var invalid *policy.InvalidError
 	if errors.As(err, &invalid) {
 		return nil, err

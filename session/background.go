@@ -138,7 +138,7 @@ func (h *Holder) background(c *conn, req *request) error {
 	p.Limits = lim
 	go func() {
 		var readers sync.WaitGroup
-		box := In(h.box, h.info.Driver, req.Process)
+		box := Within(h.box, h.info.Driver, req.Process, req.Within)
 		res, err := driver.Run(context.Background(), box, &p, driver.RunOptions{
 			Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
 			Started: func(proc driver.Process) func() {
@@ -260,13 +260,20 @@ func (h *Holder) kill(c *conn, req *request) error {
 // process, in there, whatever command the policy has. So [driver.Run] applies
 // its limits to a command of a session too.
 func In(box driver.Sandbox, name string, process *specs.Process) driver.Driver {
-	return inside{box, name, process}
+	return Within(box, name, process, nil)
+}
+
+// Within is In with limits of the one command's own; see ExecWithin of
+// [driver.Sandbox].
+func Within(box driver.Sandbox, name string, process *specs.Process, limits *specs.LinuxResources) driver.Driver {
+	return inside{box, name, process, limits}
 }
 
 type inside struct {
 	box     driver.Sandbox
 	name    string
 	process *specs.Process
+	limits  *specs.LinuxResources
 }
 
 func (d inside) Name() string                    { return d.name }
@@ -278,5 +285,5 @@ func (d inside) Start(ctx context.Context, _ *policy.Policy, stdio driver.Stdio)
 	if stdio.Starting != nil {
 		stdio.Starting()
 	}
-	return d.box.Exec(ctx, d.process, stdio)
+	return d.box.ExecWithin(ctx, d.process, d.limits, stdio)
 }

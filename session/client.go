@@ -88,6 +88,11 @@ func (c *Client) call(req *request) (*reply, error) {
 // the session's holder does not see what goes through them. The command ends
 // when the calling process does.
 func (c *Client) Exec(ctx context.Context, process *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+	return c.ExecWithin(ctx, process, nil, stdio)
+}
+
+// ExecWithin is Exec with limits of the command's own, within the session's.
+func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -95,6 +100,7 @@ func (c *Client) Exec(ctx context.Context, process *specs.Process, stdio driver.
 	if err != nil {
 		return nil, fmt.Errorf("session %s: %w", c.id, err)
 	}
+	req.within(limits)
 	conn, err := c.dial(req, files...)
 	if err != nil {
 		return nil, err
@@ -116,6 +122,13 @@ func execRequest(process *specs.Process, stdio driver.Stdio) (*request, []*os.Fi
 		return nil, nil, fmt.Errorf("%d descriptors: %w", len(files), syscall.E2BIG)
 	}
 	return req, files, nil
+}
+
+// within adds limits of the command's own.
+func (r *request) within(limits *specs.LinuxResources) {
+	if limits != nil {
+		r.Op, r.Within = r.Op+"-within", limits
+	}
 }
 
 // started waits until the command that was asked for on a connection runs. The
@@ -185,9 +198,16 @@ func (c *Client) Info() (*Info, *driver.Status, error) {
 }
 
 // Start starts a command in the background: it goes on when the caller ends, and
-// its output is kept, up to the session's limit. Limits of nil are the session's.
+// its output is kept, up to the session's limit.
 func (c *Client) Start(process *specs.Process) (command int, err error) {
-	r, err := c.call(&request{Op: "start", Process: process})
+	return c.StartWithin(process, nil)
+}
+
+// StartWithin is Start with limits of the command's own, within the session's.
+func (c *Client) StartWithin(process *specs.Process, limits *specs.LinuxResources) (command int, err error) {
+	req := &request{Op: "start", Process: process}
+	req.within(limits)
+	r, err := c.call(req)
 	if err != nil {
 		return 0, err
 	}

@@ -158,9 +158,9 @@ func (h *Holder) serve(c *conn) {
 		return
 	}
 	switch req.Op {
-	case "exec":
+	case "exec", "exec-within":
 		err = h.exec(c, &req, files)
-	case "start":
+	case "start", "start-within":
 		err = h.background(c, &req)
 	case "output":
 		err = h.output(c, &req)
@@ -282,7 +282,7 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	p, err := h.box.Exec(context.Background(), req.Process, stdio)
+	p, err := h.box.ExecWithin(context.Background(), req.Process, req.Within, stdio)
 	h.started(cmd, p, err)
 	closeFiles(files) // the command has its own
 	if err != nil {

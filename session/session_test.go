@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,6 +57,15 @@ type box struct {
 	done chan struct{}
 	mu   sync.Mutex
 	all  []*proc
+
+	limits []*specs.LinuxResources // that commands were started with
+}
+
+func (b *box) ExecWithin(ctx context.Context, pr *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
+	b.mu.Lock()
+	b.limits = append(b.limits, limits)
+	b.mu.Unlock()
+	return b.Exec(ctx, pr, stdio)
 }
 
 func (b *box) Exec(_ context.Context, pr *specs.Process, stdio driver.Stdio) (driver.Process, error) {
@@ -131,7 +141,7 @@ func hold(t *testing.T, st *Store, id string) (*Client, <-chan error) {
 	return holdIn(t, st, id, keeper{})
 }
 
-func holdIn(t *testing.T, st *Store, id string, k keeper) (*Client, <-chan error) {
+func holdIn(t *testing.T, st *Store, id string, d driver.Keeper) (*Client, <-chan error) {
 	t.Helper()
 	p := &policy.Policy{Profile: "bare", Limits: policy.Limits{Output: 1000}, OCI: &specs.Spec{Process: &specs.Process{}}}
 	if err := st.Create(&Info{ID: id, State: Created, Created: time.Now()}, p); err != nil {
@@ -139,7 +149,7 @@ func holdIn(t *testing.T, st *Store, id string, k keeper) (*Client, <-chan error
 	}
 	ended, ready := make(chan error, 1), make(chan struct{})
 	go func() {
-		ended <- Hold(context.Background(), st, k, &Spec{ID: id, Driver: "bare", Policy: p}, func() { close(ready) })
+		ended <- Hold(context.Background(), st, d, &Spec{ID: id, Driver: "bare", Policy: p}, func() { close(ready) })
 	}()
 	select {
 	case <-ready:
@@ -169,6 +179,54 @@ func run(t *testing.T, c *Client, args ...string) (string, *driver.Status, error
 	out, _ := io.ReadAll(r)
 	st, err := p.Wait()
 	return string(out), st, err
+}
+
+// TestWithin: limits of a command's own reach the sandbox, in the foreground and in
+// the background, and a holder that knows of none refuses the command.
+func TestWithin(t *testing.T) {
+	boxes := make(chan *box, 1)
+	c, _ := holdIn(t, store(t), "one", opened{boxes: boxes})
+	b := <-boxes
+	pids := int64(5)
+	limits := policy.Within(nil, new(0.5), &pids)
+	p, err := c.ExecWithin(context.Background(), &specs.Process{Args: []string{"true"}}, limits, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Wait()
+	n, err := c.StartWithin(&specs.Process{Args: []string{"true"}}, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Output(n, [2]int{}, 10*time.Second)
+	run(t, c, "true")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.limits) != 3 || !reflect.DeepEqual(b.limits[0], limits) || !reflect.DeepEqual(b.limits[1], limits) || b.limits[2] != nil {
+		t.Errorf("the sandbox was given %+v", b.limits)
+	}
+	req := &request{Op: "exec"}
+	if req.within(limits); req.Op == "exec" {
+		t.Error("an earlier version would run the command without its limits")
+	}
+	req = &request{Op: "exec"}
+	if req.within(nil); req.Op != "exec" {
+		t.Errorf("without limits: %q", req.Op)
+	}
+}
+
+// opened tells of the sandbox that it opens.
+type opened struct {
+	keeper
+	boxes chan *box
+}
+
+func (o opened) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+	b, err := o.keeper.Open(ctx, p)
+	if err == nil {
+		o.boxes <- b.(*box)
+	}
+	return b, err
 }
 
 func TestExec(t *testing.T) {

@@ -34,11 +34,15 @@ const maxFiles = 16
 // request is what a client sends: first Op with what belongs to it, then, while a
 // command runs, signals.
 type request struct {
-	Op string `json:"op"` // exec, start, output, info, stop, retire; attach, lend; signal, terminate, kill, detach
+	Op string `json:"op"` // exec, start (both also with -within), output, info, stop, retire; attach, lend; signal, terminate, kill, detach
 
 	Process *specs.Process `json:"process,omitempty"` // exec, start
 	Streams []bool         `json:"streams,omitempty"` // exec: which of 0, 1, 2, … came as descriptors
 	Signal  int            `json:"signal,omitempty"`
+
+	// Within are limits of the one command, of exec-within and start-within: an
+	// earlier version's holder, which knows of none, refuses these.
+	Within *specs.LinuxResources `json:"within,omitempty"`
 
 	Command int     `json:"command,omitempty"` // output, kill: which
 	Offset  [2]int  `json:"offset,omitempty"`  // output: of stdout and stderr

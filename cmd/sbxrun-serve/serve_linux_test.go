@@ -485,6 +485,14 @@ func TestAPI(t *testing.T) {
 		if r := run("/v1/run", `{"args":["yes"],"timeout_ms":500,"max_output":10}`); len(r.Stdout) != 10 || !r.StdoutTruncated {
 			t.Errorf("%+v", r)
 		}
+		// Limits of the command's own, by a cgroup or what stands for one.
+		for _, body := range []string{`{"args":["sh","-c","tail /dev/zero; exit 9"]%s}`, `{"args":["sh","-c","head -c 1m /dev/zero | tail"]%s}`} {
+			r := run("/v1/run", fmt.Sprintf(body, `,"memory":33554432,"cpus":0.5,"pids":20`))
+			failed := r.Reason == driver.ReasonOOM || len(r.Degraded.Names()) > 0 && r.ExitCode == 9
+			if failed != strings.Contains(body, "exit 9") {
+				t.Errorf("%s: %+v", body, r.Result)
+			}
+		}
 		if r := run("/v1/run", `{"args":["/nonexistent"]}`); r.ExitCode != 127 || r.Reason != driver.ReasonSetup {
 			t.Errorf("%+v", r)
 		}
@@ -542,6 +550,11 @@ func TestAPI(t *testing.T) {
 			{"POST", "/v1/run", `{"args":["true"],"cwd":"relative"}`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"timeout_ms":0}`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"max_output":-1}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"memory":-1}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"memory":1}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"memory":1099511627776}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"cpus":0}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"pids":100000}`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"stdin":"a","stdin_base64":"AA=="}`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"pool":"unrestricted"}`, 404},
 			{"POST", "/v1/run", `{"args":["` + strings.Repeat("x", 17<<20) + `"]}`, 413},

@@ -232,8 +232,11 @@ func (o *options) auditFlag(fs *pflag.FlagSet) {
 
 // execFlags defines the flags of a command in a session.
 func (o *options) execFlags(fs *pflag.FlagSet) {
-	o.policyFlags(fs, "cd", "env", "env-file", "clear-env", "timeout", "kill-after", "max-output", "tty")
+	o.policyFlags(fs, "cd", "env", "env-file", "clear-env", "timeout", "kill-after", "max-output", "memory", "cpus", "pids", "tty")
 	fs.Lookup("cd").Usage = "working directory, in the session"
+	fs.Lookup("memory").Usage = "memory limit of this command, within the session's"
+	fs.Lookup("cpus").Usage = "cpu limit of this command, within the session's"
+	fs.Lookup("pids").Usage = "limit on this command's processes and threads, within the session's"
 	o.auditFlag(fs)
 	o.reportFlags(fs)
 	o.voiceFlags(fs)

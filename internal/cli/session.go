@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -550,6 +551,15 @@ func (o *options) process(st *session.Store) (*specs.Process, error) {
 	return pr, nil
 }
 
+// within are the limits that a session's command has of its own; nil for none.
+func (o *options) within() *specs.LinuxResources {
+	var memory *int64
+	if m := o.req.Memory; m != nil {
+		memory = new(int64(min(*m, math.MaxInt64)))
+	}
+	return policy.Within(memory, o.req.CPUs, o.req.Pids)
+}
+
 // inSession runs the command in a session that there is.
 func (o *options) inSession() (*driver.Result, error) {
 	if o.json && o.req.Terminal {
@@ -586,7 +596,7 @@ func (o *options) inSession() (*driver.Result, error) {
 		number := 0
 		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd, Profile: info.Profile, Driver: info.Driver}
 		res, err = recorded(log, record, func() (*driver.Result, error) {
-			return o.execute(context.Background(), session.In(c, info.Driver, pr), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
+			return o.execute(context.Background(), session.Within(c, info.Driver, pr, o.within()), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
 				if n, ok := proc.(interface{ Command() int }); ok {
 					number = n.Command()
 				}
@@ -658,7 +668,7 @@ func (o *options) detached(args []string) error {
 		if pr.Terminal {
 			pr.ConsoleSize = consoleSize()
 		}
-		n, err := c.Start(pr)
+		n, err := c.StartWithin(pr, o.within())
 		if err != nil {
 			return err
 		}

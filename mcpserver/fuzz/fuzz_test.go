@@ -49,6 +49,9 @@ func (s *sandbox) Exec(_ context.Context, p *specs.Process, _ driver.Stdio) (dri
 	}
 	return process{}, nil
 }
+func (s *sandbox) ExecWithin(ctx context.Context, p *specs.Process, _ *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
+	return s.Exec(ctx, p, stdio)
+}
 func (s *sandbox) Status() (*driver.Status, error) { return &driver.Status{}, nil }
 func (s *sandbox) Done() <-chan struct{}           { return s.done }
 func (s *sandbox) Close() error                    { s.once.Do(func() { close(s.done) }); return nil }

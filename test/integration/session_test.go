@@ -286,6 +286,71 @@ func TestSessionLimits(t *testing.T) {
 	})
 }
 
+// TestSessionCommandLimits: a command can have limits of its own, within the
+// session's. They hold for it, its result tells of them, and a command beside it
+// is not touched.
+func TestSessionCommandLimits(t *testing.T) {
+	const (
+		eat   = "head -c 100m /dev/zero | tail | wc -c"
+		forks = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 >/dev/null & done; kill $(jobs -p)"
+		burn  = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+	)
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w, "--memory", "1g", "--pids", "200", "--cpus", "2")
+		if w.noCgroup != "" {
+			if o := s.exec("ulimit -d", "--memory", "64m", "--json"); s.result(o).Stdout != "65536\n" || !strings.Contains(o.stdout, `"rlimits"`) {
+				t.Errorf("in place of a cgroup: %v", o)
+			}
+			t.Skip(w.noCgroup)
+		}
+		other := strings.TrimSpace(s.exec("sleep 600 >/dev/null 2>&1 & echo $!").stdout)
+		o := s.exec(eat+"; exit 9", "--memory", "32m", "--json")
+		if r := s.result(o); r.Reason != "oom" || r.Usage.OOMKills == 0 || r.Usage.MemoryPeak < 24<<20 || r.Usage.MemoryPeak > 36<<20 {
+			t.Errorf("memory: %v", o)
+		}
+		s.want(eat, strconv.Itoa(100<<20)+"\n")
+		o = s.exec(forks+"; exit 9", "--pids", "10", "--json")
+		if r := s.result(o); r.Reason != "pids" || r.Usage.PidsDenied == 0 || r.Usage.PidsPeak > 10 {
+			t.Errorf("pids: %v", o)
+		}
+		if o := s.exec(forks+"; exit 9", "--json"); s.result(o).Reason != "exit" || s.result(o).ExitCode != 9 {
+			t.Errorf("pids, without a limit: %v", o)
+		}
+		if o := s.exec(burn, "--cpus", "0.04", "--json"); s.result(o).Usage.ThrottledMS == 0 {
+			t.Errorf("cpus: %v", o)
+		}
+		if o := s.exec(burn, "--cpus", "2", "--json"); s.result(o).Usage.ThrottledMS != 0 {
+			t.Errorf("cpus, more than it can use: %v", o)
+		}
+		// In the background, and as a flag of a run.
+		n := strings.TrimSpace(s.exec(eat+"; exit 9", "-d", "--memory", "32m").stdout)
+		s.cli("logs", "-f", s.id, n)
+		if o := s.cli("logs", "--json", s.id, n); !strings.Contains(o.stdout, `"oom"`) {
+			t.Errorf("in the background: %v", o)
+		}
+		o = s.do(call{args: s.who.command(sbxrun, "--session", s.id, "--memory", "32m", "--json", "--", "/bin/sh", "-c", eat+"; exit 9"), env: []string{s.env}})
+		if s.result(o).Reason != "oom" {
+			t.Errorf("as a flag of a run: %v", o)
+		}
+		s.want("kill -0 "+other+" && echo other", "other\n")
+		if i := s.info(); i.Usage.PidsDenied == 0 || i.Usage.MemoryPeak < 60<<20 {
+			t.Errorf("of the session: %+v", i.Usage)
+		}
+		for _, tt := range [][]string{
+			{"--memory", "2g"}, {"--memory", "none"}, {"--pids", "201"}, {"--cpus", "2.5"},
+		} {
+			if o := s.exec("echo ran", tt...); o.code != 125 || o.stdout != "" || !strings.Contains(o.stderr, "no more than the sandbox's own limit") {
+				t.Errorf("%v: %v", tt, o)
+			}
+		}
+		s.cli("rm", "--force", s.id)
+		if groups := deadGroups(); len(groups) != 0 {
+			t.Errorf("cgroups are left: %v", groups)
+		}
+		s.wantUnchanged()
+	})
+}
+
 // TestSessionManyAtOnce: a thousand commands at once, none of which gets
 // another's output, while there are no more than the limit on processes allows.
 func TestSessionManyAtOnce(t *testing.T) {

@@ -104,7 +104,7 @@ func withSystemd(r root) root {
 // much; of the battery that is N04, R05 and R07.
 const (
 	integration = "^(TestBattery|TestRegistry|TestLeakCheck|TestExitCodes|TestResultFD|TestDescriptors|TestSignals|TestTerminal.*|TestInheritedTerminal|TestStandardStreams" +
-		"|TestNothingLeft|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring)$"
+		"|TestNothingLeft|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|TestSessionCommandLimits|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring)$"
 	hostOnly = "^TestBattery$/^(N04|R05|R07)$"
 )
 

@@ -55,9 +55,9 @@ security-report: ## what was tried against sbxrun, here and by make vmtest, and 
 	$(GO) run ./test/report $(REPORTFLAGS)
 
 .PHONY: soak
-soak: ## RUNS runs (10000), for DURATION at least, that end in every way and leave nothing
+soak: ## RUNS runs (10000) and as many commands in sessions, for DURATION at least, that end in every way and leave nothing
 	@tools/deps test
-	SBXRUN_SOAK_RUNS=$(RUNS) SBXRUN_SOAK_TIME=$(DURATION) $(GO) test -count=1 -timeout 0 -v -run '^TestManyRuns$$' ./native ./test/integration
+	SBXRUN_SOAK_RUNS=$(RUNS) SBXRUN_SOAK_TIME=$(DURATION) $(GO) test -count=1 -timeout 0 -v -run '^TestMany(Runs|Sandboxes|Sessions)$$' ./native ./test/integration
 
 .PHONY: vmtest
 vmtest: ## the tests on other kernels, in virtual machines; VMFLAGS="-config 6.1-root"

@@ -100,7 +100,7 @@ var catalogue = []threat{
 	{id: "R07", title: "a directory 100,000 deep"},
 	{id: "R10", title: "burning the processor"},
 	{id: "R11", title: "raising limits"},
-	{id: "R12", title: "10,000 runs leave nothing", tests: []string{"TestManyRuns", "native.TestManyRuns"}},
+	{id: "R12", title: "10,000 runs leave nothing", tests: []string{"TestManyRuns", "native.TestManyRuns", "TestManySessions", "native.TestManySandboxes"}},
 	{id: "R13", title: "a host that is short of something during set-up", tests: []string{"TestEveryCallFails", "native.TestEveryStepFails"}},
 
 	{id: "T01", title: "TIOCSTI on the caller's terminal"},

@@ -65,6 +65,7 @@ func main() {
 		tools   bool
 		guard   bool
 		ready   bool
+		idle    bool
 		source  string
 		extra   string
 	)
@@ -74,6 +75,7 @@ func main() {
 	flag.BoolVar(&guard, "guard", false, "measure what protected paths cost, and nothing else")
 	flag.BoolVar(&tools, "tools", false, "measure a tool call of sbxrun mcp, and nothing else")
 	flag.BoolVar(&ready, "ready", false, "measure sessions and pools, and nothing else")
+	flag.BoolVar(&idle, "idle", false, "measure a thousand sessions that nobody uses, and nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
 	flag.StringVar(&source, "source", "bench", "the `directory` with this program's source")
@@ -83,7 +85,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup, network, tools, guard, ready)
+	err := b.run(source, startup, network, tools, guard, ready, idle)
 	for _, f := range b.ends {
 		f()
 	}
@@ -105,7 +107,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup, network, tools, guard, ready bool) (err error) {
+func (b *bench) run(source string, startup, network, tools, guard, ready, idle bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -162,8 +164,15 @@ func (b *bench) run(source string, startup, network, tools, guard, ready bool) (
 	b.report.Host = describeHost(b)
 	b.report.Host.print(os.Stdout)
 	began := time.Now()
-	if ready {
+	switch {
+	case ready:
 		return b.ready(env)
+	case idle:
+		run, err := b.runtimeDir()
+		if err != nil {
+			return err
+		}
+		return b.idle(env, run)
 	}
 	if err := b.cold(env); err != nil {
 		return err

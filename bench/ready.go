@@ -29,8 +29,8 @@ import (
 // pools, from the command line and within one process, and what they cost while
 // nobody uses them.
 func (b *bench) ready(env *environment) error {
-	run := filepath.Join(b.dir, "run")
-	if err := os.Mkdir(run, 0o700); err != nil {
+	run, err := b.runtimeDir()
+	if err != nil {
 		return err
 	}
 	if err := b.warmCommands(env, run); err != nil {
@@ -40,6 +40,12 @@ func (b *bench) ready(env *environment) error {
 		return err
 	}
 	return b.idle(env, run)
+}
+
+// runtimeDir makes the directory for sessions and servers of the benchmark's own.
+func (b *bench) runtimeDir() (string, error) {
+	run := filepath.Join(b.dir, "run")
+	return run, os.Mkdir(run, 0o700)
 }
 
 // sbxrunIn is sbxrun with sessions and a server of the benchmark's own.
@@ -290,11 +296,18 @@ func (b *bench) idle(env *environment, run string) error {
 	}
 	defer st.Close()
 	var made []string
-	end := sync.OnceFunc(func() {
+	var holders []int
+	remove := func() (err error) {
 		for chunk := range slices.Chunk(made, 50) {
-			env.sbxrunIn(run, slices.Concat([]string{"session", "rm", "--force"}, chunk)...).output()
+			_, e := env.sbxrunIn(run, slices.Concat([]string{"session", "rm", "--force"}, chunk)...).output()
+			if err == nil {
+				err = e
+			}
 		}
-	})
+		made = nil
+		return err
+	}
+	end := func() { remove() }
 	b.atEnd(end)
 	defer end()
 	create := func(n int) (each samples, err error) {
@@ -329,11 +342,13 @@ func (b *bench) idle(env *environment, run string) error {
 	}
 	memory := func() (samples, error) {
 		s := samples{}
+		holders = nil
 		for i, id := range made {
 			info, err := st.Recorded(id)
 			if err != nil {
 				return nil, err
 			}
+			holders = append(holders, info.Pid)
 			kb, err := pss(info.Pid)
 			if err != nil {
 				return nil, err
@@ -365,11 +380,13 @@ func (b *bench) idle(env *environment, run string) error {
 
 	if !b.quick {
 		const many = 1000
+		began := time.Now()
 		took, err := create(many - busy)
 		if err != nil {
 			return fmt.Errorf("after %d sessions: %w", len(made), err)
 		}
-		b.report.add(measured(section, "session create", fmt.Sprint(many, " sessions"), "ms", took, nil, "the last 900, as many at a time as there are processors"))
+		b.report.add(measured(section, "session create", fmt.Sprint(many, " sessions"), "ms", took, nil,
+			fmt.Sprintf("the last %d, as many at a time as there are processors: %.1f s", many-busy, time.Since(began).Seconds())))
 		if mib, err = memory(); err != nil {
 			return err
 		}
@@ -378,14 +395,90 @@ func (b *bench) idle(env *environment, run string) error {
 			total += v
 		}
 		b.report.add(measured(section, "memory of one", fmt.Sprint(many, " sessions"), "MiB", mib, nil, fmt.Sprintf("all: %.0f MiB", total)))
-		one, err := execAll(st, made[many-1:], b.truePath, 3*time.Second)
+		var some []string
+		for i := 0; i < many; i += many / 20 {
+			some = append(some, made[i])
+		}
+		latency, err := execAll(st, some, b.truePath, 10*time.Second)
 		if err != nil {
 			return err
 		}
-		b.report.add(measured(section, "exec of true", fmt.Sprint(many, " sessions"), "ms", one, nil, "in one of them, the others idle"))
+		r := measured(section, "exec of true", fmt.Sprint(many, " sessions"), "ms", latency, nil, "")
+		r.P99 = quantile(latency.values(), 0.99)
+		r.Note = fmt.Sprintf("p99 %s ms; in %d of them, the others idle", number(r.P99), len(some))
+		b.report.add(r)
+		var inits []int
+		for _, pid := range holders {
+			inits = append(inits, children(pid)...)
+		}
+		began = time.Now()
+		if err := remove(); err != nil {
+			return err
+		}
+		down := float64(time.Since(began).Nanoseconds()) / 1e6
+		kept, err := left(st, holders, inits)
+		if err != nil {
+			return err
+		}
+		b.report.add(measured(section, "session rm --force", fmt.Sprint(many, " sessions"), "ms", samples{0: down / many}, nil,
+			fmt.Sprintf("each, one after the other: %.1f s; left of them: %s", down/1e3, kept)))
 	}
 	b.report.print(os.Stdout, section)
 	return nil
+}
+
+// children are those of all threads of a process.
+func children(pid int) (list []int) {
+	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		for n := range strings.FieldsSeq(string(b)) {
+			if c, err := strconv.Atoi(n); err == nil {
+				list = append(list, c)
+			}
+		}
+	}
+	return list
+}
+
+// left says what is left of sessions that were removed: records, their holders' and
+// sandboxes' processes, cgroups.
+func left(st *session.Store, holders, inits []int) (string, error) {
+	records, err := st.List()
+	if err != nil {
+		return "", err
+	}
+	processes, groups := 0, 0
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		// A holder says that its session has ended, and then ends.
+		processes = 0
+		for _, pid := range append(inits, holders...) {
+			if _, err := os.Stat("/proc/" + strconv.Itoa(pid)); err == nil {
+				processes++
+			}
+		}
+		if processes == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	// The name of a group has its maker's number in it; see cgroups/name.go.
+	made := map[string]bool{}
+	for _, pid := range holders {
+		made[strconv.Itoa(pid)] = true
+	}
+	err = filepath.WalkDir("/sys/fs/cgroup", func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return nil // it is another's, or gone by now
+		}
+		if part := strings.Split(e.Name(), "-"); e.IsDir() && len(part) == 4 && part[0] == "r" && made[part[2]] {
+			groups++
+		}
+		return nil
+	})
+	if len(records) == 0 && processes == 0 && groups == 0 {
+		return "nothing", err
+	}
+	return fmt.Sprintf("%d records, %d processes, %d cgroups", len(records), processes, groups), err
 }
 
 // pss is the proportional set size of a process, KiB; see proc_pid_smaps(5).

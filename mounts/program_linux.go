@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"errors"
 	"strconv"
 	"syscall"
 
@@ -36,7 +37,7 @@ func Append(p *sys.Program, t *Tree) (root sys.Reg, err error) {
 }
 
 // A Building is a tree of which the rest is not known yet. The host's tree is
-// still the root of who builds it: nothing that is not trusted may run before
+// still within reach of who builds it: nothing that is not trusted may run before
 // Finish.
 type Building struct {
 	builder  builder
@@ -52,11 +53,31 @@ func Begin(p *sys.Program, t *Tree) (*Building, error) {
 	return b, b.append(t.Entries)
 }
 
+// Enter appends the system calls that make what is built so far the root. The host's
+// tree stays until Finish: it lies on top of the root, where no path leads, and what
+// Finish needs of it is found by a descriptor. It is called before Finish, or not at
+// all: then Finish does the same, and pivot_root(2), which looks at every thread of
+// the host, is part of that.
+//
+// No Overlay may come after it.
+func (b *Building) Enter(p *sys.Program) {
+	l := b.lowering
+	l.p, l.host = p, p.NewReg()
+	p.Call(l.host, sys.Step{Name: "openat", Path: "old root"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
+	l.pivot()
+}
+
 // Root holds the descriptor of the new root, as the result of Finish does.
 func (b *Building) Root() sys.Reg { return b.lowering.root }
 
 // Hold are the registers with descriptors that Finish needs.
-func (b *Building) Hold() []sys.Reg { return []sys.Reg{b.lowering.root, b.lowering.store} }
+func (b *Building) Hold() []sys.Reg {
+	list := []sys.Reg{b.lowering.root, b.lowering.store}
+	if b.lowering.host != 0 {
+		list = append(list, b.lowering.host)
+	}
+	return list
+}
 
 // Finish appends the system calls for more entries, which are applied after those
 // of Begin, and those that enter the tree and leave the host's behind. The program
@@ -79,6 +100,10 @@ func (b *Building) Layer() sys.Reg { return b.lowering.layer }
 func (b *Building) append(entries []Entry) error {
 	done := len(b.builder.ops)
 	for i := range entries {
+		if entries[i].Kind == Overlay && b.lowering.host != 0 {
+			// Its layers are named by paths in the old tree.
+			return errEntered
+		}
 		if err := b.builder.add(&entries[i]); err != nil {
 			return err
 		}
@@ -89,12 +114,15 @@ func (b *Building) append(entries []Entry) error {
 	return nil
 }
 
+var errEntered = errors.New("mounts: an overlay is mounted before its tree is entered")
+
 type lowering struct {
 	p              *sys.Program
 	store, root    sys.Reg // the scratch tmpfs, and the directory of it that is the new root
 	src, tree, dst sys.Reg
 	umask          sys.Reg // the caller's
 	layer          sys.Reg // what is changed in the overlay
+	host           sys.Reg // the old root, once the new one was entered; 0 before
 
 	label             string // SELinux context
 	stored            int    // how many things were made in the store
@@ -245,7 +273,13 @@ func (b *lowering) op(o *Op) {
 		b.mountpoint(o)
 		b.attach(o)
 	case Bind, Device:
-		p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
+		from, source := sys.Imm(unix.AT_FDCWD), o.Source
+		if b.host != 0 {
+			if from, source = b.host.Value(), rel(o.Source); source == "" {
+				source = "."
+			}
+		}
+		p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, from, p.Str(source),
 			sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
 			sys.Imm(unix.SizeofOpenHow))
 		attr := o.Attr
@@ -450,19 +484,30 @@ func (b *lowering) moveTo(o *Op) {
 		b.dst.Value(), b.empty(), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 }
 
-// enter makes the new root the root and detaches the old one.
-//
-//	int pivot_root(const char *new_root, const char *put_old);
+// enter makes the new root the root, if that is not done, and detaches the old one.
 func (b *lowering) enter() {
 	p := b.p
 	p.Call(0, sys.Step{Name: "mount_setattr", Path: "/"}, unix.SYS_MOUNT_SETATTR, b.root.Value(), b.empty(), sys.Imm(unix.AT_EMPTY_PATH),
 		b.attr(ReadOnly|NoDev), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+	if b.host == 0 {
+		b.pivot()
+	}
+	p.Call(0, sys.Step{Name: "umount2", Path: "old root"}, unix.SYS_UMOUNT2, p.Str("."), sys.Imm(unix.MNT_DETACH))
+	if b.host != 0 {
+		p.Call(0, sys.Step{Name: "close", Path: "old root"}, unix.SYS_CLOSE, b.host.Value())
+	}
+	p.Call(0, sys.Step{Name: "chdir", Path: "/"}, unix.SYS_CHDIR, p.Str("/"))
+	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, b.umask.Value())
+}
+
+// pivot makes the new root the root, and the working directory. The old one then
+// lies on top of it. "." is below that, and leads umount2(2) to what is on top; see
+// "pivot_root(".", ".")" in pivot_root(2).
+//
+//	int pivot_root(const char *new_root, const char *put_old);
+func (b *lowering) pivot() {
+	p := b.p
 	p.Call(0, sys.Step{Name: "fchdir", Path: "/"}, unix.SYS_FCHDIR, b.root.Value())
 	dot := p.Str(".")
 	p.Call(0, sys.Step{Name: "pivot_root", Path: "/"}, unix.SYS_PIVOT_ROOT, dot, dot)
-	// The old root now lies on top of the new one. "." is below it, and leads to
-	// what is on top; see "pivot_root(".", ".")" in pivot_root(2).
-	p.Call(0, sys.Step{Name: "umount2", Path: "old root"}, unix.SYS_UMOUNT2, dot, sys.Imm(unix.MNT_DETACH))
-	p.Call(0, sys.Step{Name: "chdir", Path: "/"}, unix.SYS_CHDIR, p.Str("/"))
-	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, b.umask.Value())
 }

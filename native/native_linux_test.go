@@ -6,9 +6,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/native"
@@ -68,9 +71,48 @@ func TestMountTable(t *testing.T) {
 			want[o.Target] = true
 		}
 	}
+	mounted(t, out, want)
+
+	// The same in sandboxes that stay, which enter their root before it is complete.
+	ctx := context.Background()
+	inside := func(b driver.Sandbox, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		proc, err := b.Exec(ctx, &specs.Process{Args: []string{"cat", "/proc/self/mountinfo"}}, driver.Stdio{Stdout: w})
+		w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, _ := io.ReadAll(r)
+		if _, err := proc.Wait(); err != nil {
+			t.Error(err)
+		}
+		mounted(t, string(out), want)
+	}
+	inside(native.Driver{}.Open(ctx, p))
+	base := *p
+	base.Files = slices.DeleteFunc(slices.Clone(p.Files), func(f policy.FileRule) bool { return f.Path == dir })
+	q, err := native.Driver{}.Prepare(ctx, &base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside(q.Complete(ctx, p))
+}
+
+// mounted compares a table of mounts with what is to be in it.
+func mounted(t *testing.T, table string, want map[string]bool) {
+	t.Helper()
 	seen := map[string]bool{}
 	root := ""
-	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
+	for _, line := range strings.Split(strings.TrimSpace(table), "\n") {
 		f := strings.Fields(line)
 		id, parent, target, options := f[0], f[1], f[4], f[5]
 		if seen[target] {

@@ -26,10 +26,10 @@ var _ driver.Preparer = Driver{}
 
 // Prepare builds what sandboxes of the policy, and of policies that show more,
 // have in common: the program of Open, cut off before the first thing that is not
-// known yet. Process 1 waits there, in its namespaces, with the host's tree still
-// its root. Nothing else runs in there, and nothing does until Complete has run
-// the rest of the program, which leaves that tree and closes what is open of it:
-// a command finds what it finds in a sandbox that was opened in one go.
+// known yet. Process 1 waits there, in its namespaces and in the new root, with the
+// host's tree still mounted. Nothing else runs in there, and nothing does until
+// Complete has run the rest of the program, which detaches that tree and closes what
+// is open of it: a command finds what it finds in a sandbox that was opened in one go.
 func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared, error) {
 	files := witness{seen: map[string]sight{}}
 	s, err := d.plan(ctx, withoutCommand(p), files)

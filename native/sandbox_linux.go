@@ -73,14 +73,16 @@ func (s *starter) openConfig() (*reexec.Config, sys.Reg, error) {
 	return cfg, cgroup, nil
 }
 
-// beginToStay is begin for a sandbox of many commands. What each process gives up for
-// all that it starts, PID 1 gives up once.
+// beginToStay is begin for a sandbox of many commands: what each process gives up for
+// all that it starts, PID 1 gives up once, and it enters the root as soon as there is
+// one.
 func (s *starter) beginToStay() (*reexec.Config, *mounts.Building, error) {
 	cfg, tree, err := s.begin()
 	if err != nil {
 		return nil, nil, err
 	}
 	namespaces.AppendDropBounding(cfg.Init)
+	tree.Enter(cfg.Init)
 	return cfg, tree, nil
 }
 

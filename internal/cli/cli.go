@@ -147,5 +147,8 @@ func execute(c *cobra.Command, args []string) int {
 	c.SetOut(os.Stdout)
 	c.SetErr(os.Stderr)
 	at, err := c.ExecuteC()
+	if at.HasParent() && at.Name() != "run" {
+		helpHint = "see " + at.CommandPath() + " --help"
+	}
 	return report(at.Flags(), err)
 }

@@ -38,6 +38,10 @@ func report(fs *pflag.FlagSet, err error) int {
 	return driver.ExitCodeOf(err)
 }
 
+// helpHint says where the flags of the command that was asked for are explained.
+// Those of a run are followed by the command's own.
+var helpHint = "see sbxrun run --help; the command's own flags go after it"
+
 // flagError puts what the flag package says in our words.
 func flagError(fs *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
@@ -49,7 +53,7 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		if s := unknown.GetSpecifiedShortnames(); s != "" {
 			name = "-" + unknown.GetSpecifiedName()
 		}
-		hint := "see sbxrun run --help; the command's own flags go after it"
+		hint := helpHint
 		if near := nearestFlag(fs, unknown.GetSpecifiedName()); near != "" {
 			hint = "did you mean --" + near + "?"
 		}
@@ -59,9 +63,9 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		if f := missing.GetFlag(); f != nil {
 			name = f.Name
 		}
-		return &usageError{"flag --" + name + " needs a value", "see sbxrun run --help"}
+		return &usageError{"flag --" + name + " needs a value", helpHint}
 	case errors.As(err, &invalid):
-		hint := "see sbxrun run --help"
+		hint := helpHint
 		cause := invalid.Unwrap()
 		if errors.Is(cause, errNoValue) {
 			return &usageError{"flag --" + invalid.GetFlag().Name + " " + cause.Error(), "for example --" + invalid.GetFlag().Name + " " + invalid.GetFlag().Value.Type() + " -- CMD"}

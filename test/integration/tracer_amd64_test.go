@@ -3,11 +3,13 @@
 package integration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +29,11 @@ import (
 // See ptrace(2); the registers are those of amd64.
 type traced struct {
 	args []string // as for call
+	env  []string
+
+	// child says that what is followed is not this program, but the one that it
+	// starts by vfork(2): the holder of a session.
+	child bool
 
 	// at is asked at the entry of call n, counted from 1: what to do with it.
 	at func(n int, nr uint64) fault
@@ -42,6 +49,7 @@ type fault struct {
 type tracedOutcome struct {
 	outcome
 	pid   int    // of the supervisor
+	of    int    // whose calls are counted: pid, or its child's, 0 before there is one
 	calls int    // that were counted
 	hit   string // the call that the fault hit, "" if there was none
 	child bool   // when it was hit there was a second stage
@@ -116,17 +124,33 @@ func (f *fixture) traceHere(tr traced) (*tracedOutcome, error) {
 		defer files[i].Close()
 	}
 	p, err := os.StartProcess(tr.args[0], tr.args, &os.ProcAttr{
-		Dir: f.ws, Env: f.environ(), Files: files[:], Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
+		Dir: f.ws, Env: f.environ(tr.env...), Files: files[:], Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
 	})
 	if err != nil {
 		return nil, err
 	}
 	o := &tracedOutcome{outcome: outcome{args: tr.args}, pid: p.Pid}
+	if !tr.child {
+		o.of = o.pid
+	}
 	p.Release()
 	// One that hangs is a failure of its own: it ends by this signal.
 	defer time.AfterFunc(limit, func() { syscall.Kill(o.pid, syscall.SIGKILL) }).Stop()
-	if err := o.follow(tr.at); err != nil {
+	err = o.follow(tr.at)
+	if err != nil {
 		syscall.Kill(o.pid, syscall.SIGKILL)
+	}
+	if tr.child && o.of != 0 {
+		// A holder stays. It is not left to the end of this thread, because who
+		// looks for survivors has to find it gone.
+		syscall.Kill(o.of, syscall.SIGKILL)
+		for {
+			if _, err := unix.Wait4(-1, nil, unix.WALL|unix.WNOTHREAD, nil); err == unix.ECHILD {
+				break
+			}
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	for i, to := range []*string{nil, &o.stdout, &o.stderr} {
@@ -144,6 +168,14 @@ func (f *fixture) traceHere(tr traced) (*tracedOutcome, error) {
 // follow resumes the tracees from stop to stop, until the last has ended.
 func (o *tracedOutcome) follow(at func(int, uint64) fault) error {
 	const options = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
+	followed := o.of
+	of := func(tid int) bool { // a thread of the program that is followed
+		if followed == 0 || followed == o.pid {
+			return followed != 0
+		}
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", followed, tid))
+		return err == nil
+	}
 	inside := map[int]bool{}           // threads that are in a call
 	failing := map[int]syscall.Errno{} // threads whose call is to fail
 	counting, first := false, true
@@ -170,19 +202,28 @@ func (o *tracedOutcome) follow(at func(int, uint64) fault) error {
 		switch s := ws.StopSignal(); {
 		case first:
 			first = false
-			if err := unix.PtraceSetOptions(tid, options); err != nil {
+			all := options
+			if followed == 0 {
+				all |= unix.PTRACE_O_TRACEVFORK
+			}
+			if err := unix.PtraceSetOptions(tid, all); err != nil {
 				return fmt.Errorf("ptrace options: %w", err)
 			}
 			counting = isSbxrun(tid)
 		case s == syscall.SIGTRAP|0x80:
 			inside[tid] = !inside[tid]
-			if err := o.syscallStop(tid, inside[tid], counting, failing, at); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := o.syscallStop(tid, inside[tid], counting && of(tid), failing, at); err != nil && !errors.Is(err, unix.ESRCH) {
 				return err
 			}
 		case s == syscall.SIGTRAP && ws.TrapCause() == unix.PTRACE_EVENT_EXEC:
-			clear(inside)
+			if o.of == o.pid {
+				clear(inside)
+			}
 			inside[tid] = true
 			counting = isSbxrun(tid)
+			if o.of == 0 && tid != o.pid {
+				o.of, followed = tid, tid
+			}
 		case s == syscall.SIGTRAP && ws.TrapCause() > 0:
 		case s == syscall.SIGSTOP:
 			// A new thread's first stop. Nobody else sends this.
@@ -215,13 +256,13 @@ func (o *tracedOutcome) syscallStop(tid int, entry, counting bool, failing map[i
 	switch v := at(o.calls, regs.Orig_rax); {
 	case v.kill:
 		o.hit = callName(regs.Orig_rax)
-		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", o.pid))
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", o.of))
 		for _, file := range tasks {
 			if b, _ := os.ReadFile(file); len(b) > 0 {
 				o.child = true
 			}
 		}
-		return syscall.Kill(o.pid, syscall.SIGKILL)
+		return syscall.Kill(o.of, syscall.SIGKILL)
 	case v.errno != 0:
 		o.hit = callName(regs.Orig_rax)
 		failing[tid] = v.errno
@@ -379,4 +420,98 @@ func TestEveryCallFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// holders are what in a session's runtime directory, and as its holder, a killed
+// one left.
+func (f *fixture) holders(run string, pid int) []string {
+	left := f.remains(pid)
+	files, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, file := range files {
+		if b, _ := os.ReadFile(file); bytes.Contains(b, []byte("XDG_RUNTIME_DIR="+run+"\x00")) {
+			left = append(left, filepath.Base(filepath.Dir(file))+" of the session")
+		}
+	}
+	return left
+}
+
+// TestHolderKilledAtEveryCall is V01 for sessions: the holder of a new one is
+// killed before one of its system calls, until it serves. Who creates the session
+// is told, no process is left after a second, and nothing else once prune has
+// looked.
+func TestHolderKilledAtEveryCall(t *testing.T) {
+	eachUser(t, func(f *fixture) {
+		run := f.path("run")
+		if err := os.Mkdir(run, 0o700); err != nil {
+			f.Fatal(err)
+		}
+		f.own()
+		env := []string{"XDG_RUNTIME_DIR=" + run}
+		cli := func(args ...string) *outcome {
+			return f.do(call{args: f.who.command(append([]string{sbxrun}, args...)...), env: env})
+		}
+		own := slices.DeleteFunc(f.who.flags(), func(flag string) bool { return flag == "--verify=false" })
+		args := append(append(f.who.command(sbxrun, "session", "create", "-C", f.ws), own...), "held")
+		// The self-test of the first is not what is tried.
+		if o := f.do(call{args: args, env: env}); o.code != 0 {
+			f.Fatal(o)
+		}
+		if o := cli("session", "rm", "--force", "held"); o.code != 0 {
+			f.Fatal(o)
+		}
+		killed, busy, late := 0, 0, 0
+		// Each user has every fourth call.
+		for n := 1 + 2*min(f.who.uid, 1); ; n += 4 {
+			o := f.trace(traced{args: args, env: env, child: true, at: func(i int, _ uint64) fault { return fault{kill: i == n} }})
+			if o.of == 0 {
+				f.Fatalf("there was no holder: %v", &o.outcome)
+			}
+			if o.hit == "" {
+				if o.code != 0 {
+					f.Errorf("a holder that was only watched: %v", &o.outcome)
+				}
+			} else {
+				killed++
+				if o.child {
+					busy++
+				}
+				switch {
+				case o.code == 0:
+					late++ // it had said that it serves
+				case o.code != 125 || !strings.HasPrefix(o.stderr, "sbxrun: error: "):
+					f.Errorf("killed before call %d (%s): %v", n, o.hit, &o.outcome)
+				}
+			}
+			what := fmt.Sprintf("killed before call %d (%s)", n, o.hit)
+			if err := survivors.Gone(func() []string {
+				var left []string
+				for _, l := range f.holders(run, o.of) {
+					if !strings.HasPrefix(l, "/") { // what prune is for
+						left = append(left, l)
+					}
+				}
+				return left
+			}); err != nil {
+				f.Errorf("%s: %v", what, err)
+			}
+			if p := cli("prune", "--older-than", "0s"); p.code != 0 {
+				f.Errorf("%s: %v", what, p)
+			}
+			if left := f.holders(run, o.of); len(left) > 0 {
+				f.Errorf("%s: after prune: %v", what, left)
+			}
+			if l := cli("session", "ls", "--json"); l.code != 0 || strings.Contains(l.stdout, "held") {
+				f.Errorf("%s: %v", what, l)
+			}
+			if o.hit == "" {
+				break
+			}
+		}
+		// The control: there is something that could survive.
+		if killed < 25 || busy < 5 {
+			f.Errorf("it was killed %d times, %d of them with a second stage", killed, busy)
+		}
+		f.Logf("killed before each of %d calls, at %d of which it had a second stage, and at %d served already", killed, busy, late)
+		f.wantUnchanged()
+	})
 }

@@ -180,7 +180,13 @@ func writeAt(dirfd int, name, value string) error {
 // Stats reads what the group counted. It costs about 10 µs for each of three to
 // six files, so a caller that needs no usage need not call it after a command
 // that succeeded. Call it before Remove.
-func (g *Group) Stats() (Stats, error) {
+func (g *Group) Stats() (Stats, error) { return g.stats(true) }
+
+// Counts is Stats with what a verdict rests on only: kills for memory, and forks
+// that were refused. It reads two files at most.
+func (g *Group) Counts() (Stats, error) { return g.stats(false) }
+
+func (g *Group) stats(usage bool) (Stats, error) {
 	var (
 		st  Stats
 		err error
@@ -189,6 +195,9 @@ func (g *Group) Stats() (Stats, error) {
 	for i := range g.slots {
 		s := &g.slots[i]
 		read := func(file string, need need, counters ...counter) {
+			if need == optional && !usage {
+				return
+			}
 			n, e := readAt(s.fd, s.Name+"/"+file, buf[:])
 			switch {
 			case e == nil:
@@ -205,34 +214,37 @@ func (g *Group) Stats() (Stats, error) {
 				read("memory.events", required, counter{"oom", &reached}, counter{"oom_kill", &st.OOMKills})
 				st.MemoryLimitReached = reached > 0
 			} else {
-				read("memory.max_usage_in_bytes", required, counter{"", &st.MemoryPeak})
+				if usage {
+					read("memory.max_usage_in_bytes", required, counter{"", &st.MemoryPeak})
+				}
 				read("memory.oom_control", required, counter{"oom_kill", &st.OOMKills})
 				// v1 counts no such event, and what memsw refused is not in any
 				// failcnt (seen on Linux 6.18). A page that did not fit in
 				// means that the peak is the limit, rounded down to pages.
-				st.MemoryLimitReached = st.MemoryPeak+uint64(os.Getpagesize()) > uint64(g.memory)
+				st.MemoryLimitReached = usage && st.MemoryPeak+uint64(os.Getpagesize()) > uint64(g.memory)
 			}
 		}
 		if s.Controllers.Has(Pids) {
 			read("pids.peak", optional, counter{"", &st.PidsPeak})
 			read("pids.events", required, counter{"max", &st.PidsDenied})
 		}
-		var usage, user, system, throttled uint64
+		var used, user, system, throttled uint64
 		switch {
+		case !usage:
 		case s.V2:
 			// The times are in every group's cpu.stat, the rest where cpu is on.
-			read("cpu.stat", required, counter{"usage_usec", &usage}, counter{"user_usec", &user}, counter{"system_usec", &system},
+			read("cpu.stat", required, counter{"usage_usec", &used}, counter{"user_usec", &user}, counter{"system_usec", &system},
 				counter{"nr_periods", &st.Periods}, counter{"nr_throttled", &st.ThrottledPeriods}, counter{"throttled_usec", &throttled})
-			st.CPU, st.CPUUser, st.CPUSystem = microseconds(usage), microseconds(user), microseconds(system)
+			st.CPU, st.CPUUser, st.CPUSystem = microseconds(used), microseconds(user), microseconds(system)
 			st.Throttled = microseconds(throttled)
 		case s.Controllers.Has(CPU):
 			read("cpu.stat", required, counter{"nr_periods", &st.Periods}, counter{"nr_throttled", &st.ThrottledPeriods}, counter{"throttled_time", &throttled})
-			read("cpuacct.usage", optional, counter{"", &usage})
-			if usage != 0 {
+			read("cpuacct.usage", optional, counter{"", &used})
+			if used != 0 {
 				read("cpuacct.usage_user", optional, counter{"", &user})
 				read("cpuacct.usage_sys", optional, counter{"", &system})
 			}
-			st.CPU, st.CPUUser, st.CPUSystem = time.Duration(usage), time.Duration(user), time.Duration(system)
+			st.CPU, st.CPUUser, st.CPUSystem = time.Duration(used), time.Duration(user), time.Duration(system)
 			st.Throttled = time.Duration(throttled)
 		}
 	}

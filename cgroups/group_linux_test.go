@@ -229,6 +229,9 @@ func stats(t *testing.T, g *Group) Stats {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c, err := g.Counts(); err != nil || c.OOMKills != st.OOMKills || c.PidsDenied != st.PidsDenied || c.MemoryPeak != 0 || c.CPU != 0 {
+		t.Errorf("counts %+v, %v of %+v", c, err, st)
+	}
 	t.Logf("%+v", st)
 	return st
 }

@@ -66,6 +66,7 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 		q.box.Close()
 		return nil, q.box.gone(err)
 	}
+	q.box.makeSpare()
 	return q, nil
 }
 

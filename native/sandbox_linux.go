@@ -214,6 +214,12 @@ type sandbox struct {
 	subs  []*cgroups.Group // of commands, by place; nil is free
 	next  [2]int           // of those without limits of their own, and with
 
+	// spare is a group without limits of its own in which no process is, for the
+	// next command; nil for none. It has its place in subs.
+	spare      *cgroups.Group
+	sparePlace int
+	spareUsed  bool // by a command before
+
 	starts atomic.Int64 // commands that were to start
 	alone  atomic.Int64 // which of them, the first being 1, was the last to leave PID 1 alone
 
@@ -339,6 +345,16 @@ func (b *sandbox) stats() (cgroups.Stats, error) {
 		return cgroups.Stats{}, nil
 	}
 	return b.group.Stats()
+}
+
+// counts is stats, but no usage.
+func (b *sandbox) counts() (cgroups.Stats, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.group == nil {
+		return cgroups.Stats{}, nil
+	}
+	return b.group.Counts()
 }
 
 // process completes what Exec was given by what the policy says.
@@ -491,7 +507,7 @@ func setupError(err error) error {
 func (in *inside) start() error {
 	b := in.box
 	if in.nth = b.starts.Add(1); in.nth > 1 {
-		in.before, _ = b.stats() // of the first, nothing was counted before
+		in.before, _ = b.counts() // of the first, nothing was counted before
 	}
 	err := in.job.Exec()
 	if in.cgroup >= 0 {
@@ -546,7 +562,8 @@ type inside struct {
 	begin   int64
 	nth     int64 // command of the sandbox
 	command string
-	before  cgroups.Stats
+	before  cgroups.Stats // of the sandbox
+	counts  cgroups.Stats // of the command's own cgroup, from commands before
 
 	guard  *guard.Guard   // nil without protected paths
 	group  *cgroups.Group // of what it starts; nil without cgroups
@@ -568,6 +585,17 @@ func (in *inside) takeGroup() error {
 	if b.group == nil {
 		return nil
 	}
+	if spare := b.spare; spare != nil && in.within == nil {
+		b.spare = nil
+		var err error
+		if b.spareUsed {
+			in.counts, err = spare.Counts()
+		}
+		if err == nil {
+			in.have(spare, b.sparePlace)
+			return nil
+		}
+	}
 	class, first, n := 0, 0, maxCommands
 	var limits cgroups.Limits
 	if in.within != nil {
@@ -585,25 +613,63 @@ func (in *inside) takeGroup() error {
 		if err != nil {
 			return err
 		}
-		in.group, in.place, b.subs[i] = sub, i, sub
-		subs := sub.Parents()
-		for _, slot := range b.group.Parents() {
-			if slot.V2 {
-				continue
-			}
-			for _, s := range subs {
-				if s.ParentFD == slot.ParentFD {
-					slot = s
-				}
-			}
-			in.join = append(in.join, slot)
-		}
+		b.subs[i] = sub
+		in.have(sub, i)
 		return nil
 	}
 	if in.within != nil {
 		return &driver.SetupError{Driver: Name, Err: syscall.EAGAIN, Fix: "no more than " + itoa(maxLimited) + " commands with limits of their own can run in one sandbox at a time, nor be survived by what they started"}
 	}
 	return syscall.EAGAIN
+}
+
+// have gives the command a cgroup, and its place.
+//
+// Preconditions: mu of the sandbox is held.
+func (in *inside) have(sub *cgroups.Group, place int) {
+	in.group, in.place = sub, place
+	subs := sub.Parents()
+	for _, slot := range in.box.group.Parents() {
+		if slot.V2 {
+			continue
+		}
+		for _, s := range subs {
+			if s.ParentFD == slot.ParentFD {
+				slot = s
+			}
+		}
+		in.join = append(in.join, slot)
+	}
+}
+
+// makeSpare makes the first command's cgroup in advance. Without one it is made
+// then.
+func (b *sandbox) makeSpare() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.group == nil {
+		return
+	}
+	sub, err := b.group.Sub(groupOf(b.next[0]))
+	if err != nil || sub == nil {
+		return
+	}
+	b.spare, b.sparePlace, b.subs[b.next[0]] = sub, b.next[0], sub
+	b.next[0]++
+}
+
+// keepGroup leaves the command's cgroup, in which nothing is, to the next one.
+func (in *inside) keepGroup() {
+	b := in.box
+	b.mu.Lock()
+	kept := b.spare == nil && b.group != nil && in.group != nil
+	if kept {
+		b.spare, b.sparePlace, b.spareUsed = in.group, in.place, true
+	}
+	b.mu.Unlock()
+	if !kept {
+		in.giveGroup()
+	}
 }
 
 // giveGroup removes the command's cgroup, if nothing is in it any more.
@@ -698,7 +764,12 @@ func (in *inside) Wait() (*driver.Status, error) {
 		}
 		b.mu.Unlock()
 	}
-	in.giveGroup()
+	if exit.Alone && in.within == nil && !in.ended.Load() {
+		// To end a group may have closed it for good; see cgroups.Group.Kill.
+		in.keepGroup()
+	} else {
+		in.giveGroup()
+	}
 	layers := b.s.layers
 	if in.within != nil && len(in.within.rlimits) > 0 {
 		layers |= policy.LayerRlimits

@@ -297,6 +297,50 @@ func TestSandboxEnd(t *testing.T) {
 	}
 }
 
+// TestSandboxCountsApart: commands that have one cgroup after the other are not
+// blamed for what those before them did.
+func TestSandboxCountsApart(t *testing.T) {
+	dir := t.TempDir()
+	few := int64(5)
+	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup, Pids: &few},
+		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Driver{}.Open(context.Background(), r.Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	// More than there may be, which have ended when the command does.
+	const many = "sh -c 'for i in 1 2 3 4 5 6 7 8; do sleep 0.2 & done' 2>/dev/null; while ! /bin/true; do :; done 2>/dev/null; sleep 1; "
+	for _, tt := range []struct {
+		script string
+		code   int
+		denied bool
+	}{{many + "exit 0", 0, false}, {"exit 3", 3, false}, {many + "exit 4", 4, true}, {"true & wait; exit 5", 5, false}} {
+		_, st := sh(t, b, tt.script)
+		if st.Layers&policy.LayerCgroupPids == 0 {
+			t.Skip("no cgroup for processes here")
+		}
+		if st.ExitCode != tt.code || (st.PidsDenied > 0) != tt.denied {
+			t.Errorf("%q: exit code %d, %d refused", tt.script, st.ExitCode, st.PidsDenied)
+		}
+	}
+	box := b.(*sandbox)
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	used := 0
+	for _, sub := range box.subs {
+		if sub != nil {
+			used++
+		}
+	}
+	if box.spare == nil || used != 1 {
+		t.Errorf("%d cgroups are left for the next command, %v", used, box.spare)
+	}
+}
+
 func TestSandboxErrors(t *testing.T) {
 	b := open(t, t.TempDir())
 	var command *driver.CommandError

@@ -127,6 +127,8 @@ func (in *inside) counted(stats *cgroups.Stats) {
 	if err != nil {
 		return
 	}
+	own.OOMKills -= min(own.OOMKills, in.counts.OOMKills)
+	own.PidsDenied -= min(own.PidsDenied, in.counts.PidsDenied)
 	c, apart := in.group.Controllers(), in.group.Apart()
 	if c.Has(cgroups.Memory) {
 		// The kernel counts a kill where the killed process was, so this is

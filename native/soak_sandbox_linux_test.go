@@ -48,8 +48,8 @@ type sandboxKind struct {
 // The most particular come first.
 var sandboxKinds = []sandboxKind{
 	{name: "oom", every: 41, script: "exec tail /dev/zero", within: policy.Within(new(int64(8<<20)), nil, nil), want: driver.ReasonOOM},
-	{name: "pids", every: 37, script: "(sleep 60 & sleep 60 & sleep 60 & sleep 60 & sleep 60 & sleep 60) || exit 9", within: policy.Within(nil, nil, new(int64(4))), want: driver.ReasonPids},
-	{name: "limits that are not reached", every: 7, script: "sleep 60 & exit 3", within: policy.Within(new(int64(64<<20)), new(0.5), new(int64(20))), want: driver.ReasonExit},
+	{name: "pids", every: 37, script: "exec >/dev/null 2>&1; (sleep 60 & sleep 60 & sleep 60 & sleep 60 & sleep 60 & sleep 60) || exit 9", within: policy.Within(nil, nil, new(int64(4))), want: driver.ReasonPids},
+	{name: "limits that are not reached", every: 7, script: "sleep 60 >/dev/null 2>&1 & exit 3", within: policy.Within(new(int64(64<<20)), new(0.5), new(int64(20))), want: driver.ReasonExit},
 	{name: "timeout", every: 31, script: "sleep 60 & exec sleep 60", limit: policy.Limits{WallTime: 20 * time.Millisecond, KillAfter: time.Second}, want: driver.ReasonTimeout},
 	{name: "timeout that TERM does not end", every: 43, script: "trap '' TERM; setsid sleep 60 & while :; do sleep 1; done", limit: policy.Limits{WallTime: 20 * time.Millisecond, KillAfter: 10 * time.Millisecond}, want: driver.ReasonTimeout},
 	{name: "output", every: 29, script: "exec head -c 100000 /dev/zero", limit: policy.Limits{Output: 1000}, want: driver.ReasonExit},

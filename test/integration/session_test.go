@@ -293,7 +293,7 @@ func TestSessionCommandLimits(t *testing.T) {
 	const (
 		eat   = "head -c 100m /dev/zero | tail | wc -c"
 		forks = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 >/dev/null & done; kill $(jobs -p)"
-		burn  = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+		burn  = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"
 	)
 	asEachUser(t, func(t *testing.T, w who) {
 		s := newSession(t, w, "--memory", "1g", "--pids", "200", "--cpus", "2")

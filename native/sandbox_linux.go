@@ -280,11 +280,13 @@ func (b *sandbox) Close() error {
 		b.child.Kill() // it does not listen, or is gone
 	}
 	select {
-	case <-b.done:
+	case <-b.child.Over():
+		// What is left is to take it down, which takes its time on a busy
+		// machine. PID 1 lives on until then, to do what here cannot be done.
 	case <-time.After(closePatience):
 		b.child.Kill()
-		<-b.done
 	}
+	<-b.done
 	return nil
 }
 

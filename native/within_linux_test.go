@@ -311,3 +311,38 @@ func TestWithinTooMany(t *testing.T) {
 		}
 	}
 }
+
+// TestGroupGoesLate: what keeps a command's cgroup busy for longer than the first
+// try to remove it takes, and longer than a sandbox may take to end, as a machine
+// that has much else to do can, keeps it no longer than that.
+func TestGroupGoesLate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	b := openLimited(t, 1<<30, 2, 200)
+	limited(t, b)
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"sleep", "600"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := p.(*inside)
+	var own []string
+	for _, dir := range groupDirs(in) {
+		own = append(own, dir, filepath.Dir(dir))
+	}
+	// A group within cannot be removed by what knows nothing of it.
+	busy := filepath.Join(own[0], "busy")
+	if err := os.Mkdir(busy, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(closePatience+time.Second, func() { os.Remove(busy) })
+	b.Close()
+	for _, dir := range own {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("left behind: %s: %v", dir, err)
+			os.Remove(busy)
+			os.Remove(dir)
+		}
+	}
+}

@@ -111,7 +111,7 @@ const (
 // linux are the tests of what a kernel does.
 var linux = []suite{
 	{pkg: "test/integration", run: integration, skip: hostOnly, short: true},
-	{pkg: "native", skip: "^(TestManyRuns|TestSwapRaces)$", short: true}, // thousands of runs
+	{pkg: "native", skip: "^(TestManyRuns|TestManySandboxes|TestSwapRaces)$", short: true}, // thousands of runs
 	{pkg: "cgroups"},
 	{pkg: "landlock"},
 	{pkg: "seccomp", run: "^TestKernel$"}, // the others compile programs,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -40,6 +41,7 @@ type bulk struct {
 	fd    int // not blocking
 	wake  int // eventfd(2), readable once the connection is to end; both sides have it
 	ended *atomic.Bool
+	peer  *bulk // the other side's
 }
 
 // promote takes both sockets of a tunnel from the runtime's poller. Whoever uses
@@ -48,6 +50,9 @@ type bulk struct {
 func (c *connection) promote() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if runtime.GOMAXPROCS(0) == 1 {
+		return // who copies would keep the one processor from all others
+	}
 	if c.dead || !c.steady || c.server == nil || c.client.bulk.Load() != nil {
 		return
 	}
@@ -71,8 +76,10 @@ func (c *connection) promote() {
 		return
 	}
 	ended := new(atomic.Bool)
-	c.client.bulk.Store(&bulk{client, wake, ended})
-	c.server.bulk.Store(&bulk{server, wake, ended})
+	a, b := &bulk{fd: client, wake: wake, ended: ended}, &bulk{fd: server, wake: wake, ended: ended}
+	a.peer, b.peer = b, a // a pump may see one side's before the other's is stored
+	c.client.bulk.Store(a)
+	c.server.bulk.Store(b)
 	c.client.conn.Close()
 	c.server.conn.Close()
 }
@@ -117,17 +124,26 @@ func (b *bulk) reset() {
 	unix.Write(b.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 }
 
-func (b *bulk) closeWrite() { unix.Shutdown(b.fd, unix.SHUT_WR) }
+// closeWrite passes an end on. What is reset has none.
+func (b *bulk) closeWrite() {
+	if !b.ended.Load() {
+		unix.Shutdown(b.fd, unix.SHUT_WR)
+	}
+}
 
-// Write writes all of p, however long the peer takes within the bound on an idle
+// write writes all of p, however long the peer takes within the bound on an idle
 // connection.
-func (b *bulk) Write(p []byte) (int, error) {
+func (b *bulk) write(p []byte, act *activity) (int, error) {
 	n := 0
 	for n < len(p) {
+		if b.ended.Load() {
+			return n, net.ErrClosed
+		}
 		k, err := syscall.Write(b.fd, p[n:])
 		switch {
 		case err == nil:
 			n += k
+			act.touch(time.Now())
 		case err == syscall.EINTR:
 		case err == syscall.EAGAIN:
 			if err := b.wait(unix.POLLOUT, idleTimeout+handshakeTimeout); err != nil {
@@ -160,14 +176,14 @@ func (b *bulk) wait(events int16, timeout time.Duration) error {
 	}
 }
 
-// pump moves bytes from b to dst as the function pump does.
-func (b *bulk) pump(dst *bulk, n *atomic.Int64, act *activity, idle time.Duration) error {
+// pump moves bytes from b to its peer as connection.pump does.
+func (b *bulk) pump(n *atomic.Int64, act *activity, idle time.Duration) error {
 	for !b.ended.Load() {
 		buf := bulkBuffers.Get().(*[]byte)
 		k, err := syscall.Read(b.fd, *buf)
 		if k > 0 {
 			act.touch(time.Now())
-			k, werr := dst.Write((*buf)[:k])
+			k, werr := b.peer.write((*buf)[:k], act)
 			n.Add(int64(k))
 			bulkBuffers.Put(buf)
 			if werr != nil {
@@ -178,7 +194,7 @@ func (b *bulk) pump(dst *bulk, n *atomic.Int64, act *activity, idle time.Duratio
 		bulkBuffers.Put(buf)
 		switch {
 		case k == 0 && err == nil:
-			dst.closeWrite()
+			b.peer.closeWrite()
 			return nil
 		case err == syscall.EINTR:
 		case err == syscall.EAGAIN:

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -179,5 +180,48 @@ func TestBulkEnds(t *testing.T) {
 			c.Close()
 			waitFor(t, "descriptors are closed", func() bool { return descriptors(t) <= before })
 		})
+	}
+}
+
+// TestBulkUpgrade: a bulk connection that began as a request of HTTP, and is
+// denied while nothing moves, ends by a reset too: an end of file would say that
+// the answer is whole.
+func TestBulkUpgrade(t *testing.T) {
+	const size = 4 * bulkWindow
+	w := newWorld(t, allow("a.example"))
+	w.host("a.example", "93.184.216.34", 7, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		for line := ""; line != "\r\n"; {
+			var err error
+			if line, err = r.ReadString('\n'); err != nil {
+				return
+			}
+		}
+		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		io.Copy(c, stream(3, size))
+		r.ReadByte()
+	})
+	c := w.dialProxy()
+	defer c.Close()
+	io.WriteString(c, "GET http://a.example:7/ HTTP/1.1\r\nHost: a.example:7\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	r := bufio.NewReader(c)
+	for line := ""; line != "\r\n"; {
+		var err error
+		if line, err = r.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := same(io.LimitReader(r, size), stream(3, size)); err != nil {
+		t.Fatal(err)
+	}
+	if bulkInUse.Load() == 0 {
+		t.Fatal("the connection is not bulk")
+	}
+	time.Sleep(50 * time.Millisecond) // nothing moves
+	if err := w.g.Reload(allow("b.example")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the client sees: %v", err)
 	}
 }

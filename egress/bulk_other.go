@@ -19,9 +19,9 @@ type bulk struct{}
 func (c *connection) promote() {}
 func (s *side) close()         { s.conn.Close() }
 
-func (*bulk) release()                  {}
-func (*bulk) reset()                    {}
-func (*bulk) closeWrite()               {}
-func (*bulk) Write([]byte) (int, error) { return 0, net.ErrClosed }
+func (*bulk) release()                             {}
+func (*bulk) reset()                               {}
+func (*bulk) closeWrite()                          {}
+func (*bulk) write([]byte, *activity) (int, error) { return 0, net.ErrClosed }
 
-func (*bulk) pump(*bulk, *atomic.Int64, *activity, time.Duration) error { return net.ErrClosed }
+func (*bulk) pump(*atomic.Int64, *activity, time.Duration) error { return net.ErrClosed }

@@ -74,17 +74,22 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 		b := src.pre
 		src.pre = nil
 		dst.conn.SetWriteDeadline(time.Now().Add(idle))
-		k, err := dst.write(b)
+		k, err := dst.write(b, act)
 		n.Add(int64(k))
 		if err != nil {
 			return err
 		}
 	}
+	var werr error
+	to := writerFunc(func(b []byte) (n int, err error) {
+		n, werr = dst.write(b, act)
+		return n, werr
+	})
 	var window int64 // moved since
 	since := time.Now()
 	for {
 		if b := src.bulk.Load(); b != nil {
-			return b.pump(dst.bulk.Load(), n, act, idle)
+			return b.pump(n, act, idle)
 		}
 		now := time.Now()
 		src.conn.SetReadDeadline(now.Add(idle))
@@ -92,9 +97,10 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 		if stop.Load() {
 			return errStopped
 		}
-		k, err := step(writerFunc(dst.write), src.conn, n.Load(), 1<<62)
+		k, err := step(to, src.conn, n.Load(), 1<<62)
 		n.Add(k)
 		if k > 0 {
+			now = time.Now() // it may have waited for long
 			act.touch(now)
 			if window += k; window >= bulkWindow {
 				if now.Sub(since) < bulkTime {
@@ -105,6 +111,8 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 		}
 		switch {
 		case err == nil:
+		case werr != nil:
+			return werr // what was read is lost, whatever it is
 		case errors.Is(err, io.EOF):
 			dst.closeWrite()
 			return nil
@@ -127,7 +135,7 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // write writes to a side whose socket may be taken from the runtime's poller
 // meanwhile.
-func (s *side) write(b []byte) (int, error) {
+func (s *side) write(b []byte, act *activity) (int, error) {
 	n := 0
 	if s.bulk.Load() == nil {
 		k, err := s.conn.Write(b)
@@ -140,7 +148,7 @@ func (s *side) write(b []byte) (int, error) {
 	if to == nil {
 		return n, net.ErrClosed
 	}
-	k, err := to.Write(b[n:])
+	k, err := to.write(b[n:], act)
 	return n + k, err
 }
 

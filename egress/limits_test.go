@@ -10,9 +10,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -491,3 +493,24 @@ type pipedAs struct {
 }
 
 func (p pipedAs) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(p.local) }
+
+// stuck is a connection whose peer does not read.
+type stuck struct{ net.Conn }
+
+func (stuck) Write([]byte) (int, error)        { return 0, os.ErrDeadlineExceeded }
+func (stuck) SetWriteDeadline(time.Time) error { return nil }
+
+// TestStuckWriter: what was read and cannot be written within its time ends the
+// connection, whatever the other direction does: the rest would be another stream.
+func TestStuckWriter(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	go near.Write([]byte("some"))
+	var n atomic.Int64
+	var act activity
+	var stop atomic.Bool
+	c := &connection{}
+	if err := c.pump(&side{conn: stuck{far}}, &side{conn: far}, &n, &act, time.Hour, &stop); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error(err)
+	}
+}

@@ -52,9 +52,9 @@ var canaries = [...]canary{
 		if err := unix.Kill(pid, 0); err == nil || err == unix.EPERM {
 			// In a container, where numbers are small too, it can be another
 			// process that has this one: in a namespace of its own, of which
-			// /proc is too.
+			// /proc is too. The machine's first namespace is nobody's own.
 			self, err := os.Readlink("/proc/self")
-			if own := processSpace(); err == nil && self == strconv.Itoa(os.Getpid()) && own != "" && space != "" && own != space {
+			if own := processSpace(); err == nil && self == strconv.Itoa(os.Getpid()) && own != "" && own != firstSpace && space != "" && own != space {
 				return errors.New("that is another process, in a namespace of its own")
 			}
 			return nil
@@ -198,6 +198,9 @@ func isSet(field, want string) error {
 
 // Process identifies the calling process to the canary see-process.
 func Process() string { return strconv.Itoa(os.Getpid()) + ":" + processSpace() }
+
+// firstSpace is the pid namespace of the machine: PROC_PID_INIT_INO of the kernel.
+const firstSpace = "pid:[4026531836]"
 
 // processSpace names the pid namespace of the caller, "" if that is not told.
 func processSpace() string {

@@ -112,6 +112,7 @@ const (
 var linux = []suite{
 	{pkg: "test/integration", run: integration, skip: hostOnly, short: true},
 	{pkg: "native", skip: "^(TestManyRuns|TestManySandboxes|TestSwapRaces)$", short: true}, // thousands of runs
+	{pkg: "cmd/sbxrun-serve", run: "^(TestRun|TestGone|TestClientKilled|TestAPI)$", short: true},
 	{pkg: "cgroups"},
 	{pkg: "landlock"},
 	{pkg: "seccomp", run: "^TestKernel$"}, // the others compile programs,

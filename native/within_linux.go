@@ -96,7 +96,7 @@ func narrower(r *specs.LinuxResources, want, own cgroups.Limits) error {
 		switch {
 		case !l.asked:
 		case l.own == 0 && l.want != 0:
-			return &policy.InvalidError{Field: l.field, Value: l.text, Want: "no limit for one command, because the sandbox has none that it could be within: make it with one"}
+			return &policy.InvalidError{Field: l.field, Value: l.text, Want: "no limit for one command where the sandbox has none that it would be within: make that with one (--" + strings.TrimPrefix(l.field, "limits.") + ")"}
 		case l.own != 0 && (l.want == 0 || l.want > l.own):
 			if l.want == 0 {
 				l.text = "none"

@@ -11,9 +11,15 @@
 // what that wrote: names are compared as they are. Kinds of values that the
 // messages of this module do not have, or seldom, are handed on to it. A type that
 // writes itself does so by a method of the value, not only of a pointer to it.
+//
+// In one thing it differs. Arguments, variables and paths are bytes on Linux, and
+// encoding/json replaces those that are not UTF-8, so that another argument would
+// arrive, or two paths be one. Here such a byte is written as the lone surrogate
+// U+DC00 + byte, as Python's surrogateescape does (PEP 383), and read back.
 package oncejson
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -22,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 // Marshal returns what json.Marshal returns.
@@ -126,11 +133,40 @@ func appendForeign(b []byte, v reflect.Value) ([]byte, error) {
 func appendString(b []byte, s string) ([]byte, error) {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			if !utf8.ValidString(s) {
+				return appendBytes(b, s)
+			}
 			out, err := json.Marshal(s)
 			return append(b, out...), err
 		}
 	}
 	return append(append(append(b, '"'), s...), '"'), nil
+}
+
+// appendBytes appends a string that is not all UTF-8.
+func appendBytes(b []byte, s string) ([]byte, error) {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for len(s) > 0 {
+		n := 0
+		for n < len(s) {
+			r, size := utf8.DecodeRuneInString(s[n:])
+			if r == utf8.RuneError && size == 1 {
+				break
+			}
+			n += size
+		}
+		text, err := json.Marshal(s[:n])
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, text[1:len(text)-1]...)
+		if s = s[n:]; len(s) > 0 {
+			b = append(b, '\\', 'u', 'd', 'c', hex[s[0]>>4], hex[s[0]&15])
+			s = s[1:]
+		}
+	}
+	return append(b, '"'), nil
 }
 
 func appendList(b []byte, v reflect.Value) (_ []byte, err error) {
@@ -295,11 +331,54 @@ func (r *reader) value(v reflect.Value) error {
 func unquote(raw []byte) (s string, err error) {
 	for _, c := range raw {
 		if c == '\\' || c >= 0x80 {
+			if bytes.Contains(raw, []byte(`\udc`)) {
+				return unquoteBytes(raw)
+			}
 			err = json.Unmarshal(raw, &s)
 			return s, err
 		}
 	}
 	return string(raw[1 : len(raw)-1]), nil
+}
+
+// unquoteBytes reads what appendBytes may have written.
+func unquoteBytes(raw []byte) (string, error) {
+	var out []byte
+	from, end := 1, len(raw)-1
+	text := func(to int) error {
+		var s string
+		err := json.Unmarshal(append(append([]byte{'"'}, raw[from:to]...), '"'), &s)
+		out = append(out, s...)
+		return err
+	}
+	for i := from; i < end; {
+		switch {
+		case raw[i] != '\\':
+			i++
+		case raw[i+1] != 'u':
+			i += 2
+		case strings.IndexByte("dD", raw[i+2]) >= 0 && strings.IndexByte("89abAB", raw[i+3]) >= 0:
+			i += 6 // of a pair, as others may write it, the first
+			if raw[i] == '\\' && raw[i+1] == 'u' {
+				i += 6
+			}
+		case raw[i+2] == 'd' && raw[i+3] == 'c' && raw[i+4] >= '8':
+			if err := text(i); err != nil {
+				return "", err
+			}
+			c, err := strconv.ParseUint(string(raw[i+4:i+6]), 16, 8)
+			if err != nil {
+				return "", err
+			}
+			out = append(out, byte(c))
+			i += 6
+			from = i
+		default:
+			i += 6
+		}
+	}
+	err := text(end)
+	return string(out), err
 }
 
 func (r *reader) list(v reflect.Value) error {

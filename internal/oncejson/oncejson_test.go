@@ -47,7 +47,7 @@ type message struct {
 	hidden int
 }
 
-var texts = []string{"", "a", "plain words", "<&>", "quote\"back\\slash", "ü\u2028", "line\nbreak\x00\x7f", "\xff\xfe", `{"a":[1,"]}"]}`}
+var texts = []string{"", "a", "plain words", "<&>", "quote\"back\\slash", "ü\u2028", "line\nbreak\x00\x7f", `{"a":[1,"]}"]}`}
 
 // fill puts random values into a value, some of them zero.
 func fill(r *rand.Rand, v reflect.Value, depth int) {
@@ -221,5 +221,39 @@ func BenchmarkMarshal(b *testing.B) {
 				c.do(&m)
 			}
 		})
+	}
+}
+
+// TestBytes: what is not UTF-8 arrives as it was, and no two texts are one.
+func TestBytes(t *testing.T) {
+	seen := map[string]string{}
+	for _, s := range []string{
+		"\xff", "\xfe", "\x80", "a\xffb", "\xff\xfe\xff", "ü\xffü", "\xed\xb2\x80", "\xc3", "\xe2\x82", "\ufffd", "\xff\"\\\n<", `\udc80`, "😀\x80", "\\\xff",
+	} {
+		b, err := Marshal([]string{s})
+		if err != nil || !json.Valid(b) {
+			t.Fatalf("%q: %s, %v", s, b, err)
+		}
+		if other, ok := seen[string(b)]; ok {
+			t.Errorf("%q and %q are both %s", s, other, b)
+		}
+		seen[string(b)] = s
+		var back []string
+		if err := Unmarshal(b, &back); err != nil || len(back) != 1 || back[0] != s {
+			t.Errorf("%q became %s and %q, %v", s, b, back, err)
+		}
+	}
+	// A pair of surrogates is a character, whoever wrote it so.
+	for text, want := range map[string]string{
+		`"\ud83d\udc80"`: "💀", `"\uD83D\uDC80"`: "💀", `"\ud83d\ud83d\udc80x\udc80"`: "", `"\\udc80"`: `\udc80`, `"x\udcffy"`: "x\xffy", `"\udc7f"`: "\ufffd",
+	} {
+		var got string
+		err := Unmarshal([]byte(text), &got)
+		if want == "" { // anything, and no panic
+			continue
+		}
+		if err != nil || got != want {
+			t.Errorf("%s is %q, %v, want %q", text, got, err, want)
+		}
 	}
 }

@@ -112,6 +112,10 @@ func TestSession(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(s.ws, "made")); err != nil || string(b) != "ws\n" {
 			t.Errorf("the workspace: %q, %v", b, err)
 		}
+		// Arguments are bytes, whatever the messages are made of.
+		if o := s.cli("exec", "--env", "BYTES=\xfe", s.id, "--", "/bin/sh", "-c", `printf %s "$1$BYTES"`, "sh", "a\xffb"); o.stdout != "a\xffb\xfe" {
+			t.Errorf("bytes: %q, %v", o.stdout, o)
+		}
 		if o := s.exec("kill -TERM $$"); o.code != 143 {
 			t.Errorf("signal: %v", o)
 		}

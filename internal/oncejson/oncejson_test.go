@@ -44,7 +44,7 @@ type message struct {
 		N int `json:"n,string"`
 		Z int `json:"z,omitzero"`
 	} `json:"quoted"`
-	hidden int
+	hidden int //lint:ignore U1000 what is not exported is passed over
 }
 
 var texts = []string{"", "a", "plain words", "<&>", "quote\"back\\slash", "ü\u2028", "line\nbreak\x00\x7f", `{"a":[1,"]}"]}`}

@@ -397,12 +397,13 @@ func pausedSupervisor(at string) {
 	for made := false; !made; time.Sleep(100 * time.Microsecond) {
 		select {
 		case err := <-ended:
-			if !closed {
+			if err != nil {
 				fmt.Println("ended:", err)
 				os.Exit(1)
 			}
-			// It slept and went on to its end before this one got to look: a
-			// point to be killed at, too.
+			// It slept, or could not wait because the end that is read is closed by
+			// then, and went on to its end before this one got to look: a point to
+			// be killed at, too.
 			made = true
 			continue
 		default:

@@ -709,7 +709,7 @@ func (in *inside) end(sig syscall.Signal) error {
 	if in.group == nil {
 		err := in.job.Signal(sig, true)
 		if sig != unix.SIGKILL && err == nil {
-			err = in.job.Signal(unix.SIGCONT, true)
+			in.job.Signal(unix.SIGCONT, true) // whoever is gone by now was ended by the first
 		}
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -242,18 +243,8 @@ func TestWithinRefused(t *testing.T) {
 func TestWithinRlimits(t *testing.T) {
 	b := openLimited(t, 64<<20, 0, 200)
 	if b.group != nil {
-		// As it is for a user who can have none.
-		b.mu.Lock()
-		group := b.group
-		b.group = nil
-		b.mu.Unlock()
+		withoutGroup(t, b)
 		b.s.limits = []specs.POSIXRlimit{dataLimit(64 << 20), nprocLimit(200)}
-		defer func() {
-			b.mu.Lock()
-			b.group = group
-			b.mu.Unlock()
-			b.Close()
-		}()
 	}
 	memory, pids := int64(32<<20), int64(50)
 	const script = "ulimit -d; grep processes /proc/self/limits | tr -s ' ' | cut -d' ' -f3,4"
@@ -263,6 +254,49 @@ func TestWithinRlimits(t *testing.T) {
 	}
 	if out, _ := sh(t, b, script); out != "65536\n200 200\n" {
 		t.Errorf("without: %q", out)
+	}
+}
+
+// withoutGroup makes a sandbox as it is for a user who can have no cgroup.
+func withoutGroup(t *testing.T, b *sandbox) {
+	b.mu.Lock()
+	group := b.group
+	b.group = nil
+	b.mu.Unlock()
+	t.Cleanup(func() {
+		b.mu.Lock()
+		b.group = group
+		b.mu.Unlock()
+		b.Close()
+	})
+}
+
+// TestTerminateWithoutGroup: who ends a command is told that there was one to end,
+// also if that was gone before the second of the two signals: else a time limit
+// would be told as a signal of somebody else's.
+func TestTerminateWithoutGroup(t *testing.T) {
+	b := open(t, t.TempDir()).(*sandbox)
+	withoutGroup(t, b)
+	for range 500 {
+		p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sleep", "600"}}, driver.Stdio{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan *driver.Status, 1)
+		go func() {
+			st, _ := p.Wait()
+			ended <- st
+		}()
+		if err := p.Terminate(); err != nil {
+			p.Kill()
+			t.Errorf("Terminate: %v", err)
+		}
+		if st := <-ended; st == nil || st.Signal != syscall.SIGTERM {
+			t.Fatalf("%+v", st)
+		}
+		if t.Failed() {
+			return
+		}
 	}
 }
 

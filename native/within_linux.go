@@ -140,9 +140,9 @@ func (in *inside) counted(stats *cgroups.Stats) {
 	}
 	if own.PidsDenied > 0 {
 		stats.PidsDenied = own.PidsDenied
-		if apart.Has(cgroups.Pids) {
-			b.pidsDenied += own.PidsDenied
-		}
+		// On v1, and before Linux 6.11 on v2, they are not in the sandbox's own
+		// count. Where they are, that is the larger one.
+		b.pidsDenied += own.PidsDenied
 	}
 	if in.within != nil {
 		// 0 where the kernel has not counted.

@@ -25,8 +25,15 @@ import (
 // have them.
 func open(t *testing.T, dir string, unprotect ...string) driver.Sandbox {
 	t.Helper()
-	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup, Unprotect: unprotect},
-		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
+	return openAs(t, &profiles.Request{Dir: dir, Unprotect: unprotect})
+}
+
+// openAs opens what a request asks for, as open does.
+func openAs(t *testing.T, req *profiles.Request) driver.Sandbox {
+	t.Helper()
+	req.Command, req.Degrade = []string{"none"}, policy.LayerCgroup
+	r, err := profiles.Resolve(req,
+		&profiles.Facts{Home: "/nonexistent", Cwd: req.Dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,18 +22,7 @@ import (
 // openLimited opens a sandbox with these limits.
 func openLimited(t *testing.T, memory uint64, cpus float64, pids int64) *sandbox {
 	t.Helper()
-	dir := t.TempDir()
-	r, err := profiles.Resolve(&profiles.Request{Command: []string{"none"}, Dir: dir, Degrade: policy.LayerCgroup, Memory: &memory, CPUs: &cpus, Pids: &pids},
-		&profiles.Facts{Home: "/nonexistent", Cwd: dir, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), Environ: []string{"PATH=/usr/bin:/bin"}, CPUs: 2, FS: os.DirFS("/")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := Driver{}.Open(context.Background(), r.Policy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	return b.(*sandbox)
+	return openAs(t, &profiles.Request{Dir: t.TempDir(), Memory: &memory, CPUs: &cpus, Pids: &pids}).(*sandbox)
 }
 
 // limited skips a test without the cgroups that it is about.

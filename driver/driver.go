@@ -156,8 +156,12 @@ type Prepared interface {
 	// Complete makes of it the sandbox that Open would make of the policy; the
 	// Prepared is that from then on, and not to be used any more. It is
 	// ErrMismatch, and changes nothing, if what is prepared is not part of what
-	// the policy asks for, on the host as it is now. After any other error
-	// nothing is left.
+	// the policy asks for. After any other error nothing is left: ErrIncomplete
+	// if the host's files are not what they were when it was prepared.
+	//
+	// It may return before the sandbox is complete. The first Exec waits for that
+	// and, if it could not be completed, fails with ErrIncomplete and the reason:
+	// nothing has run, and nothing is left.
 	Complete(ctx context.Context, p *policy.Policy) (Sandbox, error)
 
 	// Check reports an error if it does not answer.
@@ -170,6 +174,10 @@ type Prepared interface {
 
 // ErrMismatch says that a prepared sandbox is not one for a policy.
 var ErrMismatch = errors.New("prepared for another policy")
+
+// ErrIncomplete says that a prepared sandbox could not be completed. One that is
+// built from nothing may come about all the same.
+var ErrIncomplete = errors.New("the prepared sandbox could not be completed")
 
 // A Reloader is a Process or a Sandbox whose network rules can change while it
 // runs.

@@ -76,6 +76,7 @@ type Grant struct {
 // Config is what a guard holds.
 type Config struct {
 	Patterns []string
+	Rules    *Rules // of the patterns, for who makes many guards; nil to read them
 	Grants   []Grant
 	Streams  []File
 

@@ -48,9 +48,12 @@ const MaxDenials = 64
 
 // New prepares a guard. Close gives up what it holds.
 func New(cfg Config) (*Guard, error) {
-	r, err := NewRules(cfg.Patterns)
-	if err != nil {
-		return nil, err
+	r := cfg.Rules
+	var err error
+	if r == nil {
+		if r, err = NewRules(cfg.Patterns); err != nil {
+			return nil, err
+		}
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, connect: cfg.Connect, dial: cfg.Dial, seen: map[Denial]bool{}, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
@@ -64,16 +67,22 @@ func New(cfg Config) (*Guard, error) {
 // that runs.
 func (g *Guard) FD() int { return g.sock[1] }
 
+// Filter is the program that holds calls back for the guard, an array of struct
+// sock_filter. What it does not name it allows.
+func (g *Guard) Filter() string {
+	return filter(len(g.rules.patterns) > 0, g.connect != nil || g.dial != nil)
+}
+
 // Append appends the steps that put the calling process, and all that it starts,
 // under the guard: they install the filter and send its listener out, with the
 // root directory that paths are resolved below. fd is what FD is in that process.
-// All stay open: closing all descriptors is a later step.
+// All stay open: closing all descriptors is a later step. The filter is
+// [Guard.Filter], or one that was joined to it, which the later steps must pass.
 //
 // Preconditions of the program: no_new_privs is set.
-func (g *Guard) Append(p *sys.Program, root sys.Reg, fd sys.Value) {
+func (g *Guard) Append(p *sys.Program, root sys.Reg, fd sys.Value, step sys.Step, filter string) {
 	listener := p.NewReg()
-	p.Call(listener, sys.Step{Name: "seccomp", Path: "guard"}, unix.SYS_SECCOMP,
-		sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(sys.NotifyFlags), p.Fprog(filter(len(g.rules.patterns) > 0, g.connect != nil || g.dial != nil)))
+	p.Call(listener, step, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(sys.NotifyFlags), p.Fprog(filter))
 	body := []byte{'g'}
 	oob := unix.UnixRights(0, 0)
 	p.Store32(oob, unix.CmsgLen(0), listener.Value())

@@ -125,7 +125,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 			cmd.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 			landlock.AppendRestrict(cmd, ruleset)
 			if net != nil {
-				net.guard.Append(cmd, root, sys.Imm(net.guard.FD()))
+				net.guard.Append(cmd, root, sys.Imm(net.guard.FD()), sys.Step{Name: "seccomp", Path: "guard"}, net.guard.Filter())
 			}
 		},
 		Last: func(cmd *sys.Program) {

@@ -102,6 +102,9 @@ func (s *starter) breakLayer(cfg *reexec.Config) {
 	}
 }
 
+// breaking keeps apart what would otherwise be one step.
+func breaking() bool { return os.Getenv("SBXRUN_BREAK") != "" }
+
 // drop makes steps succeed without doing anything.
 func drop(p *sys.Program, match func(sys.Step) bool) {
 	n := 0

@@ -53,6 +53,9 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 	if cfg, q.tree, err = s.beginToStay(); err != nil {
 		return nil, err
 	}
+	if q.rules, err = guard.NewRules(p.Protect); err != nil {
+		return nil, err
+	}
 	q.init, cfg.Hold = cfg.Init, q.tree.Hold()
 	if s.abi > 0 {
 		s.low.Ruleset.Unscoped = true
@@ -79,6 +82,7 @@ type prepared struct {
 	tree    *mounts.Building
 	ruleset sys.Reg // of what is there already; 0 for none
 	files   witness // what the host's files were
+	rules   *guard.Rules
 
 	// What the cgroup changed of the layers.
 	got, lost, degraded policy.Layers
@@ -129,12 +133,14 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 		return nil, q.box.gone(syscall.ESRCH)
 	default:
 	}
+	// What is shown is what was seen when it was prepared. Whether that is still so
+	// is found out while process 1 is at work.
 	files := witness{seen: make(map[string]sight, len(q.files.seen)+8), before: q.files.seen}
 	s, err := q.d.plan(ctx, withoutCommand(p), files)
 	if err != nil {
 		return nil, err
 	}
-	rest, ok := q.fits(s, files)
+	rest, ok := q.fits(s)
 	if !ok || overlaid(&s.low.Tree) { // process 1 has nothing to send the layer on
 		return nil, driver.ErrMismatch
 	}
@@ -151,6 +157,9 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 	start := &sys.Program{}
 	start.ReserveRegs(q.init)
 	start.Grow(160, 4<<10)
+	if s.protected != nil && slices.Equal(s.protected.Patterns, q.s.p.Protect) {
+		s.protected.Rules = q.rules
+	}
 	s.ruleset, s.granted = q.grants(s, rest)
 	if err := s.complete(start, q.tree, rest); err != nil {
 		return fail(err)
@@ -159,28 +168,25 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 	cgroup := openGroup(start, b.group)
 	b.mu.Unlock()
 	b.s, b.cgroup, q.rest = s, cgroup, start
-	if err = b.child.Complete(start, s.hold(cgroup)); err == nil {
-		err = b.answers()
-	}
-	if err != nil {
+	// Process 1 does as it is told in the order in which it is told: whatever the
+	// owner asks for next comes after this, and fails if this did.
+	b.unproven.Store(true)
+	if err = b.child.Complete(start, s.hold(cgroup)); err != nil {
 		return fail(err)
+	}
+	if name := q.files.changed(); name != "" {
+		b.Close()
+		return nil, fmt.Errorf("%w: %s is another file by now", driver.ErrIncomplete, name)
 	}
 	return b, nil
 }
 
 // fits reports whether what is prepared is part of what a policy asks for, and
 // what else that shows.
-func (q *prepared) fits(s *starter, files witness) (rest []mounts.Entry, ok bool) {
+func (q *prepared) fits(s *starter) (rest []mounts.Entry, ok bool) {
 	rest, ok = s.low.Tree.Rest(&q.s.low.Tree)
 	if !ok || s.label != q.s.label || s.attr != q.s.attr || s.abi != q.s.abi || !sameOrigin(q.s.p, s.p) {
 		return nil, false
-	}
-	// Another file by the same name is another file.
-	for i := range q.s.low.Tree.Entries {
-		e := &q.s.low.Tree.Entries[i]
-		if e.Kind == mounts.Bind && files.seen[e.Source].id != q.files.seen[e.Source].id {
-			return nil, false
-		}
 	}
 	return rest, true
 }
@@ -231,12 +237,13 @@ func (q *prepared) grants(s *starter, rest []mounts.Entry) (ruleset sys.Reg, n i
 // witness is [rootfs.HostFS] that remembers which files it saw.
 type witness struct {
 	seen   map[string]sight
-	before map[string]sight // what an earlier one saw
+	before map[string]sight // what an earlier one saw, and is not looked at again
 }
 
 type sight struct {
 	id   guard.File
 	node rootfs.Node
+	err  error
 
 	// Of a symbolic link: when it was made, and what it leads to.
 	made unix.Timespec
@@ -245,41 +252,67 @@ type sight struct {
 
 // Lookup describes what is at a path.
 func (w witness) Lookup(p string) (rootfs.Node, error) {
-	if strings.HasPrefix(p, "/proc/") {
-		// What the kernel has there it has as long as it runs.
-		if s, ok := w.before[p]; ok {
-			w.seen[p] = s
-			return s.node, nil
-		}
+	s, ok := w.before[p]
+	if !ok {
+		s = look(p, s)
 	}
+	w.seen[p] = s
+	return s.node, s.err
+}
+
+// look looks at a file. What a link says never changes: one that says something else
+// is another, and it need not be read again.
+func look(p string, before sight) (s sight) {
 	var st unix.Stat_t
-	var s sight
-	if unix.Lstat(p, &st) == nil {
+	switch unix.Lstat(p, &st) {
+	case nil:
 		s.id = guard.File{Dev: st.Dev, Ino: st.Ino}
+	case unix.ENOENT:
+		return s
 	}
-	var err error
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		s.node.Kind = rootfs.NodeDir
+		s.node.Kind = rootfs.NodeDir // its mode is for overlays, of which nothing is prepared
 	case unix.S_IFLNK:
 		s.made = st.Ctim
 		var to unix.Stat_t
 		if unix.Stat(p, &to) == nil {
 			s.to = guard.File{Dev: to.Dev, Ino: to.Ino}
 		}
-		// What a link says never changes: one that says something else is another.
-		if b := w.before[p]; b.id == s.id && b.made == s.made && b.to == s.to && b.node.Kind == rootfs.NodeSymlink {
-			s.node = b.node
-			break
+		if before.id == s.id && before.made == s.made && before.to == s.to && before.node.Kind == rootfs.NodeSymlink {
+			return before
 		}
-		s.node, err = rootfs.HostFS{}.Lookup(p)
+		s.node, s.err = rootfs.HostFS{}.Lookup(p)
 	case 0: // nothing, or what cannot be looked at
-		s.node, err = rootfs.HostFS{}.Lookup(p)
+		s.node, s.err = rootfs.HostFS{}.Lookup(p)
 	default:
 		s.node.Kind = rootfs.NodeFile
 	}
-	w.seen[p] = s
-	return s.node, err
+	return s
+}
+
+// changed names a path that leads to something else by now than what was seen, "" if
+// there is none.
+func (w witness) changed() string {
+	for p, s := range w.seen {
+		// What the kernel has in /proc it has as long as it runs.
+		if strings.HasPrefix(p, "/proc/") {
+			continue
+		}
+		now := look(p, s)
+		if now.id != s.id || now.node != s.node || now.made != s.made || now.to != s.to || errnoOf(now.err) != errnoOf(s.err) {
+			return p
+		}
+	}
+	return ""
+}
+
+// errnoOf is the errno of a failed call, 0 for none.
+func errnoOf(err error) (e syscall.Errno) {
+	if err != nil && !errors.As(err, &e) {
+		return syscall.EIO
+	}
+	return e
 }
 
 // List names what a directory holds.

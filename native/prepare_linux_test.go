@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -307,20 +308,6 @@ func TestPreparedMismatch(t *testing.T) {
 		}
 	}
 	want := with(t, dir, func(r *profiles.Request) { r.ReadOnly = []string{shown} })
-	// Another directory of the same name.
-	if err := os.Rename(shown, shown+".old"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(shown, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := q.Complete(context.Background(), want); !errors.Is(err, driver.ErrMismatch) {
-		t.Errorf("replaced: %v", err)
-	}
-	os.Remove(shown)
-	if err := os.Rename(shown+".old", shown); err != nil {
-		t.Fatal(err)
-	}
 	b := complete(t, q, want)
 	if out, _ := sh(t, b, "echo fine"); out != "fine\n" {
 		t.Errorf("%q", out)
@@ -330,6 +317,65 @@ func TestPreparedMismatch(t *testing.T) {
 	}
 	if q.Check(context.Background()) == nil {
 		t.Error("checked after it was completed")
+	}
+}
+
+// TestPreparedOnAnotherHost: a sandbox that was prepared when the host's files were
+// others is not handed out, and nothing is left of it.
+func TestPreparedOnAnotherHost(t *testing.T) {
+	for name, change := range map[string]func(shown string) error{
+		"nothing": nil,
+		"replaced": func(shown string) error {
+			return errors.Join(os.Rename(shown, shown+".old"), os.Mkdir(shown, 0o755))
+		},
+		"gone":   func(shown string) error { return os.Rename(shown, shown+".old") },
+		"a file": func(shown string) error { return errors.Join(os.Remove(shown), os.WriteFile(shown, nil, 0o644)) },
+		"a link": func(shown string) error { return errors.Join(os.Remove(shown), os.Symlink("/etc", shown)) },
+		"relinked": func(shown string) error {
+			return errors.Join(os.Remove(shown+".link"), os.Symlink("/etc", shown+".link"))
+		},
+		"beneath": func(shown string) error {
+			return errors.Join(os.Remove(shown+".link.to"), os.Symlink("/etc", shown+".link.to"))
+		},
+		"appeared":  func(shown string) error { return os.Mkdir(shown+"/absent", 0o755) },
+		"another's": func(shown string) error { return os.WriteFile(filepath.Join(shown, "f"), nil, 0o644) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			shown, dir := filepath.Join(t.TempDir(), "d"), t.TempDir()
+			if err := errors.Join(os.Mkdir(shown, 0o755), os.Symlink(shown+".link.to", shown+".link"), os.Symlink("/usr/share", shown+".link.to")); err != nil {
+				t.Fatal(err)
+			}
+			both := func(workspace string) *policy.Policy {
+				p := with(t, dir, func(r *profiles.Request) { r.Workspace, r.ReadOnly = workspace, []string{shown, shown + ".link"} })
+				p.Files = append(p.Files, policy.FileRule{Path: filepath.Join(shown, "absent"), Origin: "hidden"})
+				return p
+			}
+			q, want := prepare(t, both("none")), both("")
+			if change != nil {
+				if err := change(shown); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b, err := q.Complete(context.Background(), want)
+			if name == "nothing" || name == "another's" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if out, _ := sh(t, b, "echo fine"); out != "fine\n" {
+					t.Errorf("%q", out)
+				}
+				b.Close()
+				return
+			}
+			if !errors.Is(err, driver.ErrIncomplete) || !strings.Contains(err.Error(), shown) {
+				t.Errorf("completed: %v", err)
+			}
+			select {
+			case <-q.Done():
+			default:
+				t.Error("it lives on")
+			}
+		})
 	}
 }
 
@@ -346,9 +392,16 @@ func TestPreparedEnds(t *testing.T) {
 			}
 		},
 		"step": func(q driver.Prepared) {
-			_, err := q.Complete(context.Background(), with(t, dir, bindTo(dir+"/nothing")))
-			if err == nil || !strings.Contains(err.Error(), dir+"/nothing") {
-				t.Errorf("completed with a mount on nothing: %v", err)
+			b, err := q.Complete(context.Background(), with(t, dir, bindTo(dir+"/nothing")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				_, err = b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/true"}}, driver.Stdio{})
+				var setup *driver.SetupError
+				if !errors.Is(err, driver.ErrIncomplete) || !errors.As(err, &setup) || !strings.Contains(err.Error(), dir+"/nothing") {
+					t.Errorf("a command in a sandbox with a mount on nothing: %v", err)
+				}
 			}
 		},
 	} {

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"sync"
@@ -32,6 +33,10 @@ var (
 // maxCommands is how many commands may run in one sandbox at a time. As many may
 // have ended and left processes behind.
 const maxCommands = 1024
+
+// maxStreamsBesideTasks is how many streams leave room for the files of [sandbox.tasks]
+// in one message.
+const maxStreamsBesideTasks = 8
 
 // closePatience is how long a sandbox may take to end what is in it before its
 // init is killed: a process in an uninterruptible wait takes time to die.
@@ -115,6 +120,11 @@ func (s *starter) complete(p *sys.Program, tree *mounts.Building, rest []mounts.
 	s.low.Ruleset.Unscoped = true
 	if s.protected != nil {
 		s.protected.Shared = &sync.Mutex{}
+		if s.protected.Rules == nil {
+			if s.protected.Rules, err = guard.NewRules(s.protected.Patterns); err != nil {
+				return err
+			}
+		}
 	}
 	s.rules(p)
 	if s.abi > 0 {
@@ -218,7 +228,10 @@ type sandbox struct {
 	// next command; nil for none. It has its place in subs.
 	spare      *cgroups.Group
 	sparePlace int
-	spareUsed  bool // by a command before
+	spareUsed  bool  // by a command before
+	tasks      []int // files by which it is entered, open already; as joins has them
+
+	unproven atomic.Bool // handed out while it is being completed; until a command ran
 
 	starts atomic.Int64 // commands that were to start
 	alone  atomic.Int64 // which of them, the first being 1, was the last to leave PID 1 alone
@@ -251,6 +264,8 @@ func (b *sandbox) watch() {
 		b.group.Close()
 		b.group = nil
 	}
+	closeAll(b.tasks)
+	b.tasks = nil
 	b.mu.Unlock()
 	b.child.Close(removed)
 	b.net.close()
@@ -451,6 +466,10 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 			return in, err
 		}
 	}
+	if len(list) > maxStreamsBesideTasks {
+		closeAll(in.tasks)
+		in.tasks = nil
+	}
 
 	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root, proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS, bounded: true}
 	if in.guard, err = b.s.newGuard(list); err != nil {
@@ -467,6 +486,9 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 	j.Cgroup = b.cgroup
 	if in.cgroup >= 0 {
 		j.Cgroup = j.Pass(in.cgroup)
+	}
+	for _, fd := range in.tasks {
+		c.tasks = append(c.tasks, j.Pass(fd).Value())
 	}
 	if in.guard != nil {
 		c.guard, c.guardFD = in.guard, j.Pass(in.guard.FD()).Value()
@@ -512,10 +534,15 @@ func (in *inside) start() error {
 		in.before, _ = b.counts() // of the first, nothing was counted before
 	}
 	err := in.job.Exec()
+	if err == nil {
+		b.unproven.Store(false)
+	}
 	if in.cgroup >= 0 {
 		unix.Close(in.cgroup)
 		in.cgroup = -1
 	}
+	closeAll(in.tasks)
+	in.tasks = nil
 	if in.guard != nil {
 		if err == nil {
 			// It goes on for what the command leaves behind, and ends by itself.
@@ -542,6 +569,7 @@ func (in *inside) drop() {
 	if in.cgroup >= 0 {
 		unix.Close(in.cgroup)
 	}
+	closeAll(in.tasks)
 	if in.guard != nil {
 		in.guard.Close()
 	}
@@ -553,7 +581,15 @@ func (b *sandbox) refused(err error) error {
 	if errors.Is(err, syscall.EAGAIN) {
 		return &driver.SetupError{Driver: Name, Err: err, Fix: "no more than " + itoa(maxCommands) + " commands can run in one sandbox at a time"}
 	}
-	return b.gone(err)
+	err = b.gone(err)
+	if b.unproven.Load() {
+		select {
+		case <-b.done:
+			return fmt.Errorf("%w: %w", driver.ErrIncomplete, err)
+		default:
+		}
+	}
+	return err
 }
 
 // inside is a command in a sandbox that stays.
@@ -572,6 +608,7 @@ type inside struct {
 	place  int
 	within *within        // limits of its own, nil for none
 	join   []cgroups.Slot // version 1 groups that it enters
+	tasks  []int          // the files for that, if they are open, until it has started
 	cgroup int            // group, version 2, until it has started; -1 for none
 
 	ended  atomic.Bool // by Terminate or Kill
@@ -595,6 +632,7 @@ func (in *inside) takeGroup() error {
 		}
 		if err == nil {
 			in.have(spare, b.sparePlace)
+			in.tasks, b.tasks = b.tasks, nil
 			return nil
 		}
 	}
@@ -629,9 +667,15 @@ func (in *inside) takeGroup() error {
 //
 // Preconditions: mu of the sandbox is held.
 func (in *inside) have(sub *cgroups.Group, place int) {
-	in.group, in.place = sub, place
+	in.group, in.place, in.join = sub, place, in.box.joins(sub)
+}
+
+// joins are the version 1 groups that a command with this one enters.
+//
+// Preconditions: mu is held.
+func (b *sandbox) joins(sub *cgroups.Group) (list []cgroups.Slot) {
 	subs := sub.Parents()
-	for _, slot := range in.box.group.Parents() {
+	for _, slot := range b.group.Parents() {
 		if slot.V2 {
 			continue
 		}
@@ -640,8 +684,9 @@ func (in *inside) have(sub *cgroups.Group, place int) {
 				slot = s
 			}
 		}
-		in.join = append(in.join, slot)
+		list = append(list, slot)
 	}
+	return list
 }
 
 // makeSpare makes the first command's cgroup in advance. Without one it is made
@@ -658,6 +703,22 @@ func (b *sandbox) makeSpare() {
 	}
 	b.spare, b.sparePlace, b.subs[b.next[0]] = sub, b.next[0], sub
 	b.next[0]++
+	// To open a file of a new group takes the kernel longest.
+	for _, slot := range b.joins(sub) {
+		fd, err := unix.Openat(slot.ParentFD, slot.Name+"/tasks", tasksFlags, 0)
+		if err != nil {
+			closeAll(b.tasks)
+			b.tasks = nil
+			return
+		}
+		b.tasks = append(b.tasks, fd)
+	}
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
 }
 
 // keepGroup leaves the command's cgroup, in which nothing is, to the next one.

@@ -7,7 +7,9 @@
 // all. It is then its owner's, who closes it; it never comes back, so that no owner
 // finds what another has left. If no member is ready, or none can be completed to
 // the policy, a sandbox is built from nothing: Acquire fails only where
-// [driver.Keeper.Open] would.
+// [driver.Keeper.Open] would. A member may still be at work on the last of it when it
+// is handed out. Should that fail, the first Exec does with [driver.ErrIncomplete],
+// and [Pool.Open] is what is left to try.
 //
 //	p, err := pool.New(pool.Config{Driver: native.Driver{}, Policy: base})
 //	…
@@ -275,6 +277,11 @@ func (p *Pool) Acquire(ctx context.Context, pol *policy.Policy) (*Sandbox, error
 	if s != nil || err != nil && !errors.Is(err, ErrNone) {
 		return s, err
 	}
+	return p.Open(ctx, pol)
+}
+
+// Open builds a sandbox from nothing, of a policy, nil for the pool's own.
+func (p *Pool) Open(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
 	if pol == nil {
 		pol = p.cfg.Policy
 	}

@@ -299,7 +299,7 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	// What a command that could not start has to say is a result, too.
 	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in}})
 	var invalid *policy.InvalidError
-	if errors.As(err, &invalid) {
+	if errors.As(err, &invalid) || errors.Is(err, driver.ErrIncomplete) {
 		return nil, err
 	}
 	return res, nil
@@ -319,8 +319,18 @@ func (s *server) run(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	defer box.Close()
+	defer func() { box.Close() }()
 	res, err := q.in(r.Context(), box, p.Driver.Name(), pol)
+	if errors.Is(err, driver.ErrIncomplete) {
+		// Nothing has run. One that is built from nothing, or why there is none:
+		whole, e := p.Open(r.Context(), pol)
+		if e != nil {
+			return 0, nil, e
+		}
+		box.Close()
+		box = whole
+		res, err = q.in(r.Context(), box, p.Driver.Name(), pol)
+	}
 	if err != nil {
 		return 0, nil, err
 	}

@@ -118,7 +118,7 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 	}
 	closeFiles(files)
 	if err != nil {
-		c.send(reply{Error: newWireError(err)})
+		c.send(reply{Refused: errors.Is(err, driver.ErrIncomplete), Error: newWireError(err)})
 		return
 	}
 	r := reply{Started: true}

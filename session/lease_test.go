@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -171,6 +172,18 @@ func TestLendRefuses(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
+	// A sandbox that turns out not to be one.
+	none, _ = lender(t, &Lender{Acquire: func(context.Context, *policy.Policy) (driver.Sandbox, error) {
+		return &unfinished{box{done: make(chan struct{})}}, nil
+	}})
+	if l, err = Borrow(none, "", "", somePolicy()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Exec(context.Background(), &specs.Process{Args: []string{"/bin/true"}}, driver.Stdio{}, true)
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "mount") {
+		t.Errorf("%v", err)
+	}
+
 	// A lender that built another policy, one that says nothing, one that talks
 	// nonsense, and nobody.
 	for answer, want := range map[string]string{
@@ -248,4 +261,11 @@ func TestBirth(t *testing.T) {
 	if d := differ(a, strings.Replace(a, "umask: ", "umask: 1", 1)); d != "another umask" {
 		t.Errorf("%q", d)
 	}
+}
+
+// unfinished is a box that was to be completed and could not be.
+type unfinished struct{ box }
+
+func (*unfinished) Exec(context.Context, *specs.Process, driver.Stdio) (driver.Process, error) {
+	return nil, fmt.Errorf("%w: mount", driver.ErrIncomplete)
 }

@@ -176,21 +176,20 @@ func (c *Child) sendmsg(m message, oob []byte) error {
 	if closed {
 		return syscall.ESRCH
 	}
-	var err error
 	packet := m.encode()
-	if e := c.raw.Write(func(fd uintptr) bool {
-		err = unix.EINTR
-		for err == unix.EINTR {
-			err = unix.Sendmsg(int(fd), packet, oob, nil, unix.MSG_NOSIGNAL)
+	for {
+		err := unix.Sendmsg(c.fd, packet, oob, nil, unix.MSG_NOSIGNAL)
+		switch err {
+		case unix.EINTR:
+		case unix.EAGAIN:
+			// Close, or the stage's end, is an event too.
+			unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}, -1)
+		case unix.EPIPE, unix.ECONNRESET:
+			return syscall.ESRCH
+		default:
+			return err
 		}
-		return err != unix.EAGAIN
-	}); e != nil {
-		return syscall.ESRCH // closed meanwhile
 	}
-	if err == unix.EPIPE || err == unix.ECONNRESET {
-		return syscall.ESRCH
-	}
-	return err
 }
 
 // Pid is the command's process id in the sandbox.

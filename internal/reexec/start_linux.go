@@ -79,8 +79,8 @@ type Child struct {
 	fd    int // control socket
 	cfg   *Config
 
-	// The control socket of a stage that serves is the runtime's to wait for: who
-	// waits in recvmsg(2) keeps a thread, and what it wakes has to find another.
+	// What a stage that serves says is the runtime's to wait for: who waits in
+	// recvmsg(2) keeps a thread, and what it wakes has to find another. See inbox.
 	ctl *os.File
 	raw syscall.RawConn
 
@@ -168,6 +168,15 @@ func Start(cfg *Config) (*Child, error) {
 		pass, refuse, st.socketReg = passSockets(cfg, sockets[1])
 		st.pass, st.refuse = pass.Runnable(), refuse.Runnable()
 	}
+	var ctl *os.File
+	if serving != nil {
+		if ctl, err = inbox(pair[0]); err != nil {
+			for _, fd := range append(pair[:], sockets[:]...) {
+				unix.Close(fd)
+			}
+			return nil, &StepError{Stage: "clone", Step: "epoll_create1", Errno: errnoOf(err)}
+		}
+	}
 	prologue := closeOthers(append(slices.Clone(cfg.Keep), keep...))
 	// Without namespaces there is a way without clone3(2), which containers filter.
 	old := cfg.CloneFlags == 0 && cfg.Cgroup == 0 && !sys.HasClone3()
@@ -209,6 +218,7 @@ func Start(cfg *Config) (*Child, error) {
 		if cfg.Sockets {
 			unix.Close(sockets[0])
 		}
+		ctl.Close()
 		return nil, &StepError{Stage: "clone", Step: "clone3", Errno: errnoOf(err)}
 	}
 	// The stage runs in this memory until it has been waited for, whatever
@@ -222,12 +232,32 @@ func Start(cfg *Config) (*Child, error) {
 		c.sockets = os.NewFile(uintptr(sockets[0]), "sockets")
 	}
 	if serving != nil {
-		unix.SetNonblock(c.fd, true) // or else who waits for it keeps a thread
-		c.ctl = os.NewFile(uintptr(c.fd), "control")
+		c.ctl = ctl
 		c.raw, _ = c.ctl.SyscallConn() // fails for a nil file only
 		go c.dispatch()
 	}
 	return c, nil
+}
+
+// inbox is an epoll instance that can be read when fd can. The runtime's own would be
+// told of room in the socket's buffer too: whenever the stage takes a message out, a
+// thread would be woken for nothing, while the stage has work to do.
+func inbox(fd int) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, err
+	}
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	if err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err == nil {
+		err = unix.SetNonblock(ep, true)
+	}
+	if err != nil {
+		unix.Close(ep)
+		return nil, err
+	}
+	return os.NewFile(uintptr(ep), "control"), nil
 }
 
 // appendResetSignals does what CLONE_CLEAR_SIGHAND does: no handler of this program
@@ -572,15 +602,15 @@ func (c *Child) next(oob []byte) (message, []byte, error) {
 }
 
 func (c *Child) recvmsg(p, oob []byte) (n, oobn int, err error) {
-	receive := func(fd uintptr) bool {
+	receive := func(uintptr) bool {
 		err = unix.EINTR
 		for err == unix.EINTR {
-			n, oobn, _, _, err = unix.Recvmsg(int(fd), p, oob, unix.MSG_CMSG_CLOEXEC)
+			n, oobn, _, _, err = unix.Recvmsg(c.fd, p, oob, unix.MSG_CMSG_CLOEXEC)
 		}
 		return err != unix.EAGAIN
 	}
 	if c.raw == nil {
-		receive(uintptr(c.fd))
+		receive(0)
 	} else if e := c.raw.Read(receive); e != nil {
 		err = e
 	}
@@ -639,11 +669,8 @@ func (c *Child) Close(done bool) error {
 		c.jobs.mu.Lock()
 		defer c.jobs.mu.Unlock()
 	}
-	if c.ctl != nil {
-		c.ctl.Close()
-	} else {
-		unix.Close(c.fd)
-	}
+	c.ctl.Close() // nil for a stage that does not serve
+	unix.Close(c.fd)
 	var err error
 	for {
 		_, err = unix.Wait4(c.pid, nil, unix.WALL, nil)

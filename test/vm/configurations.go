@@ -104,38 +104,47 @@ func withSystemd(r root) root {
 // much; of the battery that is N04, R05 and R07.
 const (
 	integration = "^(TestBattery|TestRegistry|TestLeakCheck|TestExitCodes|TestResultFD|TestDescriptors|TestSignals|TestTerminal.*|TestInheritedTerminal|TestStandardStreams" +
-		"|TestNothingLeft|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|TestSessionCommandLimits|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring)$"
+		"|TestNothingLeft|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|" + commandLimits + "|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring)$"
 	hostOnly = "^TestBattery$/^(N04|R05|R07)$"
+
+	// The longest: each kernel runs them as one of the two users, and each user on
+	// one of the two kernels.
+	commandLimits = "TestSessionCommandLimits"
+	limitsWithin  = "TestWithin"
+	everyStep     = "TestEveryStepFails|TestSwapAtEveryStep|TestSupervisorKilledAtEveryStep"
 )
 
-// linux are the tests of what a kernel does.
-var linux = []suite{
-	{pkg: "test/integration", run: integration, skip: hostOnly, short: true},
-	{pkg: "native", skip: "^(TestManyRuns|TestManySandboxes|TestSwapRaces)$", short: true}, // thousands of runs
-	{pkg: "cmd/sbxrun-serve", run: "^(TestRun|TestGone|TestClientKilled|TestAPI)$", short: true},
-	{pkg: "cgroups"},
-	{pkg: "landlock"},
-	{pkg: "seccomp", run: "^TestKernel$"}, // the others compile programs,
-	{pkg: "internal/reexec"},
-	{pkg: "namespaces"},
-	{pkg: "mounts"},
-	{pkg: "internal/probe"},
-	{pkg: "internal/sigpipe"},
-	{pkg: "host"},
+// linux are the tests of what a kernel does, but for some by their names.
+func linux(without string) []suite {
+	return []suite{
+		{pkg: "test/integration", run: integration, skip: hostOnly + "|^(" + without + ")$", short: true},
+		{pkg: "native", skip: "^(TestManyRuns|TestManySandboxes|TestSwapRaces|" + without + ")$", short: true}, // thousands of runs
+		{pkg: "cmd/sbxrun-serve", run: "^(TestRun|TestGone|TestClientKilled|TestAPI)$", short: true},
+		{pkg: "cgroups"},
+		{pkg: "landlock"},
+		{pkg: "seccomp", run: "^TestKernel$"}, // the others compile programs,
+		{pkg: "internal/reexec"},
+		{pkg: "namespaces"},
+		{pkg: "mounts"},
+		{pkg: "internal/probe"},
+		{pkg: "internal/sigpipe"},
+		{pkg: "host"},
+	}
 }
 
 // linuxRoot are the same without the integration tests' other half: on a real
 // host root's suite covers an ordinary user too, who has machines of his own here.
-var linuxRoot = append([]suite{
-	{pkg: "test/integration", run: integration, skip: hostOnly + "|.*/^user$|.*/.*/^user$", short: true},
-	{pkg: "test/integration", run: "^TestEffects$"},
-}, linux[1:]...)
+func linuxRoot(without string) []suite {
+	list := linux(without)
+	list[0].skip += "|.*/^user$|.*/.*/^user$"
+	return slices.Insert(list, 1, suite{pkg: "test/integration", run: "^TestEffects$"})
+}
 
 var configurations = []configuration{
-	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot, finish: "restart_inside"},
-	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot, finish: "restart_inside"},
-	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux},
-	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux},
+	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot(commandLimits + "|" + limitsWithin), finish: "restart_inside"},
+	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot(everyStep), finish: "restart_inside"},
+	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux(everyStep)},
+	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux(commandLimits + "|" + limitsWithin)},
 	{name: "6.1-restricted", about: "Linux 6.1 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.1", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
 	{name: "6.12-restricted", about: "Linux 6.12 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.12", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
 	{name: "6.12-selinux", about: "Linux 6.12 with SELinux, enforcing", kernel: "6.12", cmdline: "lsm=landlock,selinux", rootfs: "selinux", who: "root",

@@ -39,6 +39,9 @@ func (b *bench) ready(env *environment) error {
 	if err := b.warmLibrary(env); err != nil {
 		return err
 	}
+	if err := b.warmAPI(env, run); err != nil {
+		return err
+	}
 	return b.idle(env, run)
 }
 
@@ -61,21 +64,11 @@ func (b *bench) warmCommands(env *environment, run string) error {
 		return err
 	}
 	defer env.sbxrunIn(run, "session", "rm", "--force", "bench").output()
-	server := exec.Command(env.sbxrun, slices.Concat([]string{"serve", "--min-size", "2", "--target-size", "8"}, env.flags)...)
-	server.Env, server.Dir, server.Stderr = append(os.Environ(), "XDG_RUNTIME_DIR="+run), env.cwd, os.Stderr
-	out, err := server.StdoutPipe()
+	end, err := b.serve(env, run)
 	if err != nil {
 		return err
 	}
-	if err := server.Start(); err != nil {
-		return err
-	}
-	end := sync.OnceFunc(func() { server.Process.Signal(syscall.SIGTERM); server.Wait() })
-	b.atEnd(end)
 	defer end()
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		return fmt.Errorf("sbxrun serve: %w", err)
-	}
 
 	bwrap := env.bwrapContender()
 	list := b.usable(section, "", []*contender{
@@ -143,6 +136,26 @@ func (b *bench) warmCommands(env *environment, run string) error {
 	}
 	b.report.print(os.Stdout, section)
 	return nil
+}
+
+// serve starts a server of sbxrun's, and returns how to end it.
+func (b *bench) serve(env *environment, run string) (end func(), err error) {
+	server := exec.Command(env.sbxrun, slices.Concat([]string{"serve", "--min-size", "2", "--target-size", "8"}, env.flags)...)
+	server.Env, server.Dir, server.Stderr = append(os.Environ(), "XDG_RUNTIME_DIR="+run), env.cwd, os.Stderr
+	out, err := server.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := server.Start(); err != nil {
+		return nil, err
+	}
+	end = sync.OnceFunc(func() { server.Process.Signal(syscall.SIGTERM); server.Wait() })
+	b.atEnd(end)
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		end()
+		return nil, fmt.Errorf("sbxrun serve: %w", err)
+	}
+	return end, nil
 }
 
 // field reads a column of the first row of a table.

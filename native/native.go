@@ -10,7 +10,8 @@
 //	PID 1    id maps, mounts, pivot_root, host name, loopback, ruleset
 //	         … wait until the supervisor has made the cgroup …
 //	command  cgroup, cgroup namespace, session, capabilities, no_new_privs,
-//	         Landlock, guard of protected paths, descriptors, rlimits, seccomp,
+//	         Landlock, keyring, guard of protected paths with seccomp,
+//	         descriptors, rlimits, seccomp where it was not with the guard,
 //	         execve
 //
 // Every layer that a policy names is enforced or the run does not happen. The

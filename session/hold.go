@@ -30,6 +30,8 @@ type Holder struct {
 	box   driver.Sandbox
 	pol   *policy.Policy
 
+	notice func() string // nil for none
+
 	mu       sync.Mutex
 	stopping bool
 	lastID   int
@@ -68,7 +70,7 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	if err != nil {
 		return err
 	}
-	h := &Holder{store: st, info: *info, pol: spec.Policy, stopped: make(chan struct{}), over: make(chan struct{})}
+	h := &Holder{store: st, info: *info, pol: spec.Policy, notice: spec.Notice, stopped: make(chan struct{}), over: make(chan struct{})}
 	h.info.Pid = os.Getpid()
 	h.info.State = Initializing
 	if err := st.Record(&h.info); err != nil {
@@ -377,6 +379,9 @@ func (h *Holder) describe() reply {
 	defer h.mu.Unlock()
 	info := h.info
 	info.State = Ready
+	if h.notice != nil {
+		info.Notice = h.notice()
+	}
 	for _, c := range h.commands {
 		info.Commands = append(info.Commands, c.info)
 		if c.info.Running {

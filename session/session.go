@@ -16,6 +16,7 @@
 package session
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -56,7 +57,11 @@ type Info struct {
 	// of them, by name.
 	Files map[string]string `json:"files,omitempty"`
 
-	// What a running holder tells beside.
+	// Follows says that the network rules follow those files, and all else stays.
+	Follows bool `json:"follows,omitempty"`
+
+	// What a running holder tells beside. Notice is what the owner should know.
+	Notice   string         `json:"notice,omitempty"`
 	Commands []CommandInfo  `json:"commands,omitempty"`
 	Status   *driver.Status `json:"-"`
 }
@@ -113,6 +118,13 @@ type Spec struct {
 	ID     string         `json:"id"`
 	Driver string         `json:"driver"`
 	Policy *policy.Policy `json:"policy"`
+
+	// Origin is what the policy was made of, for whoever opens the sandbox; nil if
+	// nobody needs to know.
+	Origin json.RawMessage `json:"origin,omitempty"`
+
+	// Notice, if not nil, gives what [Info] is to say of the session.
+	Notice func() string `json:"-"`
 
 	// Owner is a process whose end is the session's, 0 if there is none, and when
 	// it began (in ticks since boot), because numbers are used again.

@@ -1,51 +1,191 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
 	"reflect"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/oncejson"
+	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// followEvery is how often the files that network rules come from are read
-// again while a sandbox runs: some hundred microseconds of work.
+// followEvery is how often the files that network rules come from are looked at
+// while a sandbox runs, and read again if they can have changed.
 const followEvery = 2 * time.Second
 
-// follow keeps the network rules of a running sandbox as the files say. A file
-// that is broken leaves the last good rules in place, and is told once. The
-// function that it returns ends it.
+// follower keeps the network rules of a running sandbox as the files say. A file
+// that is broken leaves the last good rules in place.
+type follower struct {
+	req   *profiles.Request
+	facts *profiles.Facts
+	began *profiles.Resolved
+	to    driver.Reloader
+
+	changed func()             // the rules are others now
+	broken  func(cause string) // they stay, for this; "" when that is over
+}
+
+// follow does so until done is closed.
+func (w *follower) follow(done <-chan struct{}) {
+	tick := time.NewTicker(followEvery)
+	defer tick.Stop()
+	rules, told := w.began.Policy.Egress, ""
+	files := w.began.Files
+	var seen map[string]os.FileInfo
+	for {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+		now := look(files)
+		if told == "" && seen != nil && unchanged(seen, now) {
+			continue
+		}
+		seen = now
+		again, err := w.began.Again(w.req, w.facts)
+		if err == nil {
+			files = again.Files
+		}
+		if err == nil && !reflect.DeepEqual(again.Policy.Egress, rules) {
+			if err = w.to.Reload(again.Policy.Egress); err == nil {
+				rules = again.Policy.Egress
+				w.changed()
+			}
+		}
+		cause := ""
+		if err != nil {
+			cause = err.Error()
+		}
+		if cause != told {
+			told = cause
+			w.broken(cause)
+		}
+	}
+}
+
+// look stats files; one that is not there has no entry.
+func look(files profiles.Files) map[string]os.FileInfo {
+	now := make(map[string]os.FileInfo, len(files))
+	for name := range files {
+		if info, err := os.Stat(name); err == nil {
+			now[name] = info
+		}
+	}
+	return now
+}
+
+// unchanged reports whether no file can have changed from one look to the next. One
+// that was written a moment before may have been written again in the same moment.
+func unchanged(was, now map[string]os.FileInfo) bool {
+	if len(was) != len(now) {
+		return false
+	}
+	for name, a := range was {
+		b, ok := now[name]
+		if !ok || !os.SameFile(a, b) || a.Size() != b.Size() || !a.ModTime().Equal(b.ModTime()) || time.Since(b.ModTime()) < 2*followEvery {
+			return false
+		}
+	}
+	return true
+}
+
+const rulesStay = "the network rules stay as they were: "
+
+// follow keeps the network rules of a run's sandbox as the files say. The function
+// that it returns ends it.
 func (o *options) follow(r *profiles.Resolved, f *facts, proc driver.Process) func() {
 	reloader, ok := proc.(driver.Reloader)
 	if !ok {
 		return nil
 	}
-	done := make(chan struct{})
-	go func() {
-		tick := time.NewTicker(followEvery)
-		defer tick.Stop()
-		rules, told := r.Policy.Egress, ""
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
-			again, err := r.Again(&o.req, &f.Facts)
-			if err == nil && !reflect.DeepEqual(again.Policy.Egress, rules) {
-				if err = reloader.Reload(again.Policy.Egress); err == nil {
-					rules = again.Policy.Egress
-					say.note("the network rules have changed", "")
-				}
-			}
-			switch {
-			case err == nil:
-				told = ""
-			case err.Error() != told:
-				told = err.Error()
-				say.warn("the network rules stay as they were: " + told)
-			}
+	w := follower{&o.req, &f.Facts, r, reloader, func() { say.note("the network rules have changed", "") }, func(cause string) {
+		if cause != "" {
+			say.warn(rulesStay + cause)
 		}
-	}()
+	}}
+	done := make(chan struct{})
+	go w.follow(done)
 	return func() { close(done) }
+}
+
+// origin is what a session's policy was made of, as its holder is told: the holder
+// has another environment and directory.
+type origin struct {
+	Request    profiles.Request `json:"request"`
+	Home       string           `json:"home"`
+	Cwd        string           `json:"cwd"`
+	UID        uint32           `json:"uid"`
+	GID        uint32           `json:"gid"`
+	Environ    []string         `json:"environ"` // sbxrun's own variables
+	CPUs       int              `json:"cpus"`
+	ConfigDirs []string         `json:"config_dirs"`
+	Own        []string         `json:"own"`
+}
+
+// originOf is the origin of a policy whose network rules can change, nil for others.
+func (o *options) originOf(r *profiles.Resolved, f *facts) (json.RawMessage, error) {
+	if r.Policy.Egress.Mode != policy.EgressProxy {
+		return nil, nil
+	}
+	environ := slices.DeleteFunc(slices.Clone(f.Environ), func(kv string) bool { return !strings.HasPrefix(kv, "SBXRUN_") })
+	return oncejson.Marshal(&origin{o.req, f.Home, f.Cwd, f.UID, f.GID, environ, f.CPUs, f.ConfigDirs, f.Own})
+}
+
+// follows is a keeper whose sandboxes follow the network rules of their origin.
+type follows struct {
+	driver.Keeper
+	origin json.RawMessage
+
+	mu     sync.Mutex
+	notice string
+}
+
+// Notice is what there is to tell of the rules, "" if they are what the files say.
+func (k *follows) Notice() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.notice
+}
+
+func (k *follows) tell(cause string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.notice = cause; cause != "" {
+		k.notice = rulesStay + cause
+	}
+}
+
+// Open builds a sandbox.
+func (k *follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+	var from origin
+	if err := oncejson.Unmarshal(k.origin, &from); err != nil {
+		return nil, fmt.Errorf("origin: %w", err)
+	}
+	facts := &profiles.Facts{Home: from.Home, Cwd: from.Cwd, UID: from.UID, GID: from.GID, Environ: from.Environ, CPUs: from.CPUs,
+		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: os.DirFS("/")}
+	// What the workspace says counts as it did before a command could write there.
+	began, err := profiles.Resolve(&from.Request, facts)
+	box, operr := k.Keeper.Open(ctx, p)
+	if operr != nil {
+		return nil, operr
+	}
+	if err != nil {
+		k.tell(err.Error())
+		return box, nil
+	}
+	began.Policy.Egress = p.Egress // what it was built with
+	if reloader, ok := box.(driver.Reloader); ok {
+		w := follower{&from.Request, facts, began, reloader, func() {}, k.tell}
+		go w.follow(box.Done())
+	}
+	return box, nil
 }

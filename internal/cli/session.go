@@ -123,9 +123,9 @@ func newSessionCreate() *cobra.Command {
 		Short: "Create a session and print its id",
 		Long: `Create a session: build the sandbox that a run with these flags would have, and
 keep it. The limits on time and output are those of each command in it; the
-limits on memory, cpu and processes hold for all of them together. Its policy stays
-what it is, also when configuration and profile files change: ls, inspect and exec
-say that they have.`,
+limits on memory, cpu and processes hold for all of them together. When
+configuration and profile files change, the rules of its network follow, as those
+of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 		Example: "  sbxrun session create\n  sbxrun session create --profile strict --memory 1g -C ~/project build",
 		Args:    maxArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -195,13 +195,18 @@ func (o *options) createSession(id string, owner *process) (*session.Info, error
 	defer st.Close()
 	info := &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
 		Created: time.Now(), Limits: r.Policy.Limits, Files: r.Files}
+	origin, err := o.originOf(r, f)
+	if err != nil {
+		return nil, err
+	}
+	info.Follows = origin != nil
 	if err := freeForChanges(f, r.Policy, id); err != nil {
 		return nil, err
 	}
 	if err := st.Create(info, r.Policy); err != nil {
 		return nil, err
 	}
-	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy}
+	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy, Origin: origin}
 	if owner != nil {
 		spec.Owner, spec.OwnerBegan = owner.pid, owner.began
 	}
@@ -342,6 +347,10 @@ func hold() int {
 			return report(err)
 		}
 		go func() { <-gone; stop() }()
+	}
+	if spec.Origin != nil {
+		k := &follows{Keeper: keeper, origin: spec.Origin}
+		keeper, spec.Notice = k, k.Notice
 	}
 	served := false
 	keeper = keepsChanges{keeper, f, func() string { return spec.ID }, true}
@@ -639,8 +648,17 @@ func (o *options) explainAge(i *session.Info, f *facts) {
 		return
 	}
 	if changed := aged(i, f); len(changed) > 0 {
-		say.note("session "+i.ID+" has the policy that it was created with: changed since: "+strings.Join(changed, ", "), "sbxrun session rm --force "+i.ID+", and create it again")
+		say.note("session "+agedText(i, changed), "sbxrun session rm --force "+i.ID+", and create it again")
 	}
+}
+
+// agedText says what it means for a session that files have changed.
+func agedText(i *session.Info, changed []string) string {
+	text := i.ID + " has the policy that it was created with"
+	if i.Follows {
+		text += ", but for the rules of its network"
+	}
+	return text + ": changed since: " + strings.Join(changed, ", ")
 }
 
 // detached starts a command in the background of a session.
@@ -743,7 +761,10 @@ func newSessionList() *cobra.Command {
 			err = printTable(os.Stdout, rows)
 			for _, e := range all {
 				if len(e.Changed) > 0 {
-					say.note(e.ID+" has the policy that it was created with: changed since: "+strings.Join(e.Changed, ", "), "")
+					say.note(agedText(e.Info, e.Changed), "")
+				}
+				if e.Notice != "" {
+					say.warn(e.ID + ": " + e.Notice)
 				}
 			}
 			return err

@@ -537,6 +537,65 @@ func TestEgressReload(t *testing.T) {
 	}
 }
 
+// TestEgressReloadSession: the network of a session follows its files, as that of a
+// run does; a broken one is told by ls and inspect.
+func TestEgressReloadSession(t *testing.T) {
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, w)
+			inWorld(f)
+			profile := func(rules string) {
+				f.write("profile/live.yaml", "extends: strict\nverify: false\nnetwork:\n  mode: proxy\n"+rules, 0o644)
+			}
+			profile("  allow: ['www.allowed.test:80']\n")
+			f.write("ws/.sbxrun.yaml", "network:\n  deny: [six.allowed.test]\n", 0o644)
+			f.own()
+			sbx := func(args ...string) *outcome { return f.run(call{args: append(f.who.command(sbxrun), args...)}) }
+			create := append([]string{"session", "create", "-P", f.path("profile/live.yaml"), "-C", f.ws}, f.quiet()...)
+			if o := sbx(append(create, "net")...); o.code != 0 {
+				t.Fatal(o)
+			}
+			defer sbx("session", "rm", "--force", "net")
+			get := func(url string) bool {
+				return sbx("session", "exec", "net", "--", "curl", "-sSfk", "-m", "5", "--noproxy", "*", "-o", "/dev/null", url).code == 0
+			}
+			const www, api, six = "http://www.allowed.test/", "https://api.allowed.test:8443/", "http://six.allowed.test/"
+			if !get(www) || get(api) {
+				t.Fatal("the rules that it was created with do not count")
+			}
+			os.Remove(f.path("ws/.sbxrun.yaml")) // what the workspace said stays
+			profile("  allow: ['www.allowed.test:80', '*.allowed.test:80,8443']\n")
+			if !within(30*time.Second, func() bool { return get(api) }) || get(six) || !get(www) {
+				t.Error("what is allowed by now is not, or too much is")
+			}
+			profile("  allow: ['*.allowed.test:8443']\n")
+			if !within(30*time.Second, func() bool { return !get(www) }) || !get(api) {
+				t.Error("what is allowed no more is, or too little is")
+			}
+			if o := sbx("session", "ls"); o.code != 0 || strings.Contains(o.stderr, "stay as they were") || !strings.Contains(o.stderr, "but for the rules of its network: changed since: "+f.path("profile/live.yaml")) {
+				t.Errorf("%v", o)
+			}
+			profile("  allow: [*broken\n")
+			if !within(30*time.Second, func() bool {
+				return strings.Contains(sbx("session", "inspect", "net").stdout, "the network rules stay as they were: ")
+			}) || !get(api) || get(www) {
+				t.Error("a broken file is not told, or has changed the rules")
+			}
+			if o := sbx("session", "ls"); o.code != 0 || !strings.Contains(o.stderr, "net: the network rules stay as they were: ") {
+				t.Errorf("%v", o)
+			}
+			profile("  allow: ['www.allowed.test:80']\n")
+			if !within(30*time.Second, func() bool { return get(www) }) || get(api) {
+				t.Error("after a broken file the rules do not follow")
+			}
+			if o := sbx("session", "inspect", "net"); strings.Contains(o.stdout, "stay as they were") {
+				t.Errorf("%v", o)
+			}
+		})
+	}
+}
+
 // TestEgressPresets: the profiles with a network have it.
 func TestEgressPresets(t *testing.T) {
 	for _, w := range whos {

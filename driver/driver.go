@@ -159,9 +159,9 @@ type Prepared interface {
 	// the policy asks for. After any other error nothing is left: ErrIncomplete
 	// if the host's files are not what they were when it was prepared.
 	//
-	// It may return before the sandbox is complete. The first Exec waits for that
-	// and, if it could not be completed, fails with ErrIncomplete and the reason:
-	// nothing has run, and nothing is left.
+	// It may return before the sandbox is complete; see [Completer]. The first Exec
+	// waits for that and, if it could not be completed, fails with ErrIncomplete
+	// and the reason: nothing has run, and nothing is left.
 	Complete(ctx context.Context, p *policy.Policy) (Sandbox, error)
 
 	// Check reports an error if it does not answer.
@@ -174,6 +174,13 @@ type Prepared interface {
 
 // ErrMismatch says that a prepared sandbox is not one for a policy.
 var ErrMismatch = errors.New("prepared for another policy")
+
+// A Completer is a Sandbox that may not be complete yet when it is handed out.
+type Completer interface {
+	// Completed waits until it is. After an error, which is ErrIncomplete, nothing
+	// is left of it.
+	Completed() error
+}
 
 // ErrIncomplete says that a prepared sandbox could not be completed. One that is
 // built from nothing may come about all the same.

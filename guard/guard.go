@@ -6,7 +6,7 @@
 // Mounts cannot do that: a path that does not exist has nothing to mount over
 // but a placeholder, which would be left behind, and the directory above can be
 // renamed. So the calls that write by path are held back by a small system call
-// filter of their own ([Guard.Append]) and made by the supervisor on the
+// filter ([Guard.Filter], [Guard.Append]) and made by the supervisor on the
 // command's behalf (seccomp_unotify(2)). It copies the path once, opens the
 // directory that the path leads to below the sandbox's root, asks the kernel
 // what that directory is called, decides by that name ([Rules]), and makes the
@@ -28,7 +28,7 @@
 // file holds nor whether it is run, and are left alone. Answered by the filter:
 // openat2, setxattrat and clone3 do not exist, because what they do is behind a
 // pointer; what would make names that this package does not know (mounts,
-// namespaces, io_uring, handles) is refused, whatever the other filter says; and
+// namespaces, io_uring, handles) is refused, whatever a filter beside it says; and
 // Landlock looks disabled, for a ruleset of the command's own could not hold for
 // calls that are made on its behalf.
 //

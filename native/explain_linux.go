@@ -100,6 +100,9 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 	case policy.LayerLandlock:
 		return "Landlock refused the rules", "please report this, with the message: the kernel has Landlock"
 	case policy.LayerSeccomp:
+		if e.Errno == syscall.EBUSY {
+			return "another program watches the system calls of this one already (seccomp(2) allows one listener), as some containers do", "run sbxrun outside of it; or, where nothing of the host needs protection, --unprotect all"
+		}
 		return "the kernel refused the system call filter", "run on a kernel with CONFIG_SECCOMP_FILTER"
 	case policy.LayerNoNewPrivs:
 		return "the kernel refused no_new_privs", "run on Linux 3.5 or later, outside a container that filters prctl"

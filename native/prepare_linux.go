@@ -99,12 +99,16 @@ func (q *prepared) Done() <-chan struct{} { return q.box.Done() }
 // Close ends it.
 func (q *prepared) Close() error { return q.box.Close() }
 
-// Check has process 1 do a job: nothing, and say so.
+// Check has process 1 do a job: nothing, and say so. And it looks whether the host's
+// files are still what they were.
 func (q *prepared) Check(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.used {
 		return errCompleted
+	}
+	if name := q.files.changed(); name != "" {
+		return fmt.Errorf("%s is another file by now", name)
 	}
 	answer := make(chan error, 1)
 	go func() { answer <- q.box.answers() }()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -376,6 +377,95 @@ func TestPreparedOnAnotherHost(t *testing.T) {
 				t.Error("it lives on")
 			}
 		})
+	}
+}
+
+// TestPreparedOnce: a sandbox whose process 1 dies after it has started a command, and
+// before it could say so, is not called one in which nothing has run: who is told
+// that runs the command again.
+func TestPreparedOnce(t *testing.T) {
+	dir := t.TempDir()
+	b := complete(t, prepare(t, bare(t)), with(t, dir, nil))
+	pid := b.(*sandbox).child.Pid()
+	seized := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the tracer is a thread
+		_, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEVFORKDONE, 0, 0)
+		if e != 0 {
+			seized <- e
+			return
+		}
+		seized <- nil
+		var st unix.WaitStatus
+		if _, err := unix.Wait4(pid, &st, unix.WALL, nil); err == nil && st.Stopped() {
+			// The command was executed, and process 1 does not know yet.
+			for range 1000 {
+				if c, _ := os.ReadFile(dir + "/ran"); len(c) > 0 {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	}()
+	if err := <-seized; err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.Create(dir + "/ran")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	_, err = b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", "echo ran; sleep 100"}}, driver.Stdio{Stdout: out})
+	if c, _ := os.ReadFile(dir + "/ran"); string(c) != "ran\n" {
+		t.Fatalf("the command has not run: %q, %v", c, err)
+	}
+	if err == nil || errors.Is(err, driver.ErrIncomplete) {
+		t.Errorf("%v, though the command has run", err)
+	}
+}
+
+// TestPreparedCompleted: what is wrong with a sandbox is ErrIncomplete until it is
+// complete, and never after.
+func TestPreparedCompleted(t *testing.T) {
+	dir := t.TempDir()
+	run := func(b driver.Sandbox, name string) error {
+		p, err := b.Exec(context.Background(), &specs.Process{Args: []string{name}}, driver.Stdio{})
+		if err == nil {
+			_, err = p.Wait()
+		}
+		return err
+	}
+	b := complete(t, prepare(t, bare(t)), with(t, dir, bindTo(dir+"/nothing")))
+	for range 2 {
+		if err := b.(driver.Completer).Completed(); !errors.Is(err, driver.ErrIncomplete) || !strings.Contains(err.Error(), dir+"/nothing") {
+			t.Errorf("a mount on nothing: %v", err)
+		}
+	}
+	b = complete(t, prepare(t, bare(t)), with(t, dir, nil))
+	for range 2 {
+		if err := b.(driver.Completer).Completed(); err != nil {
+			t.Error(err)
+		}
+	}
+	b.Close()
+	if err := run(b, "/bin/true"); !errors.Is(err, driver.ErrSandboxGone) || errors.Is(err, driver.ErrIncomplete) {
+		t.Errorf("closed after it was complete: %v", err)
+	}
+	b = complete(t, prepare(t, bare(t)), with(t, dir, nil))
+	var c *driver.CommandError
+	if err := run(b, "/nonexistent"); !errors.As(err, &c) {
+		t.Error(err)
+	}
+	syscall.Kill(b.(*sandbox).child.Pid(), syscall.SIGKILL)
+	<-b.Done()
+	if err := run(b, "/bin/true"); err == nil || errors.Is(err, driver.ErrIncomplete) {
+		t.Errorf("killed after it had answered: %v", err)
+	}
+	b = complete(t, prepare(t, bare(t)), with(t, dir, nil))
+	b.Close()
+	if err := run(b, "/bin/true"); err == nil || errors.Is(err, driver.ErrIncomplete) {
+		t.Errorf("closed by its owner: %v", err)
 	}
 }
 

@@ -361,8 +361,8 @@ func descriptors(p *sys.Program, streams []stream, sources []sys.Value, slave sy
 
 var filterStep = sys.Step{Name: "seccomp", Path: "filter"}
 
-// filter installs the system call filter, as the last step before execve: what
-// it denies includes most of the steps above.
+// filter installs a system call filter that is not joined to the guard's, as the
+// last step before execve: what it denies includes most of the steps above.
 //
 //	int seccomp(SECCOMP_SET_MODE_FILTER, unsigned int flags, struct sock_fprog *prog);
 func filter(p *sys.Program, f seccomp.Program) {

@@ -28,6 +28,8 @@ import (
 var (
 	_ driver.Keeper = Driver{}
 	_ driver.Ender  = (*sandbox)(nil)
+
+	_ driver.Completer = (*sandbox)(nil)
 )
 
 // maxCommands is how many commands may run in one sandbox at a time. As many may
@@ -186,6 +188,19 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 	return b, nil
 }
 
+// Completed waits until the sandbox is complete.
+func (b *sandbox) Completed() error {
+	if !b.unproven.Load() {
+		return nil
+	}
+	err := b.answers()
+	if err == nil {
+		b.unproven.Store(false)
+		return nil
+	}
+	return b.refused(err)
+}
+
 // answers asks PID 1 to do nothing. That it does as it is told is the proof that
 // its set-up is complete.
 func (b *sandbox) answers() error {
@@ -291,6 +306,7 @@ func (b *sandbox) Done() <-chan struct{} { return b.done }
 
 // Close ends everything in the sandbox and waits until it is gone.
 func (b *sandbox) Close() error {
+	b.unproven.Store(false) // it ends because it is to
 	if err := b.child.End(); err != nil {
 		b.child.Kill() // it does not listen, or is gone
 	}
@@ -310,6 +326,7 @@ func (b *sandbox) End() error {
 	if n := b.starts.Load(); n > 0 && b.alone.Load() == n {
 		return nil // nothing is left, and nothing was started since
 	}
+	b.unproven.Store(false)
 	if err := b.child.End(); err != nil {
 		return b.Close()
 	}
@@ -455,16 +472,16 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 	defer func() {
 		if err != nil {
 			in.drop()
+			select {
+			case <-b.child.Over():
+				err = b.refused(syscall.ESRCH) // what else failed, failed for that
+			default:
+			}
 			in, err = nil, setupError(err)
 		}
 	}()
 	if err = in.takeGroup(); err != nil {
 		return in, err
-	}
-	if in.group != nil {
-		if in.cgroup, err = in.group.Open(); err != nil {
-			return in, err
-		}
 	}
 	if len(list) > maxStreamsBesideTasks {
 		closeAll(in.tasks)
@@ -534,7 +551,7 @@ func (in *inside) start() error {
 		in.before, _ = b.counts() // of the first, nothing was counted before
 	}
 	err := in.job.Exec()
-	if err == nil {
+	if err == nil || in.taken() {
 		b.unproven.Store(false)
 	}
 	if in.cgroup >= 0 {
@@ -561,6 +578,20 @@ func (in *inside) start() error {
 	}
 	in.pty = in.job.Terminal()
 	return nil
+}
+
+// taken reports whether the init has come to the command. An answer of no is final
+// when the init is gone.
+func (in *inside) taken() bool {
+	if in.job.Taken() {
+		return true
+	}
+	select {
+	case <-in.box.child.Over():
+		<-in.box.done
+	default:
+	}
+	return in.job.Taken()
 }
 
 // drop gives up a command that is not to be started.
@@ -616,7 +647,7 @@ type inside struct {
 	over   bool // Wait has returned: what is left is nobody's; guarded by box.mu
 }
 
-// takeGroup makes the command's own cgroup.
+// takeGroup makes the command's own cgroup, and opens it.
 func (in *inside) takeGroup() error {
 	b := in.box
 	b.mu.Lock()
@@ -624,6 +655,18 @@ func (in *inside) takeGroup() error {
 	if b.group == nil {
 		return nil
 	}
+	err := in.makeGroup()
+	if err == nil && in.group != nil {
+		in.cgroup, err = in.group.Open()
+	}
+	return err
+}
+
+// makeGroup makes the command's own cgroup.
+//
+// Preconditions: mu of the sandbox is held, and it has a cgroup.
+func (in *inside) makeGroup() error {
+	b := in.box
 	if spare := b.spare; spare != nil && in.within == nil {
 		b.spare = nil
 		var err error

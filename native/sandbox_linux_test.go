@@ -436,6 +436,40 @@ func BenchmarkPlainExec(b *testing.B) {
 	}
 }
 
+// TestHundredsAtOnce: more commands are asked for, and end, at once than there is room
+// for messages about.
+func TestHundredsAtOnce(t *testing.T) {
+	b, err := Driver{}.Open(context.Background(), with(t, t.TempDir(), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	n := 800
+	if testing.Short() {
+		n = 300
+	}
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/true"}}, driver.Stdio{})
+			if err == nil {
+				_, err = p.Wait()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(2 * time.Minute):
+		b.(*sandbox).child.Kill() // or Close would wait as well
+		t.Fatal("stuck")
+	}
+}
+
 // TestThousandAtOnce: a thousand commands run in one sandbox at the same time, each
 // ends with its own code, and there is room again for as many.
 func TestThousandAtOnce(t *testing.T) {

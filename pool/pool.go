@@ -9,7 +9,7 @@
 // the policy, a sandbox is built from nothing: Acquire fails only where
 // [driver.Keeper.Open] would. A member may still be at work on the last of it when it
 // is handed out. Should that fail, the first Exec does with [driver.ErrIncomplete],
-// and [Pool.Open] is what is left to try.
+// and [Pool.Open] is what is left to try; see also [Sandbox.Completed].
 //
 //	p, err := pool.New(pool.Config{Driver: native.Driver{}, Policy: base})
 //	…
@@ -270,6 +270,14 @@ func (s *Sandbox) Reload(e policy.Egress) error {
 	return errors.ErrUnsupported
 }
 
+// Completed waits until the sandbox is complete, as the first Exec does.
+func (s *Sandbox) Completed() error {
+	if c, ok := s.Sandbox.(driver.Completer); ok {
+		return c.Completed()
+	}
+	return nil
+}
+
 // Acquire hands out a sandbox of a policy, nil for the pool's own. The context
 // bounds the making of it.
 func (p *Pool) Acquire(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
@@ -277,11 +285,19 @@ func (p *Pool) Acquire(ctx context.Context, pol *policy.Policy) (*Sandbox, error
 	if s != nil || err != nil && !errors.Is(err, ErrNone) {
 		return s, err
 	}
-	return p.Open(ctx, pol)
+	return p.open(ctx, pol)
 }
 
-// Open builds a sandbox from nothing, of a policy, nil for the pool's own.
+// Open builds a sandbox from nothing, of a policy, nil for the pool's own, in the
+// place of one that could not be completed.
 func (p *Pool) Open(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
+	p.mu.Lock()
+	p.stats.Broken++
+	p.mu.Unlock()
+	return p.open(ctx, pol)
+}
+
+func (p *Pool) open(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
 	if pol == nil {
 		pol = p.cfg.Policy
 	}
@@ -339,6 +355,13 @@ func (p *Pool) TryAcquire(ctx context.Context, pol *policy.Policy) (*Sandbox, er
 		tried = true
 		p.mu.Lock()
 		p.stats.LastError = err.Error()
+		if errors.Is(err, driver.ErrIncomplete) {
+			// The host is another by now, for all that were made before.
+			for _, m := range p.ready {
+				p.end(m)
+			}
+			p.ready = nil
+		}
 		p.mu.Unlock()
 		select {
 		case <-m.Done():

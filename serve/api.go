@@ -426,6 +426,10 @@ func (s *server) create(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	box, err := p.Acquire(r.Context(), pol)
+	if err == nil && box.Completed() != nil {
+		box.Close()
+		box, err = p.Open(r.Context(), pol)
+	}
 	if err != nil {
 		s.Store.Discard(q.ID)
 		return 0, nil, err

@@ -118,7 +118,7 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 	}
 	closeFiles(files)
 	if err != nil {
-		c.send(reply{Refused: errors.Is(err, driver.ErrIncomplete), Error: newWireError(err)})
+		c.send(reply{Error: newWireError(err)})
 		return
 	}
 	r := reply{Started: true}
@@ -182,6 +182,11 @@ func (l *Lender) acquire(ctx context.Context, c *conn, p *policy.Policy) (box dr
 	})
 	defer late.Stop()
 	box, refused = l.Acquire(ctx, p)
+	if c, ok := box.(driver.Completer); ok && refused == nil {
+		if refused = c.Completed(); refused != nil {
+			box.Close()
+		}
+	}
 	if decided.Swap(true) {
 		if refused == nil {
 			box.Close()

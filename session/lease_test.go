@@ -266,6 +266,4 @@ func TestBirth(t *testing.T) {
 // unfinished is a box that was to be completed and could not be.
 type unfinished struct{ box }
 
-func (*unfinished) Exec(context.Context, *specs.Process, driver.Stdio) (driver.Process, error) {
-	return nil, fmt.Errorf("%w: mount", driver.ErrIncomplete)
-}
+func (*unfinished) Completed() error { return fmt.Errorf("%w: mount", driver.ErrIncomplete) }

@@ -39,9 +39,13 @@ type Job struct {
 type jobs struct {
 	table []uintptr // the stage's own: addresses of the jobs that run
 
-	mu   sync.Mutex // guards live; held while a packet is sent, so that they go one by one
+	mu   sync.Mutex // guards live
 	live []*Job     // by index
 	next int
+
+	// sending is held while a packet is sent, so that they go one by one. What the
+	// stage says is read meanwhile: it does not listen while nobody does.
+	sending sync.Mutex
 
 	over  chan struct{} // closed after the stage's final message, or its death
 	final message
@@ -122,6 +126,11 @@ func (j *Job) Exec() error {
 	return nil
 }
 
+// Taken reports whether the stage has begun to act on the job, and so has come to the
+// end of its set-up. After an error of Exec the command may have run then, if the
+// stage ended; that it is gone for good is what makes the answer final.
+func (j *Job) Taken() bool { return atomic.LoadUint32(&j.native.taken) != 0 }
+
 // Call runs the job's steps in PID 1 itself, and is done with the job. Before
 // [Child.Complete] that is all that a job can be used for, and it has no
 // descriptors.
@@ -148,9 +157,13 @@ func (j *Job) send(kind uint32) error {
 	select {
 	case <-j.started:
 	case <-c.jobs.over:
-		// The stage has ended, and may be gone: but it shares this memory until
-		// Close has waited for it, so the job stays where it is.
-		return syscall.ESRCH
+		select {
+		case <-j.started: // before that
+		default:
+			// The stage has ended, and may be gone: but it shares this memory until
+			// Close has waited for it, so the job stays where it is.
+			return syscall.ESRCH
+		}
 	}
 	if e := j.native.failErrno; e != 0 {
 		if kind == msgExec {
@@ -168,8 +181,8 @@ func (j *Job) send(kind uint32) error {
 
 // sendmsg sends a packet, waiting for room, with descriptors.
 func (c *Child) sendmsg(m message, oob []byte) error {
-	c.jobs.mu.Lock()
-	defer c.jobs.mu.Unlock()
+	c.jobs.sending.Lock()
+	defer c.jobs.sending.Unlock()
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()

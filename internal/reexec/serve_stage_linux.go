@@ -115,6 +115,7 @@ func (s *stage) takeJob(nfds uintptr) uintptr {
 	if uintptr(s.msg.A) >= s.njobs || nfds != j.nfiles || nfds > maxJobFiles {
 		s.abandon()
 	}
+	j.taken = 1
 	j.regs = s.regs
 	for i := uintptr(0); i < nfds; i++ {
 		j.regs[(uintptr(j.files)+i)%uintptr(len(j.regs))] = s.right(i)

@@ -92,6 +92,9 @@ type job struct {
 	argv, envp uintptr
 	paths      [maxExecPaths]uintptr
 
+	// taken is set by the stage when it begins to act on the job.
+	taken uint32
+
 	// ending is set by the supervisor when the command's process group is being
 	// ended: what of it outlives the command is killed then.
 	ending uint32

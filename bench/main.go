@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -42,7 +43,15 @@ type bench struct {
 	ends   []func()
 }
 
+// atEnd has f called at the end, also of a benchmark that is interrupted: the last
+// first, for the first removes the directory that the others' work is in.
 func (b *bench) atEnd(f func()) { b.ends = append(b.ends, f) }
+
+func (b *bench) end() {
+	for _, f := range slices.Backward(b.ends) {
+		f()
+	}
+}
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == workerArg {
@@ -86,9 +95,7 @@ func main() {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
 	err := b.run(source, startup, network, tools, guard, ready, idle)
-	for _, f := range b.ends {
-		f()
-	}
+	b.end()
 	if err == nil && file != "" {
 		var text []byte
 		if text, err = json.MarshalIndent(&b.report, "", "  "); err == nil {
@@ -131,9 +138,7 @@ func (b *bench) run(source string, startup, network, tools, guard, ready, idle b
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-interrupted
-		for _, f := range b.ends {
-			f()
-		}
+		b.end()
 		fatal(errInterrupted)
 	}()
 

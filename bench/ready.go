@@ -310,6 +310,8 @@ func (b *bench) idle(env *environment, run string) error {
 	defer st.Close()
 	var made []string
 	var holders []int
+	var making sync.RWMutex // held for reading by who makes one; guards over
+	over := false
 	remove := func() (err error) {
 		for chunk := range slices.Chunk(made, 50) {
 			_, e := env.sbxrunIn(run, slices.Concat([]string{"session", "rm", "--force"}, chunk)...).output()
@@ -320,7 +322,12 @@ func (b *bench) idle(env *environment, run string) error {
 		made = nil
 		return err
 	}
-	end := func() { remove() }
+	end := func() {
+		making.Lock()
+		over = true
+		making.Unlock()
+		remove()
+	}
 	b.atEnd(end)
 	defer end()
 	create := func(n int) (each samples, err error) {
@@ -329,19 +336,27 @@ func (b *bench) idle(env *environment, run string) error {
 		var wg sync.WaitGroup
 		next := make(chan int)
 		for range runtime.NumCPU() {
+			one := func(i int) {
+				making.RLock()
+				defer making.RUnlock()
+				if over {
+					return
+				}
+				id := "idle" + strconv.Itoa(i)
+				start := time.Now()
+				_, e := env.sbxrunIn(run, slices.Concat([]string{"session", "create"}, env.flags, []string{id})...).output()
+				mu.Lock()
+				defer mu.Unlock()
+				if e == nil {
+					made = append(made, id)
+					each[i] = float64(time.Since(start).Nanoseconds()) / 1e6
+				} else if err == nil {
+					err = e
+				}
+			}
 			wg.Go(func() {
 				for i := range next {
-					id := "idle" + strconv.Itoa(i)
-					start := time.Now()
-					_, e := env.sbxrunIn(run, slices.Concat([]string{"session", "create"}, env.flags, []string{id})...).output()
-					mu.Lock()
-					if e == nil {
-						made = append(made, id)
-						each[i] = float64(time.Since(start).Nanoseconds()) / 1e6
-					} else if err == nil {
-						err = e
-					}
-					mu.Unlock()
+					one(i)
 				}
 			})
 		}

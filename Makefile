@@ -46,8 +46,7 @@ test: ## install what the tests need, and run all of them
 	@$(MAKE) --no-print-directory build
 	$(GO) vet $(PACKAGES)
 	@# -count=1: the integration tests run programs that go test does not know they depend on.
-	@# One package more at a time than there are processors: tests wait, too.
-	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -timeout 30m -p $$(($$(getconf _NPROCESSORS_ONLN)+1)) $(TESTFLAGS) $(PACKAGES)
+	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
 	@$(MAKE) --no-print-directory vmtest
 
 .PHONY: security-report

@@ -50,10 +50,9 @@ func main() {
 	flag.StringVar(&r.pkg, "pkg", "", "only the suites of packages that match this `regexp`")
 	flag.StringVar(&r.exec, "exec", "", "run this shell `script` instead of the tests, as the configuration's user")
 	flag.StringVar(&r.cache, "cache", ".cache/vm", "`directory` for packages, images and results")
-	// One more than there are processors: tests wait, too.
-	flag.IntVar(&r.parallel, "j", min(runtime.NumCPU()+1, 4), "how many machines at a time")
+	flag.IntVar(&r.parallel, "j", min(runtime.NumCPU(), 4), "how many machines at a time")
 	flag.BoolVar(&r.verbose, "v", false, "print what the machines print, as it comes")
-	flag.DurationVar(&r.timeout, "timeout", 10*time.Minute, "for one machine")
+	flag.DurationVar(&r.timeout, "timeout", 15*time.Minute, "for one machine")
 	flag.Parse()
 
 	only, err := regexp.Compile("^(?:" + *config + ")$")

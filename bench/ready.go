@@ -335,25 +335,25 @@ func (b *bench) idle(env *environment, run string) error {
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		next := make(chan int)
-		for range runtime.NumCPU() {
-			one := func(i int) {
-				making.RLock()
-				defer making.RUnlock()
-				if over {
-					return
-				}
-				id := "idle" + strconv.Itoa(i)
-				start := time.Now()
-				_, e := env.sbxrunIn(run, slices.Concat([]string{"session", "create"}, env.flags, []string{id})...).output()
-				mu.Lock()
-				defer mu.Unlock()
-				if e == nil {
-					made = append(made, id)
-					each[i] = float64(time.Since(start).Nanoseconds()) / 1e6
-				} else if err == nil {
-					err = e
-				}
+		one := func(i int) {
+			making.RLock()
+			defer making.RUnlock()
+			if over {
+				return
 			}
+			id := "idle" + strconv.Itoa(i)
+			start := time.Now()
+			_, e := env.sbxrunIn(run, slices.Concat([]string{"session", "create"}, env.flags, []string{id})...).output()
+			mu.Lock()
+			defer mu.Unlock()
+			if e == nil {
+				made = append(made, id)
+				each[i] = float64(time.Since(start).Nanoseconds()) / 1e6
+			} else if err == nil {
+				err = e
+			}
+		}
+		for range runtime.NumCPU() {
 			wg.Go(func() {
 				for i := range next {
 					one(i)

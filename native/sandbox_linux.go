@@ -246,7 +246,7 @@ type sandbox struct {
 	spareUsed  bool  // by a command before
 	tasks      []int // files by which it is entered, open already; as joins has them
 
-	unproven atomic.Bool // handed out while it is being completed; until a command ran
+	unproven atomic.Bool // handed out while it is being completed, until PID 1 has done anything after that
 
 	starts atomic.Int64 // commands that were to start
 	alone  atomic.Int64 // which of them, the first being 1, was the last to leave PID 1 alone

@@ -237,6 +237,30 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
+// TestOutdated: when the host has changed, no member that was made before is tried
+// after the first; all are replaced.
+func TestOutdated(t *testing.T) {
+	f := newFake()
+	p := start(t, f, Settings{})
+	until(t, p, "filled", func(s Stats) bool { return s.Ready == 5 && s.Making == 0 })
+	f.mu.Lock()
+	f.complete = driver.ErrIncomplete
+	f.mu.Unlock()
+	s, err := p.Acquire(t.Context(), someone)
+	if err != nil || s.Pooled {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	s.Close()
+	f.mu.Lock()
+	f.complete = nil
+	f.mu.Unlock()
+	until(t, p, "replaced", func(s Stats) bool { return s.Created == 10 && s.Ready == 5 && s.Broken == 1 && s.Cold == 1 })
+	if s, err = p.Acquire(t.Context(), someone); err != nil || !s.Pooled {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	s.Close()
+}
+
 func TestMismatch(t *testing.T) {
 	f := newFake()
 	p := start(t, f, Settings{})

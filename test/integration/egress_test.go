@@ -493,6 +493,19 @@ func TestEgressTools(t *testing.T) {
 	}
 }
 
+// liveProfile writes a profile with one rule for the network, and a project's file with
+// one more. The function writes the profile anew with other rules.
+func (f *fixture) liveProfile() func(rules string) {
+	f.Helper()
+	profile := func(rules string) {
+		f.write("profile/live.yaml", "extends: strict\nverify: false\nnetwork:\n  mode: proxy\n"+rules, 0o644)
+	}
+	profile("  allow: ['www.allowed.test:80']\n")
+	f.write("ws/.sbxrun.yaml", "network:\n  deny: [six.allowed.test]\n", 0o644)
+	f.own()
+	return profile
+}
+
 // TestEgressReload: rules of files hold for running sandboxes as they are now; a
 // broken file changes nothing, and the workspace widens nothing (PRO-4).
 func TestEgressReload(t *testing.T) {
@@ -501,12 +514,7 @@ func TestEgressReload(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, w)
 			inWorld(f)
-			profile := func(rules string) {
-				f.write("profile/live.yaml", "extends: strict\nverify: false\nnetwork:\n  mode: proxy\n"+rules, 0o644)
-			}
-			profile("  allow: ['www.allowed.test:80']\n")
-			f.write("ws/.sbxrun.yaml", "network:\n  deny: [six.allowed.test]\n", 0o644)
-			f.own()
+			profile := f.liveProfile()
 			script := `get() { curl -sSf -m 5 --noproxy '*' "$@" >/dev/null 2>&1; }
 				until_() { for i in {1..100}; do if get "$@"; then return 0; fi; sleep 0.1; done; echo "$* was not allowed"; exit 1; }
 				get http://www.allowed.test/ || exit 2; ! get -k https://api.allowed.test:8443/ || exit 3
@@ -545,12 +553,7 @@ func TestEgressReloadSession(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, w)
 			inWorld(f)
-			profile := func(rules string) {
-				f.write("profile/live.yaml", "extends: strict\nverify: false\nnetwork:\n  mode: proxy\n"+rules, 0o644)
-			}
-			profile("  allow: ['www.allowed.test:80']\n")
-			f.write("ws/.sbxrun.yaml", "network:\n  deny: [six.allowed.test]\n", 0o644)
-			f.own()
+			profile := f.liveProfile()
 			sbx := func(args ...string) *outcome { return f.run(call{args: append(f.who.command(sbxrun), args...)}) }
 			create := append([]string{"session", "create", "-P", f.path("profile/live.yaml"), "-C", f.ws}, f.quiet()...)
 			if o := sbx(append(create, "net")...); o.code != 0 {

@@ -7,6 +7,8 @@ FUZZTIME  ?= 30s
 RUNS      ?= 10000
 DURATION  ?= 0s
 PACKAGES  := ./...
+# The tests that take longest, to begin with.
+LONGEST   := ./test/integration ./test/integration/conformance ./test/agents ./native
 CACHE     := $(CURDIR)/.cache
 STATICCHECK := $(CACHE)/staticcheck
 
@@ -46,7 +48,8 @@ test: ## install what the tests need, and run all of them
 	@$(MAKE) --no-print-directory build
 	$(GO) vet $(PACKAGES)
 	@# -count=1: the integration tests run programs that go test does not know they depend on.
-	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -timeout 30m $(TESTFLAGS) $(PACKAGES)
+	@# -vet=off: it was vetted.
+	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -vet=off -timeout 30m $(TESTFLAGS) $(LONGEST) $(PACKAGES)
 	@$(MAKE) --no-print-directory vmtest
 
 .PHONY: security-report

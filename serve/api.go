@@ -319,7 +319,7 @@ func (s *server) run(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	defer func() { box.Close() }()
+	defer func() { s.takeDown(box) }()
 	res, err := q.in(r.Context(), box, p.Driver.Name(), pol)
 	if errors.Is(err, driver.ErrIncomplete) {
 		// Nothing has run. One that is built from nothing, or why there is none:
@@ -338,7 +338,8 @@ func (s *server) run(r *http.Request) (int, any, error) {
 	if st, err := box.Status(); err == nil {
 		res.Usage.MemoryPeakBytes, res.Usage.PidsPeak = st.Usage.MemoryPeakBytes, st.Usage.PidsPeak
 	}
-	// Before the answer nothing of the command is left to run.
+	// Before the answer nothing of the command is left to run. To take the sandbox
+	// down is nothing that its client waits for.
 	return http.StatusOK, res, box.End()
 }
 

@@ -71,6 +71,26 @@ type server struct {
 	Config
 	ctx  context.Context
 	work sync.WaitGroup // sessions that are held
+
+	closing chan struct{} // a token for each sandbox that is taken down
+}
+
+// maxClosing is how many sandboxes are taken down while nobody waits for it. When
+// more are used than can be taken down, their clients do wait: what is left of them
+// is bounded.
+const maxClosing = 8
+
+// takeDown closes a sandbox in which nothing runs any more.
+func (s *server) takeDown(box driver.Sandbox) {
+	select {
+	case s.closing <- struct{}{}:
+		go func() {
+			box.Close()
+			<-s.closing
+		}()
+	default:
+		box.Close()
+	}
 }
 
 // Serve serves until the context ends. Sessions are stopped then, and sandboxes
@@ -98,7 +118,7 @@ func Serve(ctx context.Context, cfg Config) error {
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s := &server{Config: cfg, ctx: ctx}
+	s := &server{Config: cfg, ctx: ctx, closing: make(chan struct{}, maxClosing)}
 	lender := &session.Lender{Version: cfg.Version, Birth: birth, Acquire: s.lend}
 	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	failed := make(chan error, 2)
@@ -115,6 +135,9 @@ func Serve(ctx context.Context, cfg Config) error {
 	runs.Close()
 	h.Close()
 	s.work.Wait()
+	for range maxClosing {
+		s.closing <- struct{}{} // all are taken down
+	}
 	return err
 }
 

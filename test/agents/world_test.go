@@ -4,6 +4,7 @@ package agents
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,6 +35,10 @@ var programs string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	flag.Parse()
+	if n, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String()); err == nil && n < 3 {
+		flag.Set("test.parallel", "3") // agents wait more than they do
+	}
 	dir, err := os.MkdirTemp("", "sbxrun-agents-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

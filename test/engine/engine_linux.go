@@ -7,7 +7,6 @@ package engine
 import (
 	"archive/tar"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,13 +23,14 @@ const Image = "sbxrun-test:busybox"
 // Docker starts dockerd and gives it the image. What runs from now on finds it by
 // DOCKER_HOST. The engine runs until stop is called, which leaves nothing of it.
 func Docker() (stop func(), err error) {
-	dir, err := os.MkdirTemp("", "sbxrun-dockerd-")
+	dir, err := storage("sbxrun-dockerd-")
 	if err != nil {
 		return nil, err
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		discard(dir)
+		return nil, err
 	}
 	socket := "unix://" + filepath.Join(dir, "s")
 	cmd := exec.Command("/usr/sbin/dockerd", "--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs",
@@ -39,7 +39,7 @@ func Docker() (stop func(), err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		log.Close()
-		os.RemoveAll(dir)
+		discard(dir)
 		return nil, fmt.Errorf("%w; tools/deps test installs docker.io", err)
 	}
 	stop = func() {
@@ -53,8 +53,7 @@ func Docker() (stop func(), err error) {
 			<-done
 		}
 		log.Close()
-		unmountBelow(dir)
-		os.RemoveAll(dir)
+		discard(dir)
 	}
 	os.Setenv("DOCKER_HOST", socket)
 	os.Setenv("DOCKER_CONFIG", filepath.Join(dir, "config"))
@@ -79,14 +78,11 @@ func Docker() (stop func(), err error) {
 // Podman gives podman storage of its own, and the image. It is found by
 // variables of the environment, until stop is called.
 func Podman() (stop func(), err error) {
-	dir, err := os.MkdirTemp("", "sbxrun-podman-engine-")
+	dir, err := storage("sbxrun-podman-engine-")
 	if err != nil {
 		return nil, err
 	}
-	stop = func() {
-		unmountBelow(dir) // the storage is mounted on itself
-		os.RemoveAll(dir)
-	}
+	stop = func() { discard(dir) }
 	for _, f := range []struct{ env, name, text string }{
 		{"CONTAINERS_STORAGE_CONF", "storage.conf", fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", dir+"/root", dir+"/run")},
 		{"CONTAINERS_CONF", "containers.conf", "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n"},
@@ -105,14 +101,31 @@ func Podman() (stop func(), err error) {
 	return stop, nil
 }
 
-// unmountBelow takes away what an engine left mounted.
-func unmountBelow(dir string) {
+// storage makes a directory for all that an engine keeps, in memory: the driver
+// that works everywhere, vfs, copies the image for each container, and ext4 takes
+// its time to find inodes that were not used a moment ago.
+func storage(pattern string) (string, error) {
+	dir, err := os.MkdirTemp("", pattern)
+	if err != nil {
+		return "", err
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+		os.Remove(dir)
+		return "", fmt.Errorf("mount a tmpfs: %w", err)
+	}
+	return dir, nil
+}
+
+// discard takes it away, and what the engine left mounted in it.
+func discard(dir string) {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	for line := range strings.Lines(string(mounts)) {
 		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
 			syscall.Unmount(f[4], syscall.MNT_DETACH)
 		}
 	}
+	syscall.Unmount(dir, syscall.MNT_DETACH)
+	os.Remove(dir)
 }
 
 // importImage makes the image.

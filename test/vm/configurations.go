@@ -104,22 +104,25 @@ func withSystemd(r root) root {
 // much; of the battery that is N04, R05 and R07.
 const (
 	integration = "^(TestBattery|TestRegistry|TestLeakCheck|TestExitCodes|TestResultFD|TestDescriptors|TestSignals|TestTerminal.*|TestInheritedTerminal|TestStandardStreams" +
-		"|TestNothingLeft|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|" + commandLimits + "|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring)$"
+		"|TestNothingLeft|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|TestSessionCommandLimits|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring)$"
 	hostOnly = "^TestBattery$/^(N04|R05|R07)$"
 
-	// The longest: each kernel runs them as one of the two users, and each user on
-	// one of the two kernels.
-	commandLimits = "TestSessionCommandLimits"
-	limitsWithin  = "TestWithin"
-	everyStep     = "TestEveryStepFails|TestSwapAtEveryStep|TestSupervisorKilledAtEveryStep"
+	// The longest. Each kernel runs them as one of the two users, and each user on
+	// one of the two kernels: half of them where the other half is not.
+	everyStep = "TestEveryStepFails|TestSwapAtEveryStep|TestSupervisorKilledAtEveryStep"
+	manyRuns  = "TestSessionCommandLimits|TestWithin|TestThousandAtOnce|TestHundredsAtOnce|TestExitCodes"
 )
 
-// linux are the tests of what a kernel does, but for some by their names.
-func linux(without string) []suite {
-	return []suite{
+// linux are the tests of what a kernel does, but for the longest that are not
+// those of this half.
+func linux(half string) []suite {
+	without := manyRuns
+	if half == manyRuns {
+		without = everyStep
+	}
+	list := []suite{
 		{pkg: "test/integration", run: integration, skip: hostOnly + "|^(" + without + ")$", short: true},
 		{pkg: "native", skip: "^(TestManyRuns|TestManySandboxes|TestSwapRaces|" + without + ")$", short: true}, // thousands of runs
-		{pkg: "cmd/sbxrun-serve", run: "^(TestRun|TestGone|TestClientKilled|TestAPI)$", short: true},
 		{pkg: "cgroups"},
 		{pkg: "landlock"},
 		{pkg: "seccomp", run: "^TestKernel$"}, // the others compile programs,
@@ -130,21 +133,33 @@ func linux(without string) []suite {
 		{pkg: "internal/sigpipe"},
 		{pkg: "host"},
 	}
+	if half == manyRuns {
+		list = append(list, suite{pkg: "cmd/sbxrun-serve", run: "^(TestRun|TestGone|TestClientKilled|TestAPI)$", short: true})
+	}
+	return list
 }
 
-// linuxRoot are the same without the integration tests' other half: on a real
-// host root's suite covers an ordinary user too, who has machines of his own here.
-func linuxRoot(without string) []suite {
-	list := linux(without)
-	list[0].skip += "|.*/^user$|.*/.*/^user$"
+// linuxRoot are the same without the other half of those tests that are run as each
+// user: on a real host root's suite covers an ordinary user too, who has machines of
+// his own here.
+func linuxRoot(half string) []suite {
+	list := linux(half)
+	for i := range list {
+		switch list[i].pkg {
+		case "test/integration":
+			list[i].skip += "|.*/^user$|.*/.*/^user$"
+		case "cmd/sbxrun-serve":
+			list[i].skip = ".*/^uid_54321$"
+		}
+	}
 	return slices.Insert(list, 1, suite{pkg: "test/integration", run: "^TestEffects$"})
 }
 
 var configurations = []configuration{
-	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot(commandLimits + "|" + limitsWithin), finish: "restart_inside"},
-	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot(everyStep), finish: "restart_inside"},
-	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux(everyStep)},
-	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux(commandLimits + "|" + limitsWithin)},
+	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot(everyStep), finish: "restart_inside"},
+	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot(manyRuns), finish: "restart_inside"},
+	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux(manyRuns)},
+	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux(everyStep)},
 	{name: "6.1-restricted", about: "Linux 6.1 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.1", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
 	{name: "6.12-restricted", about: "Linux 6.12 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.12", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
 	{name: "6.12-selinux", about: "Linux 6.12 with SELinux, enforcing", kernel: "6.12", cmdline: "lsm=landlock,selinux", rootfs: "selinux", who: "root",

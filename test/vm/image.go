@@ -12,9 +12,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 const module = "github.com/sbxrun/sbxrun"
@@ -34,32 +36,28 @@ var recipe string
 // images makes what the configurations boot from and are not in the cache yet:
 // root file systems and kernels, by the names that configurations have for them.
 func (r *runner) images() (map[string]string, error) {
-	made := map[string]string{}
-	kernels := map[string]string{} // series: package
+	jobs := map[string]func() (string, error){}
 	for _, c := range r.configs {
-		if _, ok := kernels[c.kernel]; ok {
-			continue
-		}
-		pkg, err := newestKernel(c.kernel)
-		if err != nil {
-			return nil, err
-		}
-		kernels[c.kernel] = pkg
-		if made[c.kernel], err = r.kernel(c.kernel, pkg); err != nil {
-			return nil, err
-		}
+		jobs[c.kernel] = func() (string, error) { return r.kernel(c.kernel) }
+		jobs[c.root()] = func() (string, error) { return r.rootImage(c.root()) }
 	}
-	for _, c := range r.configs {
-		if made[c.root()] != "" {
-			continue
-		}
-		path, err := r.rootImage(c.root())
-		if err != nil {
-			return nil, err
-		}
-		made[c.root()] = path
+	var mu sync.Mutex
+	made, errs := map[string]string{}, []error{}
+	slots := make(chan struct{}, runtime.NumCPU())
+	var wg sync.WaitGroup
+	for name, do := range jobs {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			path, err := do()
+			mu.Lock()
+			defer mu.Unlock()
+			made[name] = path
+			errs = append(errs, err)
+		})
 	}
-	return made, nil
+	wg.Wait()
+	return made, errors.Join(errs...)
 }
 
 // newestKernel is Debian's newest image of a series for virtual machines, such
@@ -91,11 +89,7 @@ func compareNumbers(a, b string) int {
 // closure is what has to be installed for packages to work, as name=version:
 // apt resolves it as for a machine that has nothing.
 func (r *runner) closure(packages []string) ([]string, error) {
-	empty := filepath.Join(r.cache, "no-packages")
-	if err := os.WriteFile(empty, nil, 0o644); err != nil {
-		return nil, err
-	}
-	out, err := lines(append([]string{"apt-get", "--simulate", "--no-install-recommends", "-o", "Dir::State::status=" + empty, "install"}, packages...)...)
+	out, err := lines(append([]string{"apt-get", "--simulate", "--no-install-recommends", "-o", "Dir::State::status=/dev/null", "install"}, packages...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -113,13 +107,15 @@ func (r *runner) closure(packages []string) ([]string, error) {
 	return all, nil
 }
 
-// unpack downloads packages and unpacks them into a directory, without their
-// documentation.
-func (r *runner) unpack(dir string, packages []string) error {
+// download gives the files of packages.
+func (r *runner) download(packages []string) (all []string, err error) {
 	debs := filepath.Join(r.cache, "deb")
 	if err := os.MkdirAll(debs, 0o755); err != nil {
-		return err
+		return nil, err
 	}
+	// Some of them are what another image is made of, too.
+	r.downloads.Lock()
+	defer r.downloads.Unlock()
 	var missing []string
 	file := func(pkg string) string {
 		name, version, _ := strings.Cut(pkg, "=")
@@ -140,14 +136,27 @@ func (r *runner) unpack(dir string, packages []string) error {
 		cmd := exec.Command("apt-get", append([]string{"download"}, missing...)...)
 		cmd.Dir = debs
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("apt-get download: %w (apt-get update helps where the lists are old)\n%s", err, out)
+			return nil, fmt.Errorf("apt-get download: %w (apt-get update helps where the lists are old)\n%s", err, out)
 		}
 	}
 	for _, p := range packages {
 		deb := file(p)
 		if deb == "" {
-			return fmt.Errorf("%s was downloaded, and is not there", p)
+			return nil, fmt.Errorf("%s was downloaded, and is not there", p)
 		}
+		all = append(all, deb)
+	}
+	return all, nil
+}
+
+// unpack downloads packages and unpacks them into a directory, without their
+// documentation.
+func (r *runner) unpack(dir string, packages []string) error {
+	debs, err := r.download(packages)
+	if err != nil {
+		return err
+	}
+	for _, deb := range debs {
 		// A tar of its own: dpkg -x replaces /lib -> usr/lib by a directory.
 		script := `dpkg-deb --fsys-tarfile "$1" | tar -x -p --no-same-owner --keep-directory-symlink -C "$2" --exclude './usr/share/doc/*' --exclude './usr/share/man/*' --exclude './usr/share/locale/*' --exclude './usr/share/info/*'`
 		if err := command(nil, "sh", "-e", "-c", script, "sh", deb, dir); err != nil {
@@ -195,7 +204,11 @@ func (r *runner) cached(name string, key []string, make func(to string) error) (
 }
 
 // kernel gives a directory with vmlinuz, an initrd and lib/modules.
-func (r *runner) kernel(series, pkg string) (string, error) {
+func (r *runner) kernel(series string) (string, error) {
+	pkg, err := newestKernel(series)
+	if err != nil {
+		return "", err
+	}
 	full, err := version(pkg)
 	if err != nil {
 		return "", err

@@ -91,6 +91,7 @@ type runner struct {
 	verbose        bool
 	timeout        time.Duration
 	configs        []configuration
+	downloads      sync.Mutex // held by who downloads packages
 }
 
 // errFailed is for failures that were printed as they came.
@@ -111,17 +112,15 @@ func (r *runner) all() error {
 		return err
 	}
 	start := time.Now()
-	images, err := r.images()
-	if err != nil {
-		return err
-	}
-	fmt.Printf("vm: kernels and images ready after %.1f s\n", time.Since(start).Seconds())
 	tests := filepath.Join(r.cache, fmt.Sprintf("tests-%d.img", os.Getpid()))
 	defer os.Remove(tests)
-	if err := r.testsImage(tests); err != nil {
+	compiled := make(chan error, 1)
+	go func() { compiled <- r.testsImage(tests) }()
+	images, err := r.images()
+	if err := errors.Join(err, <-compiled); err != nil {
 		return err
 	}
-	fmt.Printf("vm: tests compiled after %.1f s\n", time.Since(start).Seconds())
+	fmt.Printf("vm: kernels, images and tests ready after %.1f s\n", time.Since(start).Seconds())
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -48,7 +48,7 @@ type Settings struct {
 	// TargetSize is how many are to be ready when the pool is used. Default 5.
 	TargetSize int
 	// MaxSize is how many are to be ready at most: each time that Acquire finds
-	// none the pool aims at one more, up to this. Default 10.
+	// none ready the pool aims at one more, up to this. Default 10.
 	MaxSize int
 
 	// IdleTimeout is after how long without an Acquire the pool shrinks to
@@ -165,8 +165,10 @@ type Pool struct {
 	stats    Stats
 	asked    int // members that are asked whether they answer
 	goal     int
-	used     time.Time // the last Acquire
-	patience time.Time // when to try again after a failure
+	made     chan struct{} // closed when the member that is being made is ready, or failed
+	awaited  bool          // somebody waits for that
+	used     time.Time     // the last Acquire
+	patience time.Time     // when to try again after a failure
 	closed   bool
 }
 
@@ -189,7 +191,7 @@ func New(cfg Config) (*Pool, error) {
 	if err := cfg.Driver.Check(cfg.Policy); err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: cfg, wake: make(chan struct{}, 1), goal: s.TargetSize, used: time.Now()}
+	p := &Pool{cfg: cfg, wake: make(chan struct{}, 1), goal: s.TargetSize, made: make(chan struct{}), used: time.Now()}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(p.maintain)
 	return p, nil
@@ -326,7 +328,7 @@ func (p *Pool) TryAcquire(ctx context.Context, pol *policy.Policy) (*Sandbox, er
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		m, err := p.take()
+		m, err := p.take(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -373,15 +375,44 @@ func (p *Pool) TryAcquire(ctx context.Context, pol *policy.Policy) (*Sandbox, er
 	}
 }
 
-// take takes the oldest member that is not too old.
-func (p *Pool) take() (*member, error) {
+// take takes the oldest member that is not too old. If there is none, but one is
+// being made for which nobody waits, that one: it is nearer its end than what would be
+// begun now.
+func (p *Pool) take(ctx context.Context) (*member, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.used = time.Now()
+	p.goal = max(p.goal, p.cfg.TargetSize)
+	m, err := p.oldest()
+	if m != nil || err != nil || p.stats.Making == 0 || p.awaited {
+		return m, err
+	}
+	p.more()
+	p.awaited = true
+	made := p.made
+	p.mu.Unlock()
+	late := time.NewTimer(makingPatience)
+	select {
+	case <-made:
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	late.Stop()
+	p.mu.Lock()
+	p.awaited = false
+	return p.oldest()
+}
+
+// makingPatience is how long to wait for a member that is being made.
+const makingPatience = 20 * time.Millisecond
+
+// oldest takes the oldest member that is not too old, if there is one.
+//
+// Preconditions: mu is held.
+func (p *Pool) oldest() (*member, error) {
 	if p.closed {
 		return nil, ErrClosed
 	}
-	p.used = time.Now()
-	p.goal = max(p.goal, p.cfg.TargetSize)
 	p.expire()
 	if len(p.ready) == 0 {
 		return nil, nil
@@ -391,6 +422,11 @@ func (p *Pool) take() (*member, error) {
 	return m, nil
 }
 
+// more aims at one more member, up to the most that there may be.
+//
+// Preconditions: mu is held.
+func (p *Pool) more() { p.goal = min(p.goal+1, p.cfg.MaxSize) }
+
 // none notes that there was no member to hand out.
 func (p *Pool) none(tried bool) {
 	p.mu.Lock()
@@ -398,7 +434,7 @@ func (p *Pool) none(tried bool) {
 		p.stats.Broken++
 	} else {
 		p.stats.Empty++
-		p.goal = min(p.goal+1, p.cfg.MaxSize)
+		p.more()
 	}
 	p.mu.Unlock()
 	p.poke()
@@ -484,15 +520,26 @@ func (p *Pool) maintain() {
 	}
 }
 
-// manners is how long who was just given a sandbox has the processors for himself,
-// unless few are left: a member costs as much as a cold run.
-const manners = 10 * time.Millisecond
+// manners is how long who was just given a sandbox has the processors for himself: a
+// member costs as much as a cold run. It is briefManners when few are left, and
+// nothing when none is.
+const (
+	manners      = 10 * time.Millisecond
+	briefManners = 2 * time.Millisecond
+)
 
 // fill makes one more member, if one is missing and none is being made.
 func (p *Pool) fill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if wait := manners - time.Since(p.used); wait > 0 && len(p.ready) >= p.cfg.MinSize && len(p.ready) < p.goal {
+	wait := manners
+	switch n := len(p.ready); {
+	case n == 0 || n >= p.goal:
+		wait = 0
+	case n < p.cfg.MinSize:
+		wait = briefManners
+	}
+	if wait -= time.Since(p.used); wait > 0 {
 		time.AfterFunc(wait, p.poke)
 		return
 	}
@@ -504,13 +551,18 @@ func (p *Pool) fill() {
 		q, err := p.cfg.Driver.Prepare(p.ctx, p.cfg.Policy)
 		p.mu.Lock()
 		p.stats.Making--
+		defer func() {
+			close(p.made)
+			p.made = make(chan struct{})
+			p.mu.Unlock()
+			p.poke()
+		}()
 		if err != nil {
 			if p.ctx.Err() == nil {
 				p.stats.Failures++
 				p.stats.LastError = err.Error()
 				p.patience = time.Now().Add(p.cfg.ReplenishInterval)
 			}
-			p.mu.Unlock()
 			return
 		}
 		m := &member{Prepared: q, born: time.Now()}
@@ -521,8 +573,6 @@ func (p *Pool) fill() {
 			p.ready = append(p.ready, m)
 			go p.watch(m)
 		}
-		p.mu.Unlock()
-		p.poke()
 	})
 }
 

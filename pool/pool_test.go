@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -413,4 +414,53 @@ func TestClose(t *testing.T) {
 	}
 	s.Close()
 	p.Close()
+}
+
+// TestAwaitsMaking: who finds no member ready waits for one that is being made, but
+// not for long, and not behind somebody else.
+func TestAwaitsMaking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.slow = make(chan struct{})
+		p := start(t, f, Settings{MinSize: 1, TargetSize: 1, MaxSize: 3})
+		synctest.Wait()
+		if s := p.Stats(); s.Making != 1 || s.Ready != 0 {
+			t.Fatalf("%+v", s)
+		}
+		got := make(chan *Sandbox, 2)
+		acquire := func() {
+			b, err := p.Acquire(t.Context(), someone)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- b
+		}
+		begin := time.Now()
+		go acquire()
+		go acquire()
+		cold := <-got
+		if cold.Pooled || time.Since(begin) != 0 {
+			t.Errorf("the second: pooled %v after %v", cold.Pooled, time.Since(begin))
+		}
+		time.Sleep(makingPatience / 2)
+		f.slow <- struct{}{}
+		pooled := <-got
+		if !pooled.Pooled || time.Since(begin) != makingPatience/2 {
+			t.Errorf("the first: pooled %v after %v", pooled.Pooled, time.Since(begin))
+		}
+
+		synctest.Wait() // the next one is being made
+		begin = time.Now()
+		go acquire()
+		late := <-got
+		if late.Pooled || time.Since(begin) != makingPatience {
+			t.Errorf("too late: pooled %v after %v", late.Pooled, time.Since(begin))
+		}
+		if s := p.Stats(); s.Goal != 3 || s.Empty != 2 || s.Cold != 2 || s.Pooled != 1 {
+			t.Errorf("%+v", s)
+		}
+		for _, b := range []*Sandbox{cold, pooled, late} {
+			b.Close()
+		}
+	})
 }

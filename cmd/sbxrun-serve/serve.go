@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -18,6 +19,9 @@ const firstPatience = 30 * time.Second
 
 // serveAll fills the pools and serves them.
 func serveAll(ctx context.Context, s *cli.Server) error {
+	// What it keeps is a few MB, of which the collector would look at all for every
+	// third sandbox.
+	debug.SetGCPercent(400)
 	cfg := serve.Config{Dir: s.Dir, Version: s.Version, Store: s.Store, Encode: s.Encode, Serving: s.Serving}
 	for _, p := range s.Pools {
 		q, err := pool.New(pool.Config{Driver: p.Driver, Policy: p.Policy, Settings: s.Settings})

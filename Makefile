@@ -7,6 +7,7 @@ FUZZTIME  ?= 30s
 RUNS      ?= 10000
 DURATION  ?= 0s
 PACKAGES  := ./...
+AT_ONCE   := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # The tests that take longest, to begin with.
 LONGEST   := ./test/integration ./test/integration/conformance ./test/agents ./native
 CACHE     := $(CURDIR)/.cache
@@ -48,8 +49,8 @@ test: ## install what the tests need, and run all of them
 	@$(MAKE) --no-print-directory build
 	$(GO) vet $(PACKAGES)
 	@# -count=1: the integration tests run programs that go test does not know they depend on.
-	@# -vet=off: it was vetted.
-	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -vet=off -timeout 30m $(TESTFLAGS) $(LONGEST) $(PACKAGES)
+	@# -vet=off: it was vetted. -p: one more than there are processors, for a third of the time they wait.
+	SBXRUN_SOAK_RUNS=$(RUNS) $(GO) test -count=1 -vet=off -p $(AT_ONCE) -timeout 30m $(TESTFLAGS) $(LONGEST) $(PACKAGES)
 	@$(MAKE) --no-print-directory vmtest
 
 .PHONY: security-report

@@ -5,8 +5,8 @@
 // which nothing has run. [Pool.Acquire] completes one to the sandbox of the policy
 // that it is given, which may show more files than the pool's, a workspace above
 // all. It is then its owner's, who closes it; it never comes back, so that no owner
-// finds what another has left. If no member is ready, or none can be completed to
-// the policy, a sandbox is built from nothing: Acquire fails only where
+// finds what another has left. If no member is ready or about to be, or none can be
+// completed to the policy, a sandbox is built from nothing: Acquire fails only where
 // [driver.Keeper.Open] would. A member may still be at work on the last of it when it
 // is handed out. Should that fail, the first Exec does with [driver.ErrIncomplete],
 // and [Pool.Open] is what is left to try; see also [Sandbox.Completed].

@@ -153,14 +153,11 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 	if s.group != nil {
 		// Those of commands are within the sandbox's, so they go first.
 		var dirs []reexec.Dir
-		for i := range maxCommands {
-			slot, _ := s.group.SubParent(groupOf(i))
-			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
+		if slot, ok := s.group.SubParent(groupPrefix); ok {
+			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name, N: maxCommands})
 		}
-		for i := range maxLimited {
-			for _, slot := range s.group.Parents() {
-				dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name + "/" + groupOf(maxCommands+i)})
-			}
+		for _, slot := range s.group.Parents() {
+			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name + "/" + groupPrefix, From: maxCommands, N: maxLimited})
 		}
 		cfg.Dirs = append(dirs, cfg.Dirs...)
 	}
@@ -224,7 +221,9 @@ func withoutCommand(p *policy.Policy) *policy.Policy {
 }
 
 // groupOf names the cgroup of the command in a place.
-func groupOf(place int) string { return "c" + strconv.Itoa(place) }
+func groupOf(place int) string { return groupPrefix + strconv.Itoa(place) }
+
+const groupPrefix = "c"
 
 // sandbox is one that stays.
 type sandbox struct {

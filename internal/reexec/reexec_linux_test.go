@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -249,12 +250,14 @@ func supervisor(mode string) {
 		panic(err)
 	}
 	cfg.Keep = append(cfg.Keep, dir)
-	cfg.Dirs = []Dir{{ParentFD: dir, Name: "group"}}
+	cfg.Dirs = []Dir{{ParentFD: dir, Name: "n", From: 98, N: 904}, {ParentFD: dir, Name: "group"}}
 	c, err := Start(cfg)
 	if err != nil {
 		panic(err)
 	}
-	unix.Mkdirat(dir, "group", 0o755)
+	for _, name := range []string{"group", "n", "n97", "n98", "n99", "n100", "n1001", "n1002", "n98x"} {
+		unix.Mkdirat(dir, name, 0o755)
+	}
 	switch mode {
 	case "before go":
 		fmt.Println("up")
@@ -304,8 +307,13 @@ func TestSupervisorKilled(t *testing.T) {
 					time.Sleep(5 * time.Millisecond)
 				}
 			}
-			if _, err := os.Stat(filepath.Join(dir, "group")); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the directory is still there: %v", err)
+			var left []string
+			entries, _ := os.ReadDir(dir)
+			for _, e := range entries {
+				left = append(left, e.Name())
+			}
+			if want := []string{"n", "n1002", "n97", "n98x"}; !slices.Equal(left, want) {
+				t.Errorf("%q are there, want %q", left, want)
 			}
 		})
 	}

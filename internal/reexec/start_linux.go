@@ -70,6 +70,10 @@ type Config struct {
 type Dir struct {
 	ParentFD int
 	Name     string
+
+	// With N it is not Name but N directories, the names of which are Name and a
+	// number of six digits at most: From, From+1, …
+	From, N int
 }
 
 // Child is a running second stage.
@@ -147,7 +151,13 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	dirs := make([]dirEntry, len(cfg.Dirs))
 	for i, d := range cfg.Dirs {
-		dirs[i] = dirEntry{uintptr(d.ParentFD), mem.Addr(d.Name)}
+		dirs[i] = dirEntry{fd: uintptr(d.ParentFD)}
+		if d.N == 0 {
+			dirs[i].name = mem.Addr(d.Name)
+		} else {
+			dirs[i].name = mem.Addr(d.Name + maxNumber)
+			dirs[i].number, dirs[i].from, dirs[i].n = dirs[i].name+uintptr(len(d.Name)), uintptr(d.From), uintptr(d.N)
+		}
 	}
 	if len(dirs) > 0 {
 		st.dirs, st.ndirs = sys.Addr(&dirs[0]), uintptr(len(dirs))

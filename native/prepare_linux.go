@@ -139,8 +139,7 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 	}
 	// What is shown is what was seen when it was prepared. Whether that is still so
 	// is found out while process 1 is at work.
-	files := witness{seen: make(map[string]sight, len(q.files.seen)+8), before: q.files.seen}
-	s, err := q.d.plan(ctx, withoutCommand(p), files)
+	s, err := q.d.plan(ctx, withoutCommand(p), witness{before: q.files.seen})
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +239,7 @@ func (q *prepared) grants(s *starter, rest []mounts.Entry) (ruleset sys.Reg, n i
 
 // witness is [rootfs.HostFS] that remembers which files it saw.
 type witness struct {
-	seen   map[string]sight
+	seen   map[string]sight // nil to remember nothing
 	before map[string]sight // what an earlier one saw, and is not looked at again
 }
 
@@ -260,7 +259,9 @@ func (w witness) Lookup(p string) (rootfs.Node, error) {
 	if !ok {
 		s = look(p, s)
 	}
-	w.seen[p] = s
+	if w.seen != nil {
+		w.seen[p] = s
+	}
 	return s.node, s.err
 }
 

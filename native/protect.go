@@ -1,6 +1,8 @@
 package native
 
 import (
+	"slices"
+
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/landlock"
@@ -11,15 +13,19 @@ import (
 // grants are the rights to write that the guard of protected paths goes by: what
 // the Landlock rules grant, and which of it is the host's.
 func grants(l *rootfs.Root) []guard.Grant {
+	var writable []string // of the host's
+	for i := range l.Tree.Entries {
+		if e := &l.Tree.Entries[i]; e.Kind == mounts.Bind && e.Attr&mounts.ReadOnly == 0 {
+			writable = append(writable, e.Target)
+		}
+	}
 	out := make([]guard.Grant, 0, len(l.Ruleset.Rules))
 	for i := range l.Ruleset.Rules {
 		r := &l.Ruleset.Rules[i]
-		g := guard.Grant{Path: r.Path, Files: r.Access&landlock.WriteFile != 0, Entries: r.Access&landlock.MakeReg != 0 && !r.IsFile}
-		for j := range l.Tree.Entries {
-			e := &l.Tree.Entries[j]
-			g.Guarded = g.Guarded || e.Kind == mounts.Bind && e.Target == r.Path && e.Attr&mounts.ReadOnly == 0
-		}
-		out = append(out, g)
+		out = append(out, guard.Grant{
+			Path: r.Path, Files: r.Access&landlock.WriteFile != 0, Entries: r.Access&landlock.MakeReg != 0 && !r.IsFile,
+			Guarded: slices.Contains(writable, r.Path),
+		})
 	}
 	return out
 }

@@ -112,7 +112,7 @@ func cleanPath(field, p string) error {
 	switch {
 	case !path.IsAbs(p) || path.Clean(p) != p:
 		return &InvalidError{Field: field, Value: p, Want: "an absolute path without . or .."}
-	case strings.ContainsAny(p, "\x00\n"):
+	case strings.IndexByte(p, 0) >= 0, strings.IndexByte(p, '\n') >= 0:
 		return &InvalidError{Field: field, Value: p, Want: "a path without NUL or newline"}
 	}
 	return nil

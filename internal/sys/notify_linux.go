@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -117,11 +118,11 @@ const NotifyFlags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_
 // CanNotify reports whether the kernel has listeners whose callers only a deadly
 // signal interrupts once their call was received (Linux 5.19). Without that, a
 // call could be made twice.
-func CanNotify() bool {
+var CanNotify = sync.OnceValue(func() bool {
 	// EFAULT: the flags are known, and the program would be looked at next.
 	_, e := Raw(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, NotifyFlags, 0, 0, 0, 0)
 	return syscall.Errno(e) == unix.EFAULT
-}
+})
 
 func errnoError(_, e uintptr) error {
 	if e == 0 {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -26,6 +27,10 @@ type Group struct {
 	slots  []slot
 
 	subs []*Group // that Sub made and that are still there
+
+	// closed is 0 until Kill lets nothing fork any more, and then one more than the
+	// forks that had been refused before.
+	closed atomic.Uint64
 }
 
 type slot struct {
@@ -227,6 +232,9 @@ func (g *Group) stats(usage bool) (Stats, error) {
 		if s.Controllers.Has(Pids) {
 			read("pids.peak", optional, counter{"", &st.PidsPeak})
 			read("pids.events", required, counter{"max", &st.PidsDenied})
+			if c := g.closed.Load(); c > 0 {
+				st.PidsDenied = min(st.PidsDenied, c-1)
+			}
 		}
 		var used, user, system, throttled uint64
 		switch {
@@ -281,7 +289,7 @@ func (g *Group) Kill() error {
 				continue
 			}
 		}
-		if err := s.killAll(); err != nil {
+		if err := g.killAll(s); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -290,7 +298,7 @@ func (g *Group) Kill() error {
 
 // killAll kills by the list of processes, again and again: it may grow
 // meanwhile.
-func (s *slot) killAll() error {
+func (g *Group) killAll(s *slot) error {
 	deadline := time.Now().Add(patience)
 	for round := 0; ; round++ {
 		pids, err := s.processes()
@@ -301,10 +309,9 @@ func (s *slot) killAll() error {
 			return fmt.Errorf("cgroups: read %s/%s/cgroup.procs: %w", s.Path, s.Name, err)
 		}
 		if round == 1 && s.Controllers.Has(Pids) {
-			// They fork faster than they are killed. No more forks then; this
-			// counts as PidsDenied from here on.
-			if err := writeAt(s.fd, s.Name+"/pids.max", "0"); err != nil && err != unix.ENOENT {
-				return fmt.Errorf("cgroups: write 0 to %s/%s/pids.max: %w", s.Path, s.Name, err)
+			// They fork faster than they are killed. No more forks then.
+			if err := g.closeForks(s); err != nil {
+				return err
 			}
 		}
 		s.signalListed(pids, unix.SIGKILL)
@@ -313,6 +320,18 @@ func (s *slot) killAll() error {
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// closeForks lets nothing in the group fork any more. What is refused from here on is
+// not the limit's doing, and no part of PidsDenied.
+func (g *Group) closeForks(s *slot) error {
+	if st, err := g.Counts(); err == nil {
+		g.closed.CompareAndSwap(0, st.PidsDenied+1)
+	}
+	if err := writeAt(s.fd, s.Name+"/pids.max", "0"); err != nil && err != unix.ENOENT {
+		return fmt.Errorf("cgroups: write 0 to %s/%s/pids.max: %w", s.Path, s.Name, err)
+	}
+	return nil
 }
 
 // signalListed signals processes without hitting one that got a dead one's number:

@@ -431,6 +431,30 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// What Kill refuses is not told as refused by the limit.
+func TestKillCountsNoForks(t *testing.T) {
+	g := create(t, strict())
+	i := slices.IndexFunc(g.slots, func(s slot) bool { return s.Controllers.Has(Pids) })
+	s := &g.slots[i]
+	closed := filepath.Join(t.TempDir(), "closed")
+	c := start(t, g, "/bin/sh", "-c", `until [ -e "$0" ]; do :; done; (:)`, closed)
+	if err := g.closeForks(s); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(closed, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); err == nil {
+		t.Error("it could fork")
+	}
+	if b, err := os.ReadFile(s.Path + "/" + s.Name + "/pids.events"); err != nil || string(b) != "max 1\n" {
+		t.Errorf("the kernel counts %q, %v", b, err)
+	}
+	if st, err := g.Stats(); err != nil || st.PidsDenied != 0 {
+		t.Errorf("%d forks refused, %v", st.PidsDenied, err)
+	}
+}
+
 // A fork bomb is killed although it forks faster than it is listed.
 func TestKillForkBomb(t *testing.T) {
 	r := strict()

@@ -78,7 +78,7 @@ func (b *bench) warmAPI(env *environment, run string) error {
 		where string
 		pause time.Duration
 		row   int // requests to one server before it is the other's turn
-	}{{"after 30ms", 30 * time.Millisecond, 1}, {"at once", 0, 1}, {"100 at once", 0, 100}} {
+	}{{"after 30ms", 30 * time.Millisecond, 1}, {"at once", 0, 1}, {"100 in a row", 0, 100}} {
 		got := []samples{{}, {}}
 		turns := []int{0, 1}[:len(list)]
 		for _, c := range list {

@@ -361,9 +361,9 @@ func (s *server) resolve(name, workspace string) (*Pool, *policy.Policy, error) 
 
 // sessionRequest is a session to create.
 type sessionRequest struct {
-	ID        string `json:"id"`
-	Pool      string `json:"pool"`
-	Workspace string `json:"workspace"`
+	ID        *string `json:"id"` // nil for one that is made up
+	Pool      string  `json:"pool"`
+	Workspace string  `json:"workspace"`
 }
 
 // sessionInfo is a session as the interface shows it.
@@ -415,14 +415,15 @@ func (s *server) create(r *http.Request) (int, any, error) {
 	if err := read(r, &q); err != nil {
 		return 0, nil, err
 	}
-	if q.ID == "" {
-		q.ID = session.NewID()
+	id := session.NewID()
+	if q.ID != nil {
+		id = *q.ID
 	}
 	p, pol, err := s.resolve(q.Pool, q.Workspace)
 	if err != nil {
 		return 0, nil, err
 	}
-	i := &session.Info{ID: q.ID, State: session.Created, Profile: pol.Profile, Driver: p.Driver.Name(), Dir: pol.OCI.Process.Cwd, Created: time.Now(), Limits: pol.Limits}
+	i := &session.Info{ID: id, State: session.Created, Profile: pol.Profile, Driver: p.Driver.Name(), Dir: pol.OCI.Process.Cwd, Created: time.Now(), Limits: pol.Limits}
 	if err := s.Store.Create(i, pol); err != nil {
 		return 0, nil, err
 	}
@@ -432,27 +433,27 @@ func (s *server) create(r *http.Request) (int, any, error) {
 		box, err = p.Open(r.Context(), pol)
 	}
 	if err != nil {
-		s.Store.Discard(q.ID)
+		s.Store.Discard(id)
 		return 0, nil, err
 	}
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	s.work.Go(func() {
-		ended <- session.Hold(s.ctx, s.Store, handedOut{p.Driver, box}, &session.Spec{ID: q.ID, Driver: p.Driver.Name(), Policy: pol}, func() { close(ready) })
+		ended <- session.Hold(s.ctx, s.Store, handedOut{p.Driver, box}, &session.Spec{ID: id, Driver: p.Driver.Name(), Policy: pol}, func() { close(ready) })
 	})
 	select {
 	case <-ready:
 	case err := <-ended:
 		box.Close()
-		s.Store.Discard(q.ID)
+		s.Store.Discard(id)
 		if err == nil {
 			err = driver.ErrSandboxGone
 		}
 		return 0, nil, err
 	}
-	if i, err = s.Store.Lookup(q.ID); err != nil {
+	if i, err = s.Store.Lookup(id); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, sessionInfo{Info: i, Socket: s.Store.Socket(q.ID), Pooled: &box.Pooled}, nil
+	return http.StatusCreated, sessionInfo{Info: i, Socket: s.Store.Socket(id), Pooled: &box.Pooled}, nil
 }
 
 // remove stops a session and removes its record.

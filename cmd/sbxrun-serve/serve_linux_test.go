@@ -559,6 +559,7 @@ func TestAPI(t *testing.T) {
 			{"POST", "/v1/run", `{"args":["true"],"pool":"unrestricted"}`, 404},
 			{"POST", "/v1/run", `{"args":["` + strings.Repeat("x", 17<<20) + `"]}`, 413},
 			{"POST", "/v1/sessions", `{"id":"../x"}`, 400},
+			{"POST", "/v1/sessions", `{"id":""}`, 400},
 			{"POST", "/v1/sessions", `{"id":"` + strings.Repeat("x", 10000) + `"}`, 400},
 			{"GET", "/v1/sessions/nothing", "", 404},
 			{"GET", "/v1/sessions/%2e%2e", "", 400},

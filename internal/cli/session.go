@@ -129,7 +129,7 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 		Example: "  sbxrun session create\n  sbxrun session create --profile strict --memory 1g -C ~/project build",
 		Args:    maxArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			id := ""
+			id := session.NewID()
 			if len(args) == 1 {
 				id = args[0]
 			}
@@ -153,9 +153,6 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 // createSession starts a holder and returns when the session is ready. It ends with
 // the process that owns it, if one does.
 func (o *options) createSession(id string, owner *process) (*session.Info, error) {
-	if id == "" {
-		id = session.NewID()
-	}
 	if err := session.CheckID(id); err != nil {
 		return nil, err
 	}

@@ -411,6 +411,7 @@ func TestSessionBadInput(t *testing.T) {
 	}{
 		{[]string{"exec", "../" + s.id, "true"}, "invalid value"},
 		{[]string{"exec", "", "true"}, "invalid value"},
+		{[]string{"create", ""}, "invalid value"},
 		{[]string{"exec", strings.Repeat("x", 10<<10), "true"}, "invalid value"},
 		{[]string{"exec", "nobody", "true"}, "no such session"},
 		{[]string{"exec", s.id}, "no command"},

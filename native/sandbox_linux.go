@@ -407,17 +407,20 @@ func (b *sandbox) process(want *specs.Process) (*specs.Process, error) {
 	if want.Rlimits != nil {
 		pr.Rlimits = want.Rlimits
 	}
-	// The policy's own rules for a process hold for this one: no NUL, a clean
-	// absolute directory, limits that exist.
-	p := *b.s.p
-	oci := *p.OCI
-	oci.Process = &pr
-	p.OCI = &oci
 	rest := *want
 	rest.Args, rest.Env, rest.Cwd, rest.Rlimits, rest.Terminal, rest.ConsoleSize = nil, nil, "", nil, false, nil
 	if !emptyProcess(&rest) {
 		return nil, &policy.InvalidError{Field: "process", Want: "no more than args, env, cwd, rlimits and terminal: the rest is the sandbox's"}
 	}
+	// What the policy says besides was checked with the sandbox; a layer that it
+	// requires must not go with the command's own limits.
+	if want.Rlimits == nil {
+		return &pr, policy.CheckProcess(&pr)
+	}
+	p := *b.s.p
+	oci := *p.OCI
+	oci.Process = &pr
+	p.OCI = &oci
 	return &pr, check(&p)
 }
 

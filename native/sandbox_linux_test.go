@@ -355,10 +355,14 @@ func TestSandboxErrors(t *testing.T) {
 		t.Errorf("no such command: %v", err)
 	}
 	var invalid *policy.InvalidError
-	for _, pr := range []*specs.Process{nil, {}, {Args: []string{"a\x00b"}}, {Args: []string{"true"}, Cwd: "relative"}, {Args: []string{"true"}, User: specs.User{UID: 1}}, {Args: []string{"true"}, Capabilities: &specs.LinuxCapabilities{}}} {
+	for _, pr := range []*specs.Process{nil, {}, {Args: []string{"a\x00b"}}, {Args: []string{"true"}, Cwd: "relative"}, {Args: []string{"true"}, Env: []string{"A=\x00"}}, {Args: []string{"true"}, Env: []string{"=A"}}, {Args: []string{"true"}, User: specs.User{UID: 1}}, {Args: []string{"true"}, Capabilities: &specs.LinuxCapabilities{}}} {
 		if _, err := b.Exec(context.Background(), pr, driver.Stdio{}); !errors.As(err, &invalid) {
 			t.Errorf("%+v: %v", pr, err)
 		}
+	}
+	var unsupported *driver.UnsupportedError
+	if _, err := b.Exec(context.Background(), &specs.Process{Args: []string{"true"}, Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NONE"}}}, driver.Stdio{}); !errors.As(err, &unsupported) {
+		t.Errorf("no such limit: %v", err)
 	}
 	if out, st := sh(t, b, "echo on"); out != "on\n" || st.ExitCode != 0 {
 		t.Errorf("after errors: %q, %+v", out, st)

@@ -27,9 +27,13 @@ type Hook struct {
 	// the agent as they are, and user and model are told.
 	Outside string
 
-	// Left is called with each command that is left to the agent; its error blocks
-	// the call. Nil is not called.
-	Left func(tool, command string) error
+	// Bare says why a call that says dangerouslyDisableSandbox is left to the agent
+	// like that, "" if it is refused.
+	Bare string
+
+	// Left is called with each command that is left to the agent, and why that is;
+	// its error blocks the call. Nil is not called.
+	Left func(tool, command, why string) error
 }
 
 // Answer reads what Claude Code tells a hook and returns what to answer: nothing
@@ -45,11 +49,7 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 		return nil, errors.New("this is no call of a hook for PreToolUse")
 	}
 	switch tool {
-	case "Bash", "Monitor":
-	case "PowerShell":
-		if h.Outside == "" {
-			return h.answer("deny", "there is no sandbox for PowerShell: use Bash", nil)
-		}
+	case "Bash", "Monitor", "PowerShell":
 	default:
 		return nil, nil
 	}
@@ -63,16 +63,23 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 	}
 	var weaken bool
 	if raw, ok := input["dangerouslyDisableSandbox"]; ok {
-		if err := json.Unmarshal(raw, &weaken); err != nil || weaken {
+		err := json.Unmarshal(raw, &weaken)
+		if err == nil && weaken && h.Bare != "" {
+			return h.leave(tool, command, h.Bare)
+		}
+		if err != nil || weaken {
 			reason := "commands run in a sandbox that no call can leave: call without dangerouslyDisableSandbox"
-			if h.Outside != "" {
+			if h.Outside != "" || h.Bare != "" {
 				reason = "dangerouslyDisableSandbox is refused: call without it"
 			}
 			return h.answer("deny", reason, nil)
 		}
 	}
 	if h.Outside != "" {
-		return h.leave(tool, command)
+		return h.leave(tool, command, h.Outside)
+	}
+	if tool == "PowerShell" {
+		return h.answer("deny", "there is no sandbox for PowerShell: use Bash", nil)
 	}
 	if bytes.ContainsRune([]byte(command), 0) {
 		return h.answer("deny", "the command holds a NUL byte", nil)
@@ -102,9 +109,9 @@ func (h *Hook) rewrite(command string) string {
 
 // leave answers a call whose command stays as it is. That it need not be asked about
 // was said of commands in a sandbox.
-func (h *Hook) leave(tool, command string) ([]byte, error) {
+func (h *Hook) leave(tool, command, why string) ([]byte, error) {
 	if h.Left != nil {
-		if err := h.Left(tool, command); err != nil {
+		if err := h.Left(tool, command, why); err != nil {
 			return nil, err
 		}
 	}
@@ -112,7 +119,7 @@ func (h *Hook) leave(tool, command string) ([]byte, error) {
 	if decision == "allow" {
 		decision = ""
 	}
-	note := "NOT SANDBOXED: this runs on the host with all that its user can do, because " + h.Outside
+	note := "NOT SANDBOXED: this runs on the host with all that its user can do, because " + why
 	return encode(reply{Message: "sbxrun: " + note, Specific: specific{Event: "PreToolUse", Decision: decision, Context: note}})
 }
 

@@ -72,7 +72,7 @@ func TestHook(t *testing.T) {
 // is left in the dark; what lets a sandboxed one pass unasked does not let this one.
 func TestHookOutside(t *testing.T) {
 	var left []string
-	h := &Hook{Program: []string{"/sbxrun", "shell"}, Outside: "rollout.enabled is false", Left: func(tool, command string) error {
+	h := &Hook{Program: []string{"/sbxrun", "shell"}, Outside: "rollout.enabled is false", Left: func(tool, command, why string) error {
 		left = append(left, tool+" "+command)
 		return nil
 	}}
@@ -100,8 +100,34 @@ func TestHookOutside(t *testing.T) {
 		t.Errorf("%q", left)
 	}
 	// Without a record it does not run.
-	h.Left = func(string, string) error { return os.ErrPermission }
+	h.Left = func(string, string, string) error { return os.ErrPermission }
 	if out, err := h.Answer(call("Bash", `{"command":"x"}`)); err == nil {
+		t.Errorf("%s", out)
+	}
+}
+
+// TestHookBare: where the operator allows it, a call that asks for the host has it,
+// with the record; every other stays in the sandbox.
+func TestHookBare(t *testing.T) {
+	var left []string
+	h := &Hook{Program: []string{"/sbxrun", "shell"}, Decision: "allow", Bare: "so it is", Left: func(tool, command, why string) error {
+		left = append(left, tool+" "+command+" "+why)
+		return nil
+	}}
+	out, err := h.Answer(call("Bash", `{"command":"x","dangerouslyDisableSandbox":true}`))
+	if err != nil || !strings.Contains(string(out), "NOT SANDBOXED: this runs on the host with all that its user can do, because so it is") || strings.Contains(string(out), "updatedInput") || strings.Contains(string(out), "permissionDecision") {
+		t.Errorf("%s %v", out, err)
+	}
+	if strings.Join(left, "|") != "Bash x so it is" {
+		t.Errorf("%q", left)
+	}
+	for more, want := range map[string]string{``: "updatedInput", `,"dangerouslyDisableSandbox":false`: "updatedInput", `,"dangerouslyDisableSandbox":"true"`: `"deny"`, `,"dangerouslyDisableSandbox":1`: `"deny"`} {
+		if out, err := h.Answer(call("Bash", `{"command":"x"`+more+`}`)); err != nil || !strings.Contains(string(out), want) || len(left) != 1 {
+			t.Errorf("%s: %s %v %q", more, out, err, left)
+		}
+	}
+	h.Left = func(string, string, string) error { return os.ErrPermission }
+	if out, err := h.Answer(call("Bash", `{"command":"x","dangerouslyDisableSandbox":true}`)); err == nil {
 		t.Errorf("%s", out)
 	}
 }

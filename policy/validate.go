@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // An InvalidError says which value of a policy is wrong and what it may be.
@@ -22,22 +24,10 @@ func (e *InvalidError) Error() string {
 // Validate reports the first value that no driver could honour. It knows
 // nothing of the host: that a path exists is found out when it is mounted.
 func (p *Policy) Validate() error {
-	if p.OCI == nil || p.OCI.Process == nil || len(p.OCI.Process.Args) == 0 {
-		return &InvalidError{Field: "command", Value: "", Want: "a command to run"}
+	if p.OCI == nil {
+		return CheckProcess(nil)
 	}
-	proc := p.OCI.Process
-	for _, a := range proc.Args {
-		if strings.ContainsRune(a, 0) {
-			return &InvalidError{Field: "command", Value: a, Want: "arguments without NUL bytes"}
-		}
-	}
-	for _, e := range proc.Env {
-		name, _, ok := strings.Cut(e, "=")
-		if !ok || name == "" || strings.ContainsRune(e, 0) {
-			return &InvalidError{Field: "env", Value: e, Want: "KEY=VALUE without NUL bytes"}
-		}
-	}
-	if err := cleanPath("cwd", proc.Cwd); err != nil {
+	if err := CheckProcess(p.OCI.Process); err != nil {
 		return err
 	}
 	overlay := ""
@@ -106,6 +96,25 @@ func (p *Policy) Validate() error {
 		return &InvalidError{Field: "limits.output", Value: fmt.Sprint(p.Limits.Output), Want: "a positive size"}
 	}
 	return nil
+}
+
+// CheckProcess reports what of a command is not valid, whatever the sandbox is.
+func CheckProcess(proc *specs.Process) error {
+	if proc == nil || len(proc.Args) == 0 {
+		return &InvalidError{Field: "command", Value: "", Want: "a command to run"}
+	}
+	for _, a := range proc.Args {
+		if strings.ContainsRune(a, 0) {
+			return &InvalidError{Field: "command", Value: a, Want: "arguments without NUL bytes"}
+		}
+	}
+	for _, e := range proc.Env {
+		name, _, ok := strings.Cut(e, "=")
+		if !ok || name == "" || strings.ContainsRune(e, 0) {
+			return &InvalidError{Field: "env", Value: e, Want: "KEY=VALUE without NUL bytes"}
+		}
+	}
+	return cleanPath("cwd", proc.Cwd)
 }
 
 func cleanPath(field, p string) error {

@@ -31,7 +31,8 @@ func newHook() *cobra.Command {
 command of the Bash tool becomes one that runs it by sbxrun shell, with the flags
 that are given here. A call that cannot be understood is blocked, with exit code 2.
 An agent that the operator's roll-out leaves out (rollout in config.yaml) keeps its
-commands as they are; user, model and audit log are told.
+commands as they are, and so does a call that says dangerouslyDisableSandbox where
+agents.unsandboxed allows that; user, model and audit log are told.
 
 Claude Code goes on with a command as it was when a hook is missing or dies. Its
 variable CLAUDE_CODE_SHELL_PREFIX does not: sbxrun integrate claude-code sets that.`,
@@ -89,7 +90,10 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 		return err
 	}
 	h.Outside = why
-	h.Left = func(tool, command string) error {
+	if op.Unsandboxed {
+		h.Bare = callAllowed
+	}
+	h.Left = func(tool, command, why string) error {
 		return recordOutside(&op, audit.Record{Source: "hook", Tool: tool, Command: []string{command}, Cwd: start}, why)
 	}
 	in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHook))

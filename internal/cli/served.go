@@ -145,7 +145,7 @@ func (v *served) openBare(context.Context) (*Environment, error) {
 	if !r.Operator.Unsandboxed {
 		return nil, nil
 	}
-	return v.onHost(r, "the call said dangerouslyDisableSandbox, and the operator allows that"), nil
+	return v.onHost(r, callAllowed), nil
 }
 
 func (v *served) onHost(r *profiles.Resolved, why string) *Environment {

@@ -200,6 +200,23 @@ func TestClaudeCodeRolledOut(t *testing.T) {
 	})
 }
 
+// TestClaudeCodeUnsandboxed: where the operator allows it, a call of the hook's that
+// asks for the host runs there, the one beside it does not, and it is told.
+func TestClaudeCodeUnsandboxed(t *testing.T) {
+	each(t, func(w *world) {
+		w.file(w.home+"/.config/sbxrun/config.yaml", "agents:\n  unsandboxed: true\naudit:\n  file: "+w.home+"/audit.jsonl\n", 0o644)
+		calls := []model.Call{bash("cat "+w.canary, "dangerouslyDisableSandbox", true), bash("echo \"[$(cat " + w.canary + ")]\"")}
+		r := w.claude(model.New(calls...), 2, nil, "--settings", hooks(w, ""), "--allowedTools", "Bash")
+		w.expect("who asked", r[0], "the canary sings")
+		w.expect("who did not", r[1], "[]")
+		log, err := os.ReadFile(w.home + "/audit.jsonl")
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.expect("the audit log", string(log), `"source":"hook"`, `"sandboxed":false,"unsandboxed_because":"the call said dangerouslyDisableSandbox`)
+	})
+}
+
 // TestClaudeCodeHook: the same by a hook that rewrites what the Bash tool is to run.
 func TestClaudeCodeHook(t *testing.T) {
 	each(t, func(w *world) {

@@ -252,26 +252,29 @@ func r07(f *fixture) {
 }
 
 // r10 is R10: two burning threads get what the limit gives, which the kernel's
-// count of throttled time shows better than a clock on a busy machine.
+// count of throttled time shows better than a clock on a busy machine. It is little,
+// so that they reach it beside others.
 func r10(f *fixture) {
-	o := f.do(call{args: f.strict([]string{"--json", "--cpus", "0.4"}, f.attack, "R10", "threads=2", "ms=1500")})
+	o := f.do(call{args: f.strict([]string{"--json", "--cpus", "0.1"}, f.attack, "R10", "threads=2", "ms=1500")})
 	r := f.result(o)
 	// Of all the time that it took: what the kernel lets through too much, on a
 	// machine with others, it takes back from what comes next.
-	if percent := 100 * (r.Usage.UserMS + r.Usage.SystemMS) / r.DurationMS; !(percent <= 60) {
-		f.Errorf("the command had %.0f%% of a processor, of 40: %v", percent, o)
+	if percent := 100 * (r.Usage.UserMS + r.Usage.SystemMS) / r.DurationMS; !(percent <= 30) {
+		f.Errorf("the command had %.0f%% of a processor, of 10: %v", percent, o)
 	}
 	if r.Usage.ThrottledMS == 0 {
 		f.Errorf("it was never throttled: %v", o)
 	}
 	f.step("control without the limit", func() {
-		// On a busy machine it may take some tries to get more than that.
-		got := ""
-		if !within(20*time.Second, func() bool {
-			got = f.report(f.do(call{args: f.jail(ownUser, nil, f.attack, "R10", "threads=2", "ms=1000")})).got("percent")
-			return match(">=61", got)
-		}) {
-			f.Errorf("%s%% of a processor without a limit", got)
+		// How much it gets is for the machine's other work to say; that it was
+		// not throttled is for the kernel, and what it asked for is told alike on
+		// a busy machine and an idle one.
+		o := f.do(call{args: f.strict([]string{"--json", "--cpus", "none"}, f.attack, "R10", "threads=2", "ms=1000")})
+		if r := f.result(o); r.Usage.ThrottledMS != 0 {
+			f.Errorf("throttled for %v ms without a limit: %v", r.Usage.ThrottledMS, o)
+		}
+		if r := f.report(f.do(call{args: f.jail(ownUser, nil, f.attack, "R10", "threads=2", "ms=1000")})); !match(">=150", r.got("wanted")) {
+			f.Errorf("two threads asked for %s%% of a processor and had %s%%", r.got("wanted"), r.got("percent"))
 		}
 	})
 }

@@ -5,6 +5,8 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -172,6 +174,58 @@ func TestSession(t *testing.T) {
 			t.Errorf("a command after the end: %v", o)
 		}
 		s.wantUnchanged()
+	})
+}
+
+// TestSessionPublish: a published port leads to whichever command of the session
+// listens, one after the other, and is closed when the session stops.
+func TestSessionPublish(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		_, port, _ := net.SplitHostPort(addr)
+		l.Close()
+		s := newSession(t, w, "--publish", port+":8000")
+		ask := func() string {
+			c, err := net.Dial("tcp4", addr)
+			if err != nil {
+				return err.Error()
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(20 * time.Second))
+			b, _ := io.ReadAll(c)
+			return string(b)
+		}
+		for _, word := range []string{"first", "second"} {
+			if o := s.cli("exec", "-d", s.id, "--", "/usr/bin/python3", "-c", `
+import socket,sys
+l=socket.socket(); l.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1); l.bind(("127.0.0.1",8000)); l.listen(16)
+open(sys.argv[1]+"-up","w").close()
+c,a=l.accept(); c.sendall(sys.argv[1].encode()); c.close()
+`, word); o.code != 0 {
+				t.Fatalf("exec -d: %v", o)
+			}
+			if !within(20*time.Second, func() bool { return exists(s.path("ws/" + word + "-up")) }) {
+				t.Fatalf("the server did not start: %v", s.cli("logs", s.id))
+			}
+			if got := ask(); got != word {
+				t.Errorf("got %q, want %q", got, word)
+			}
+		}
+		// The port stays with the session, with nobody behind it.
+		if got := ask(); got != "" {
+			t.Errorf("without a server: %q", got)
+		}
+		if o := s.cli("stop", s.id); o.code != 0 {
+			t.Errorf("stop: %v", o)
+		}
+		if c, err := net.Dial("tcp4", addr); err == nil {
+			c.Close()
+			t.Error("the port is still open")
+		}
 	})
 }
 

@@ -229,10 +229,22 @@ func r10(r *report) {
 	}
 	for time.Since(start) < wall {
 	}
+	took := time.Since(start)
 	var u unix.Rusage
 	unix.Getrusage(unix.RUSAGE_SELF, &u)
 	cpu := time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	r.got("percent", fmt.Sprint(int(100*cpu/time.Since(start))))
+	r.got("percent", fmt.Sprint(int(100*cpu/took)))
+	// What it would have had of an idle machine: the time that its threads ran,
+	// and that they were ready to (Documentation/scheduler/sched-stats.rst).
+	var wanted time.Duration
+	threads, _ := filepath.Glob("/proc/self/task/*/schedstat")
+	for _, t := range threads {
+		var ran, waited time.Duration
+		text, _ := os.ReadFile(t)
+		fmt.Sscan(string(text), &ran, &waited)
+		wanted += ran + waited
+	}
+	r.got("wanted", fmt.Sprint(int(100*wanted/took)))
 }
 
 // r11 raises limits, its own and those of process 1.

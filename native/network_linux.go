@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,7 @@ type network struct {
 	token     string
 	journal   gateway.Journal
 	published []*net.TCPListener // on the host, one for each of p.Egress.Publish
+	leading   atomic.Int32       // connections to those on which the sandbox has not said its last
 
 	mu       sync.Mutex
 	families []int           // that the sandbox has
@@ -383,6 +385,7 @@ func (n *network) publish(l *net.TCPListener, port uint16) {
 			continue
 		}
 		slots <- struct{}{}
+		n.leading.Add(1)
 		n.group.Go(func() {
 			defer func() { <-slots }()
 			n.lead(outside, port)
@@ -396,6 +399,8 @@ const maxPublished = 512
 // lead connects to a port in the sandbox and carries one connection there.
 func (n *network) lead(outside *net.TCPConn, port uint16) {
 	defer outside.Close()
+	said := sync.OnceFunc(func() { n.leading.Add(-1) })
+	defer said()
 	inside, err := n.dial(port)
 	if err != nil {
 		outside.SetLinger(0) // as refused as it can be by now
@@ -415,6 +420,7 @@ func (n *network) lead(outside *net.TCPConn, port uint16) {
 	}()
 	io.Copy(outside, inside)
 	outside.CloseWrite()
+	said()
 	<-done
 }
 
@@ -472,7 +478,9 @@ func (n *network) close() {
 		return
 	}
 	if n.stop != nil {
-		for end := time.Now().Add(drainTime); n.gateway != nil && n.gateway.Stats().Active > 0 && time.Now().Before(end); {
+		// To the published ports it is over when the kernel has passed on what is
+		// on its way, unless a client does not read it.
+		for end := time.Now().Add(drainTime); (n.leading.Load() > 0 || n.gateway != nil && n.gateway.Stats().Active > 0) && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		n.stop()

@@ -430,6 +430,34 @@ for i in range(3):
 					c.Close()
 					t.Error("the port is still open")
 				}
+				// What the command said last arrives, though it ends at once and
+				// the client is slow.
+				f.files(map[string]string{"last.py": `
+import socket
+l=socket.socket(); l.bind(("127.0.0.1",8000)); l.listen(1)
+open("last","w").close()
+c,a=l.accept(); c.sendall(b"x"*(6<<20))
+`})
+				o = f.run(call{args: f.sandbox(flags, "/usr/bin/python3", "last.py"), started: func(*exec.Cmd) {
+					if !within(20*time.Second, func() bool { return exists(f.path("ws/last")) }) {
+						t.Error("the server did not start")
+						return
+					}
+					c, err := net.Dial("tcp4", addr)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					defer c.Close()
+					c.SetDeadline(time.Now().Add(20 * time.Second))
+					time.Sleep(100 * time.Millisecond)
+					if b, err := io.ReadAll(c); len(b) != 6<<20 || err != nil {
+						t.Errorf("%d bytes of the last answer, %v", len(b), err)
+					}
+				}})
+				if o.code != 0 {
+					t.Errorf("%v", o)
+				}
 			})
 		}
 	}

@@ -1,15 +1,20 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
 // checkPeer refuses whoever is not the owner, or root. The socket's directory
-// keeps others out already; this holds also if somebody opens that.
+// keeps others out already; this holds also if somebody opens that. A sandboxed
+// command is its owner's too, and is refused for its user namespace, wherever the
+// directory came into its sight.
 func checkPeer(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -27,5 +32,20 @@ func checkPeer(c *net.UnixConn) error {
 	if int(cred.Uid) != os.Geteuid() && cred.Uid != 0 {
 		return fmt.Errorf("user %d: %w", cred.Uid, unix.EACCES)
 	}
+	own, err := ownNamespace()
+	if err != nil {
+		return nil // without user namespaces there are no such sandboxes
+	}
+	// Whoever connects and dies at once, and leaves the socket to a child, has none.
+	peer, err := os.Readlink("/proc/" + strconv.Itoa(int(cred.Pid)) + "/ns/user")
+	if errors.Is(err, unix.EACCES) && cred.Uid == 0 {
+		return nil // root's, and a mere user may not look
+	}
+	if err != nil || peer != own {
+		return fmt.Errorf("process %d is not known to be in the same user namespace: %w", cred.Pid, unix.EACCES)
+	}
 	return nil
 }
+
+// ownNamespace is the user namespace that this process is in; see namespaces(7).
+var ownNamespace = sync.OnceValues(func() (string, error) { return os.Readlink("/proc/self/ns/user") })

@@ -48,6 +48,13 @@ func gatherFacts() (*facts, error) {
 	}
 	f.ConfigDirs = append(f.ConfigDirs, "/etc/sbxrun")
 	f.Own = []string{runtimeDir("sessions"), runtimeDir("serve")}
+	switch dir := os.Getenv(serverEnv); {
+	case dir == "" || dir == "none":
+	case !filepath.IsAbs(dir):
+		return nil, errServerDir(dir)
+	default:
+		f.Own = append(f.Own, filepath.Clean(dir))
+	}
 	if dir, err := changesDir(f); err == nil {
 		f.Own = append(f.Own, dir)
 	}

@@ -46,6 +46,12 @@ func serverDir() string {
 	}
 }
 
+// errServerDir says that a server's directory would be another one in each working
+// directory, that of an untrusted project too.
+func errServerDir(dir string) error {
+	return &usageError{serverEnv + " is " + strconv.Quote(dir) + ", not an absolute path", "set it to one, or to none"}
+}
+
 // A Server is what sbxrun serve was asked to serve.
 type Server struct {
 	Dir      string // with the sockets
@@ -257,6 +263,9 @@ func (b *Beside) newPool() *cobra.Command {
 				dir := serverDir()
 				if dir == "" {
 					return &usageError{serverEnv + " is none", "unset it"}
+				}
+				if !filepath.IsAbs(dir) {
+					return errServerDir(dir)
 				}
 				err := b.Pools(dir, sub.name == "stats", o.json)
 				if errors.Is(err, syscall.EACCES) {

@@ -154,10 +154,14 @@ func (g *Group) Open() (int, error) {
 	return -1, nil
 }
 
-// Empty reports whether no process is in the group.
+// Empty reports whether no process is in the group. While the machine has no
+// descriptors or memory to look for them it is not known to be.
 func (g *Group) Empty() bool {
 	for i := range g.slots {
-		if pids, err := g.slots[i].processes(); err == nil && len(pids) > 0 {
+		switch pids, err := g.slots[i].processes(); {
+		case err == nil && len(pids) > 0:
+			return false
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
 			return false
 		}
 	}

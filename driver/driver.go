@@ -44,12 +44,16 @@ type Driver interface {
 	Start(ctx context.Context, p *policy.Policy, stdio Stdio) (Process, error)
 }
 
+// MaxExtra is how many files besides the standard streams a command can be given. A
+// message to a sandbox that stays holds no more descriptors, with those that go along.
+const MaxExtra = 9
+
 // Stdio is what the command gets as its standard streams. A nil file is
 // /dev/null. The files stay the caller's to close.
 type Stdio struct {
 	Stdin, Stdout, Stderr *os.File
 
-	// Extra files become descriptors 3, 4, … of the command.
+	// Extra files become descriptors 3, 4, … of the command; no more than MaxExtra.
 	Extra []*os.File
 
 	// Starting, if not nil, is called once set-up is under way and before the

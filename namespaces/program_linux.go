@@ -81,7 +81,8 @@ const lastCap = 63
 // Preconditions of the program: CAP_SETPCAP.
 func AppendDropCapabilities(p *sys.Program) {
 	AppendDropBounding(p)
-	AppendDropBounded(p)
+	p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	AppendClearCapabilities(p)
 }
 
 // AppendDropBounding appends the calls that empty the bounding set. What a process
@@ -96,11 +97,14 @@ func AppendDropBounding(p *sys.Program) {
 	}
 }
 
-// AppendDropBounded is AppendDropCapabilities for a process whose bounding set is
-// empty.
-func AppendDropBounded(p *sys.Program) {
-	p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
-	AppendClearCapabilities(p)
+// AppendShield appends the call after which a process with an empty bounding set can
+// use no capability, and after execve(2) has none. Until then one is permitted, not
+// effective: who has none may not trace it then, nor use its /proc files, by
+// ptrace(2)'s access mode check. It may still share the memory and the descriptors of
+// a process that is out of the others' reach.
+func AppendShield(p *sys.Program) {
+	p.Call(0, sys.Step{Name: "capset"}, unix.SYS_CAPSET,
+		sys.Ptr(p, &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}), sys.Ptr(p, &[2]unix.CapUserData{{Permitted: 1 << unix.CAP_SETPCAP}}))
 }
 
 // AppendClearCapabilities appends the call that empties the permitted, effective

@@ -260,6 +260,9 @@ type stream struct {
 // streams collects the descriptors that a command gets. If the sandbox has a
 // /dev, its devices stand for the host's.
 func streams(stdio driver.Stdio, dev bool) ([]stream, error) {
+	if n := len(stdio.Extra); n > driver.MaxExtra {
+		return nil, &policy.InvalidError{Field: "stdio.extra", Value: itoa(n) + " files", Want: "no more than " + itoa(driver.MaxExtra)}
+	}
 	list := make([]stream, 0, 3+len(stdio.Extra))
 	add := func(f *os.File) error {
 		if f == nil && !dev {

@@ -182,7 +182,7 @@ type command struct {
 	proc     sys.Reg // where a label is written
 	ruleset  sys.Reg // of Landlock
 	root     sys.Reg // the sandbox's directory
-	bounded  bool    // PID 1 has left no capability in the bounding set
+	bounded  bool    // PID 1 has left no capability in the bounding set, and there are other commands
 
 	guard   *guard.Guard // nil for none
 	guardFD sys.Value    // what it sends on
@@ -209,7 +209,7 @@ func (s *starter) append(c *command) {
 	}
 	p.Call(0, sys.Step{Name: "chdir", Path: c.process.Cwd}, unix.SYS_CHDIR, p.Str(c.process.Cwd))
 	if c.bounded {
-		namespaces.AppendDropBounded(p)
+		namespaces.AppendShield(p)
 	} else {
 		namespaces.AppendDropCapabilities(p)
 	}

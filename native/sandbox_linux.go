@@ -254,6 +254,8 @@ type sandbox struct {
 	// themselves: version 1 counts where a process is, not where the limit is.
 	pidsDenied, oomKills uint64
 
+	patience time.Duration // with a command that is to start, see reexec.Job; 0 is the default
+
 	done chan struct{}
 	err  error // the init's last word, once done is closed
 }
@@ -549,9 +551,12 @@ func setupError(err error) error {
 // start has the init run the command.
 func (in *inside) start() error {
 	b := in.box
-	if in.nth = b.starts.Add(1); in.nth > 1 {
-		in.before, _ = b.counts() // of the first, nothing was counted before
+	if in.nth = b.starts.Add(1); in.nth > 1 { // of the first, nothing was counted before
+		var err error
+		in.before, err = b.counts()
+		in.uncounted = err != nil
 	}
+	in.job.Patience = b.patience
 	err := in.job.Exec()
 	if err == nil || in.taken() {
 		b.unproven.Store(false)
@@ -614,6 +619,9 @@ func (b *sandbox) refused(err error) error {
 	if errors.Is(err, syscall.EAGAIN) {
 		return &driver.SetupError{Driver: Name, Err: err, Fix: "no more than " + itoa(maxCommands) + " commands can run in one sandbox at a time"}
 	}
+	if errors.Is(err, reexec.ErrStuck) || errors.Is(err, syscall.ETIMEDOUT) {
+		return &driver.SetupError{Driver: Name, Err: err, Fix: "something that runs in the sandbox hinders it: end that, or the sandbox"}
+	}
 	err = b.gone(err)
 	if b.unproven.Load() {
 		select {
@@ -644,9 +652,10 @@ type inside struct {
 	tasks  []int          // the files for that, if they are open, until it has started
 	cgroup int            // group, version 2, until it has started; -1 for none
 
-	ended  atomic.Bool // by Terminate or Kill
-	killed atomic.Bool
-	over   bool // Wait has returned: what is left is nobody's; guarded by box.mu
+	ended     atomic.Bool // by Terminate or Kill
+	killed    atomic.Bool
+	uncounted bool // before could not be read: a difference would say nothing
+	over      bool // Wait has returned: what is left is nobody's; guarded by box.mu
 }
 
 // takeGroup makes the command's own cgroup, and opens it.
@@ -860,10 +869,11 @@ func (in *inside) Wait() (*driver.Status, error) {
 		// What the kernel counted while the command ran. It may have been
 		// another command's doing: they share the limit.
 		now, err := b.stats()
-		if err == nil && now.OOMKills > in.before.OOMKills {
+		known := err == nil && !in.uncounted
+		if known && now.OOMKills > in.before.OOMKills {
 			stats.OOMKills = now.OOMKills - in.before.OOMKills
 		}
-		if err == nil && now.PidsDenied > in.before.PidsDenied {
+		if known && now.PidsDenied > in.before.PidsDenied {
 			stats.PidsDenied = now.PidsDenied - in.before.PidsDenied
 		}
 		b.mu.Lock()

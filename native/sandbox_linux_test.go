@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -383,6 +385,104 @@ func TestSandboxErrors(t *testing.T) {
 	}
 	if _, err := b.Exec(context.Background(), &specs.Process{Args: []string{"true"}}, driver.Stdio{}); err == nil {
 		t.Error("a command in a dead sandbox")
+	}
+}
+
+// TestSandboxExtraFiles: as many files as there may be arrive, whatever they are, and
+// one more is refused.
+func TestSandboxExtraFiles(t *testing.T) {
+	dir := t.TempDir()
+	b := open(t, dir)
+	f, err := os.Create(filepath.Join(dir, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	for name, file := range map[string]*os.File{"none": nil, "device": null, "file": f} {
+		for _, terminal := range []bool{false, true} {
+			extra := slices.Repeat([]*os.File{file}, driver.MaxExtra)
+			script := "for i in 3 4 5 6 7 8 9 10 11; do [ -e /proc/self/fd/$i ] || exit 1; done; [ ! -e /proc/self/fd/12 ]"
+			p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"bash", "-c", script}, Terminal: terminal}, driver.Stdio{Stdin: f, Stdout: f, Stderr: f, Extra: extra})
+			if err != nil {
+				t.Fatalf("%s, terminal %v: %v", name, terminal, err)
+			}
+			if p.Pty() != nil {
+				go io.Copy(io.Discard, p.Pty())
+			}
+			if st, err := p.Wait(); err != nil || st.ExitCode != 0 {
+				t.Errorf("%s, terminal %v: %+v, %v", name, terminal, st, err)
+			}
+			var invalid *policy.InvalidError
+			if _, err := b.Exec(context.Background(), &specs.Process{Args: []string{"true"}}, driver.Stdio{Extra: append(extra, file)}); !errors.As(err, &invalid) {
+				t.Errorf("one more: %v", err)
+			}
+		}
+	}
+}
+
+// TestSandboxHindered: what runs in a sandbox stops every other process as soon as it
+// is there, also one that is about to become a command. Whoever starts one learns it,
+// and the sandbox can be ended.
+func TestSandboxHindered(t *testing.T) {
+	b := open(t, t.TempDir())
+	box := b.(*sandbox)
+	box.patience = 500 * time.Millisecond
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	_, err = b.Exec(context.Background(), &specs.Process{Args: []string{"python3", "-c", `
+import os
+os.write(1, b"x")
+while True:
+    try: os.kill(-1, 19)
+    except ProcessLookupError: pass
+`}}, driver.Stdio{Stdout: w})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	stuck := 0
+	for range 40 {
+		p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"true"}}, driver.Stdio{})
+		if errors.Is(err, reexec.ErrStuck) {
+			var setup *driver.SetupError
+			if !errors.As(err, &setup) || setup.Fix == "" {
+				t.Errorf("%v", err)
+			}
+			if stuck++; stuck == 3 {
+				break
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Kill(); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Error(err)
+		}
+		if _, err := p.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	if stuck == 0 {
+		t.Error("no command was stopped on its way")
+	}
+	begin := time.Now()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > closePatience+5*time.Second {
+		t.Errorf("the end took %v", took)
 	}
 }
 

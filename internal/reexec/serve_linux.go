@@ -1,10 +1,15 @@
 package reexec
 
 import (
+	"bytes"
+	"errors"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +27,12 @@ type Job struct {
 
 	// Paths, Argv and Env are as in [Config].
 	Paths, Argv, Env []string
+
+	// Patience is how long the stage may be at starting the job (default 10 s). It
+	// waits for the job's process until that has become the command, and hears of
+	// nothing meanwhile; other commands can stop the process over and over, since
+	// SIGSTOP cannot be blocked.
+	Patience time.Duration
 
 	c      *Child
 	index  int
@@ -43,9 +54,9 @@ type jobs struct {
 	live []*Job     // by index
 	next int
 
-	// sending is held while a packet is sent, so that they go one by one. What the
+	// sending is full while a packet is sent, so that they go one by one. What the
 	// stage says is read meanwhile: it does not listen while nobody does.
-	sending sync.Mutex
+	sending chan struct{}
 
 	over  chan struct{} // closed after the stage's final message, or its death
 	final message
@@ -53,7 +64,7 @@ type jobs struct {
 }
 
 func newJobs(n int) *jobs {
-	return &jobs{table: make([]uintptr, n), live: make([]*Job, n), over: make(chan struct{})}
+	return &jobs{table: make([]uintptr, n), live: make([]*Job, n), sending: make(chan struct{}, 1), over: make(chan struct{})}
 }
 
 // NewJob reserves a place for a command. It fails with EAGAIN if MaxJobs are
@@ -114,8 +125,20 @@ func (j *Job) Drop() {
 	j.c.jobs.mu.Unlock()
 }
 
-// Exec starts the job's command. The error is a *StepError, an *ExecError, or
-// ESRCH if the stage has ended; nothing runs then.
+// ErrStuck says that a job's process did not become the command in time. It was killed,
+// or the sandbox if that was not possible.
+var ErrStuck = errors.New("the process did not come to execute the command, as when others stop it, and was killed")
+
+// startPatience is how long a stage may be at starting a job, stuckPatience how long
+// what was killed then may take to go, and sendPatience how long a packet may wait.
+const (
+	startPatience = 10 * time.Second
+	stuckPatience = time.Second
+	sendPatience  = 15 * time.Second
+)
+
+// Exec starts the job's command. The error is a *StepError, an *ExecError, ErrStuck,
+// ETIMEDOUT if the stage does not listen, or ESRCH if it has ended; nothing runs then.
 func (j *Job) Exec() error {
 	j.native.arguments(&j.mem, j.Paths, j.Argv, j.Env)
 	j.native.cgroup = j.Cgroup
@@ -150,20 +173,12 @@ func (j *Job) send(kind uint32) error {
 	if len(j.files) > 0 {
 		oob = unix.UnixRights(j.files...)
 	}
-	if err := c.sendmsg(m, oob); err != nil {
+	if err := c.sendmsg(m, oob, sendPatience); err != nil {
 		j.Drop()
 		return err
 	}
-	select {
-	case <-j.started:
-	case <-c.jobs.over:
-		select {
-		case <-j.started: // before that
-		default:
-			// The stage has ended, and may be gone: but it shares this memory until
-			// Close has waited for it, so the job stays where it is.
-			return syscall.ESRCH
-		}
+	if err := j.await(kind); err != nil {
+		return err
 	}
 	if e := j.native.failErrno; e != 0 {
 		if kind == msgExec {
@@ -179,10 +194,106 @@ func (j *Job) send(kind uint32) error {
 	return nil
 }
 
+// await waits until the stage has acted on the job.
+func (j *Job) await(kind uint32) error {
+	patience := startPatience
+	if j.Patience > 0 {
+		patience = j.Patience
+	}
+	var tick <-chan time.Time // none for what runs in PID 1, which nobody stops
+	var timer *time.Timer
+	if kind == msgExec {
+		timer = time.NewTimer(patience / 2)
+		defer timer.Stop()
+		tick = timer.C
+	}
+	killed := false
+	for waited := 0; ; {
+		select {
+		case <-j.started:
+			if !killed {
+				return nil
+			}
+			select {
+			case <-j.ended:
+			case <-j.c.jobs.over:
+			case <-time.After(stuckPatience):
+				j.c.Kill() // it was another that was killed
+			}
+			return ErrStuck
+		case <-j.c.jobs.over:
+			select {
+			case <-j.started: // before that
+				return nil
+			default:
+				// The stage has ended, and may be gone: but it shares this memory until
+				// Close has waited for it, so the job stays where it is.
+				if waited >= 2 {
+					return ErrStuck
+				}
+				return syscall.ESRCH
+			}
+		case <-tick:
+			next := patience / 2
+			if j.Taken() { // else another has its turn
+				waited++
+			}
+			switch {
+			case waited == 2 && j.c.killStarting():
+				killed, next = true, stuckPatience
+			case waited >= 2:
+				j.c.Kill()
+			}
+			timer.Reset(next)
+		}
+	}
+}
+
+// killStarting kills the process that is to become a command, if it finds it: a child
+// of the stage that still has its name.
+func (c *Child) killStarting() (killed bool) {
+	proc := func(pid string) string { return "/proc/" + pid }
+	stage := proc(strconv.Itoa(c.pid))
+	name, err := os.ReadFile(stage + "/comm")
+	if err != nil {
+		return false
+	}
+	list, _ := os.ReadFile(stage + "/task/" + strconv.Itoa(c.pid) + "/children")
+	for _, f := range strings.Fields(string(list)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			continue
+		}
+		// Opened first: what is read and killed then is the same process.
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			continue
+		}
+		if comm, err := os.ReadFile(proc(f) + "/comm"); err == nil && bytes.Equal(comm, name) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+			killed = true
+		}
+		unix.Close(fd)
+	}
+	return killed
+}
+
 // sendmsg sends a packet, waiting for room, with descriptors.
-func (c *Child) sendmsg(m message, oob []byte) error {
-	c.jobs.sending.Lock()
-	defer c.jobs.sending.Unlock()
+func (c *Child) sendmsg(m message, oob []byte, patience time.Duration) error {
+	deadline := time.Now().Add(patience)
+	select {
+	case c.jobs.sending <- struct{}{}:
+	default:
+		late := time.NewTimer(patience)
+		defer late.Stop()
+		select {
+		case c.jobs.sending <- struct{}{}:
+		case <-c.jobs.over:
+			return syscall.ESRCH
+		case <-late.C:
+			return syscall.ETIMEDOUT
+		}
+	}
+	defer func() { <-c.jobs.sending }()
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
@@ -196,7 +307,11 @@ func (c *Child) sendmsg(m message, oob []byte) error {
 		case unix.EINTR:
 		case unix.EAGAIN:
 			// Close, or the stage's end, is an event too.
-			unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}, -1)
+			left := time.Until(deadline)
+			if left <= 0 {
+				return syscall.ETIMEDOUT
+			}
+			unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}, int(left.Milliseconds())+1)
 		case unix.EPIPE, unix.ECONNRESET:
 			return syscall.ESRCH
 		default:
@@ -231,7 +346,7 @@ func (j *Job) Signal(sig syscall.Signal, group bool) error {
 		a |= signalGroup
 		atomic.StoreUint32(&j.native.ending, 1)
 	}
-	return j.c.sendmsg(message{Kind: msgSignalJob, A: a, B: uint32(j.index), C: uint32(j.pid)}, nil)
+	return j.c.sendmsg(message{Kind: msgSignalJob, A: a, B: uint32(j.index), C: uint32(j.pid)}, nil, sendPatience)
 }
 
 // Wait returns when the command has ended; what it started may live on. The
@@ -259,8 +374,9 @@ func (j *Job) Wait() (*Exit, error) {
 	}, nil
 }
 
-// End makes a stage that serves kill everything and report. Wait returns then.
-func (c *Child) End() error { return c.sendmsg(message{Kind: msgEnd}, nil) }
+// End makes a stage that serves kill everything and report. Wait returns then. The
+// error is ETIMEDOUT if the stage has not listened for a second: Kill does without.
+func (c *Child) End() error { return c.sendmsg(message{Kind: msgEnd}, nil, time.Second) }
 
 // Over is closed when a stage that serves has said its last word, as it does when
 // nothing but itself is left, or is dead.

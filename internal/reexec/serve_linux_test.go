@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/internal/sys"
+	"github.com/sbxrun/sbxrun/namespaces"
 )
 
 // serving starts a stage that serves.
@@ -254,5 +255,122 @@ func TestServeStageKilled(t *testing.T) {
 	var p *ProtocolError
 	if _, err := c.Wait(); !errors.As(err, &p) {
 		t.Errorf("stage: %v", err)
+	}
+}
+
+// TestServeStuck: a job whose process does not come to execute its command is given
+// up; the stage goes on if what hangs can be killed, and else is ended.
+func TestServeStuck(t *testing.T) {
+	for _, kills := range []bool{true, false} {
+		t.Run(strconv.FormatBool(kills), func(t *testing.T) {
+			t.Parallel()
+			c := serving(t, 8)
+			before, out := shell(t, c, "exec sleep 600")
+			if err := before.Exec(); err != nil {
+				t.Fatal(err)
+			}
+			defer out()
+			j, jout := shell(t, c, "echo never")
+			defer jout()
+			j.Patience = 200 * time.Millisecond
+			if !kills {
+				// What is not found by its name is not killed alone.
+				j.Steps.Call(0, sys.Step{Name: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), j.Steps.Str("other"))
+			}
+			// All signals are blocked here; that is how a stopped process looks to PID 1.
+			j.Steps.Call(0, sys.Step{Name: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+			late, lout := shell(t, c, "echo next")
+			defer lout()
+			done := make(chan error)
+			go func() {
+				for !j.Taken() {
+					time.Sleep(time.Millisecond)
+				}
+				late.Patience = 10 * time.Millisecond // not while another has its turn
+				done <- late.Exec()
+			}()
+			if err := j.Exec(); err != ErrStuck {
+				t.Errorf("got %v, want ErrStuck", err)
+			}
+			err := <-done
+			if !kills {
+				if err != syscall.ESRCH {
+					t.Errorf("the next job of a dead stage: %v", err)
+				}
+				if _, err := before.Wait(); err != syscall.ESRCH {
+					t.Errorf("one that ran: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("the next job: %v", err)
+			}
+			if exit, err := late.Wait(); err != nil || exit.Status != 0 {
+				t.Errorf("the next job: %+v, %v", exit, err)
+			}
+			if err := before.Signal(unix.SIGKILL, false); err != nil {
+				t.Errorf("one that ran: %v", err)
+			}
+			if _, err := before.Wait(); err != nil {
+				t.Errorf("one that ran: %v", err)
+			}
+		})
+	}
+}
+
+// TestServeShield: a process that shares the stage's memory and descriptors is closed
+// to other commands until it has become one.
+func TestServeShield(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		append func(*sys.Program)
+		want   string
+	}{
+		{"shield", namespaces.AppendShield, "closed\n"},
+		{"control", namespaces.AppendDropCapabilities, "open\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := serving(t, 4)
+			file := t.TempDir() + "/pid"
+			// Without capabilities, as commands are.
+			spy, out := shell(t, c, "until p=$(cat "+file+" 2>/dev/null) && [ $p ]; do sleep 0.01; done; readlink /proc/$p/cwd >/dev/null 2>&1 && echo open || echo closed")
+			namespaces.AppendDropCapabilities(spy.Steps)
+			if err := spy.Exec(); err != nil {
+				t.Fatal(err)
+			}
+			half, hout := shell(t, c, "true")
+			defer hout()
+			half.Patience = 5 * time.Second
+			tt.append(half.Steps)
+			half.Steps.Call(0, sys.Step{Name: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+			done := make(chan error)
+			go func() { done <- half.Exec() }()
+			pid := ""
+			name, _ := os.ReadFile("/proc/self/comm")
+			for begin := time.Now(); pid == "" && time.Since(begin) < 2*time.Second; time.Sleep(time.Millisecond) {
+				b, err := os.ReadFile("/proc/" + strconv.Itoa(c.pid) + "/task/" + strconv.Itoa(c.pid) + "/children")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range strings.Fields(string(b)) {
+					syscall, _ := os.ReadFile("/proc/" + p + "/syscall")
+					if comm, _ := os.ReadFile("/proc/" + p + "/comm"); string(comm) == string(name) && strings.HasPrefix(string(syscall), strconv.Itoa(unix.SYS_PPOLL)+" ") {
+						pid = p
+					}
+				}
+			}
+			if pid == "" {
+				t.Fatal("the process is not there")
+			}
+			if err := os.WriteFile(file, []byte(pid+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if got := out(); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+			c.killStarting()
+			<-done
+		})
 	}
 }

@@ -676,8 +676,8 @@ func (c *Child) Close(done bool) error {
 		// What is blocked in a read or a write returns.
 		unix.Shutdown(c.fd, unix.SHUT_RDWR)
 		<-c.jobs.over
-		c.jobs.sending.Lock()
-		defer c.jobs.sending.Unlock()
+		c.jobs.sending <- struct{}{}
+		defer func() { <-c.jobs.sending }()
 	}
 	c.ctl.Close() // nil for a stage that does not serve
 	unix.Close(c.fd)

@@ -27,7 +27,7 @@ type Reg uint8
 // Value is the register's content at the time of the call that it is given to.
 func (r Reg) Value() Value { return Value{n: uintptr(r), reg: true} }
 
-const numRegs = 32
+const numRegs = 64
 
 // RegControl is a register that NewReg never returns: whoever starts a process
 // leaves the descriptor there that its programs report on.

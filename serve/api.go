@@ -105,7 +105,7 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, session.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return http.StatusNotFound
-	case errors.Is(err, session.ErrExists), errors.Is(err, session.ErrNotRunning), errors.Is(err, syscall.EBUSY):
+	case errors.Is(err, session.ErrExists), errors.Is(err, session.ErrNotRunning), errors.Is(err, driver.ErrSandboxGone), errors.Is(err, syscall.EBUSY):
 		return http.StatusConflict
 	case errors.Is(err, pool.ErrClosed), errors.Is(err, context.Canceled):
 		return http.StatusServiceUnavailable
@@ -250,27 +250,31 @@ func (q *runRequest) within() (*specs.LinuxResources, error) {
 	return policy.Within(q.Memory, q.CPUs, q.Pids), nil
 }
 
-// stdin is a pipe with the request's input, nil without any.
-func (q *runRequest) stdin() (*os.File, error) {
+// stdin is a pipe with the request's input, nil without any, and what closes it: a
+// process that the command leaves behind may keep it open and read nothing.
+func (q *runRequest) stdin() (*os.File, func(), error) {
 	data := q.StdinBase64
 	if q.Stdin != "" {
 		if data != nil {
-			return nil, &policy.InvalidError{Field: "stdin", Want: "either stdin or stdin_base64"}
+			return nil, nil, &policy.InvalidError{Field: "stdin", Want: "either stdin or stdin_base64"}
 		}
 		data = []byte(q.Stdin)
 	}
 	if len(data) == 0 {
-		return nil, nil
+		return nil, func() {}, nil
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	go func() {
 		w.Write(data) // ends with an error when nobody is left to read
 		w.Close()
 	}()
-	return r, nil
+	return r, func() {
+		r.Close()
+		w.Close()
+	}, nil
 }
 
 // in runs a command in a sandbox and returns its result.
@@ -287,19 +291,23 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	if err != nil {
 		return nil, err
 	}
-	in, err := q.stdin()
+	in, closeIn, err := q.stdin()
 	if err != nil {
 		return nil, err
 	}
-	if in != nil {
-		defer in.Close()
-	}
+	defer closeIn()
 	of := *p
 	of.Limits = lim
-	// What a command that could not start has to say is a result, too.
-	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in}})
-	var invalid *policy.InvalidError
-	if errors.As(err, &invalid) || errors.Is(err, driver.ErrIncomplete) {
+	started := false
+	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in},
+		Started: func(driver.Process) func() {
+			started = true
+			return nil
+		}})
+	// That a command cannot be executed, or how it was lost, is a result; that there is
+	// no sandbox to run it in is none.
+	var command *driver.CommandError
+	if err != nil && !started && !errors.As(err, &command) {
 		return nil, err
 	}
 	return res, nil

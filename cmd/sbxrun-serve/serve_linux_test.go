@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -527,10 +528,19 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%s, %v", out, err)
 		}
 
+		// One that has ended runs nothing, and its record is there to say so.
+		if code := w.do("POST", "/v1/sessions", `{"id":"ended"}`, nil); code != 201 {
+			t.Fatal(code)
+		}
+		if out, err := w.client("session", "stop", "ended").CombinedOutput(); err != nil {
+			t.Fatalf("%s, %v", out, err)
+		}
+
 		for _, tt := range []struct {
 			method, path, body string
 			code               int
 		}{
+			{"POST", "/v1/sessions/ended/run", `{"args":["true"]}`, 409},
 			{"GET", "/v1/nothing", "", 404},
 			{"GET", "/", "", 404},
 			{"GET", "/v2/pools", "", 404},
@@ -618,6 +628,51 @@ func TestOthers(t *testing.T) {
 				if out, err := c.CombinedOutput(); err != nil {
 					t.Errorf("%s, mode %o: %v: %s", s, mode, err, out)
 				}
+			}
+		}
+	})
+}
+
+// TestSandboxed: a sandboxed command has its owner's id, and gets at nothing where it
+// can see the sockets; nor does one that has the directory from a variable see it.
+func TestSandboxed(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		dir := w.dir + "/run/sbxrun/serve"
+		script := `
+import socket,sys
+s=socket.socket(socket.AF_UNIX); s.settimeout(20)
+try:
+    s.connect(sys.argv[1]); s.sendall(b"GET /v1 HTTP/1.0\r\n\r\n"); print(s.recv(4096)[:15].decode() or "closed")
+except ConnectionError: print("closed")
+except OSError as e: print(type(e).__name__)
+`
+		for _, tt := range []struct {
+			name string
+			args []string
+			env  string
+			want string
+		}{
+			{"control, outside", nil, "", "HTTP/1.0 200 OK"},
+			{"in sight", []string{"--ro", w.dir + "/run"}, "", "closed"},
+			{"hidden", []string{"--ro", w.dir + "/run"}, "SBXRUN_SERVER=" + dir, "FileNotFoundError|PermissionError"},
+		} {
+			command := []string{"python3", "-c", script, dir + "/api.sock"}
+			c := w.client(append(append([]string{"--no-pool"}, tt.args...), append([]string{"--"}, command...)...)...)
+			if tt.args == nil {
+				c = w.command(t.Context())
+				c.Path, c.Args = "/usr/bin/python3", command
+			}
+			c.Env = append(c.Env, "XDG_RUNTIME_DIR="+w.dir+"/home", tt.env)
+			out, err := c.Output()
+			if got := strings.TrimSpace(string(out)); err != nil || !slices.Contains(strings.Split(tt.want, "|"), got) {
+				t.Errorf("%s: %q, %v, want %s", tt.name, got, err, tt.want)
+			}
+		}
+		for _, args := range [][]string{{"true"}, {"serve"}, {"pool", "status"}} {
+			c := w.client(args...)
+			c.Env = append(c.Env, "SBXRUN_SERVER=srv")
+			if out, err := c.CombinedOutput(); err == nil || c.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "not an absolute path") {
+				t.Errorf("%v: %s, %v", args, out, err)
 			}
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
@@ -53,10 +52,27 @@ func (s *server) handler() http.Handler {
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		err := fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, fs.ErrNotExist)
-		s.answer(w, http.StatusNotFound, apiError{errorBody{Message: err.Error(), Hint: "docs/serve.md lists what there is"}})
+		code, message := http.StatusNotFound, "there is no "+r.URL.Path
+		if allowed := methods(mux, r); allowed != "" {
+			w.Header().Set("Allow", allowed)
+			code, message = http.StatusMethodNotAllowed, r.URL.Path+" takes "+allowed+", not "+r.Method
+		}
+		s.answer(w, code, apiError{errorBody{Message: message, Hint: "docs/serve.md lists what there is"}})
 	})
 	return mux
+}
+
+// methods are those that a request's path is there for.
+func methods(mux *http.ServeMux, r *http.Request) string {
+	var allowed []string
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		q := *r
+		q.Method = m
+		if _, pattern := mux.Handler(&q); pattern != "/" {
+			allowed = append(allowed, m)
+		}
+	}
+	return strings.Join(allowed, ", ")
 }
 
 func (s *server) answer(w http.ResponseWriter, code int, v any) {

@@ -16,13 +16,13 @@ package serve
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -202,6 +202,12 @@ func differs(q *Pool, p *policy.Policy) int {
 	return 1
 }
 
+// noPool says that there is no pool of a name.
+type noPool string
+
+func (e noPool) Error() string        { return "there is no pool " + strconv.Quote(string(e)) }
+func (e noPool) Is(target error) bool { return target == fs.ErrNotExist }
+
 // find returns the pool of a name; the first has no need of one.
 func (s *server) find(name string) (*Pool, error) {
 	if name == "" && len(s.Pools) > 0 {
@@ -212,5 +218,5 @@ func (s *server) find(name string) (*Pool, error) {
 			return p, nil
 		}
 	}
-	return nil, fmt.Errorf("pool %q: %w", name, fs.ErrNotExist)
+	return nil, noPool(name)
 }

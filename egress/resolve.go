@@ -1,21 +1,61 @@
 package egress
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 )
 
+// hostsFile is the host's own table of names; see hosts(5).
+const hostsFile = "/etc/hosts"
+
 func hostResolve(ctx context.Context, name string) ([]netip.Addr, error) {
+	return resolveWith(ctx, hostsFile, name)
+}
+
+// resolveWith looks a name up as the host does, with a file for its hosts(5).
+func resolveWith(ctx context.Context, hosts, name string) ([]netip.Addr, error) {
+	if !strings.Contains(name, ".") {
+		// With the dot below, neither package net nor the C library finds a name
+		// of one label in hosts(5).
+		if f, err := os.Open(hosts); err == nil {
+			defer f.Close()
+			if addrs := inHosts(f, name); len(addrs) > 0 {
+				return addrs, nil
+			}
+		}
+	}
 	// The dot at the end keeps the host's search list out: what is looked up
 	// is the name that was decided about and no other.
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
+}
+
+// inHosts lists the addresses that a table in the form of hosts(5) has for a name.
+func inHosts(table io.Reader, name string) []netip.Addr {
+	var addrs []netip.Addr
+	lines := bufio.NewScanner(table)
+	for lines.Scan() {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		fields := strings.Fields(line)
+		if len(fields) < 2 || !slices.ContainsFunc(fields[1:], func(f string) bool { return strings.EqualFold(strings.TrimSuffix(f, "."), name) }) {
+			continue
+		}
+		// An address with a zone is none that a rule could list.
+		if a, err := netip.ParseAddr(fields[0]); err == nil && a.Zone() == "" && !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
 }
 
 func hostDial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {

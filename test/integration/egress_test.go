@@ -307,6 +307,22 @@ func TestEgressProxy(t *testing.T) {
 	}
 }
 
+// TestEgressSingleLabel: a name of one label is what the host's table of names has for
+// it; the search list of its resolv.conf makes no other name of it.
+func TestEgressSingleLabel(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		world := inWorld(f)
+		_, r := f.netRun([]string{"--allow-host", "www:80", "--allow-host", "single:80"}, `curl -sSf -m 20 --noproxy '*' http://www/; curl -sSf -m 20 http://www/
+			curl -sSf -m 20 --noproxy '*' http://single/ || curl -sSf -m 20 http://single/ || echo none`)
+		if want := "hello from www\nhello from www\nnone\n"; r.Stdout != want {
+			f.Errorf("got %q, want %q\n%s", r.Stdout, want, r.Stderr)
+		}
+		if !world.asked("single") || world.asked("single.searched.test") {
+			f.Error("the host's resolver was asked for another name, or for none")
+		}
+	})
+}
+
 // TestEgressInside: what a command does within its own network stays as it is.
 func TestEgressInside(t *testing.T) {
 	eachWho(t, func(f *fixture) {

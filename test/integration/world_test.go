@@ -44,8 +44,8 @@ import (
 )
 
 // A world is a small internet of the tests' own: network namespaces, in one of
-// which sbxrun runs as on any host, with a resolv.conf of its own, and in the
-// other the servers that names lead to. No packet of it leaves the machine, and
+// which sbxrun runs as on any host, with a resolv.conf and a hosts of its own, and in
+// the other the servers that names lead to. No packet of it leaves the machine, and
 // sbxrun knows nothing of it.
 type world struct {
 	host, inet *network
@@ -181,7 +181,9 @@ func newWorld() (*world, error) {
 		return nil, err
 	}
 	resolv := filepath.Join(w.dir, "resolv.conf")
-	if err := os.WriteFile(resolv, []byte("nameserver "+dnsServer+"\n"), 0o644); err != nil {
+	hosts := filepath.Join(w.dir, "hosts")
+	if err := errors.Join(os.WriteFile(resolv, []byte("nameserver "+dnsServer+"\nsearch searched.test\n"), 0o644),
+		os.WriteFile(hosts, []byte("127.0.0.1 localhost\n::1 localhost\n"+webServer+" www\n"), 0o644)); err != nil {
 		return nil, err
 	}
 	w.host, err = newNetwork(func() error {
@@ -194,7 +196,7 @@ func newWorld() (*world, error) {
 			}
 		}
 		// ip(8) moves a link to the namespace of a descriptor by its path.
-		return errors.Join(moveLink("tohost", w.inet.net), unix.Mount(resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""))
+		return errors.Join(moveLink("tohost", w.inet.net), unix.Mount(resolv, "/etc/resolv.conf", "", unix.MS_BIND, ""), unix.Mount(hosts, "/etc/hosts", "", unix.MS_BIND, ""))
 	})
 	if err != nil {
 		return nil, err
@@ -239,7 +241,7 @@ func (w *world) serve() error {
 	for name, addrs := range map[string][]zone{
 		"www.allowed.test": {{webServer}}, "api.allowed.test": {{webServer, webServer6}}, "six.allowed.test": {{webServer6}},
 		"registry.allowed.test": {{webServer}}, "git.allowed.test": {{gitServer}}, "db.allowed.test": {{dataServer}},
-		"denied.test": {{evilServer}}, "evil-allowed.test": {{evilServer}}, "www.allowed.test.evil.test": {{evilServer}}, "evil.test": {{evilServer}},
+		"single.searched.test": {{webServer}}, "denied.test": {{evilServer}}, "evil-allowed.test": {{evilServer}}, "www.allowed.test.evil.test": {{evilServer}}, "evil.test": {{evilServer}},
 		"private.allowed.test": {{privateIP}}, "meta.allowed.test": {{metadata}}, "loop.allowed.test": {{"127.0.0.1"}}, "self.allowed.test": {{hostIP}},
 		"rebind.allowed.test": {{webServer}, {privateIP}},
 	} {

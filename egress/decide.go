@@ -296,8 +296,11 @@ func (r *rules) allowAddr(a netip.Addr, q query) decision {
 // grant is the flag that allows t.
 func grant(t target) string { return "--allow-host " + t.String() }
 
-// ports lists the ports of allow rules.
+// ports lists the ports of allow rules. Where they are too many, those of rules for
+// the host's loopback are kept: nothing is told of a connection to loopback before it
+// is made, so that no listener would be made for it later.
 func (r *rules) ports() (list []uint16, all bool) {
+	var near []uint16
 	for i := range r.allow {
 		ru := &r.allow[i]
 		if len(ru.ports) == 0 {
@@ -309,16 +312,28 @@ func (r *rules) ports() (list []uint16, all bool) {
 				continue
 			}
 			for n := int(p.First); n <= int(p.Last); n++ {
-				if n != 53 {
-					list = append(list, uint16(n))
+				if n == 53 {
+					continue
+				}
+				list = append(list, uint16(n))
+				if ru.net.IsValid() && ru.net.Addr().IsLoopback() {
+					near = append(near, uint16(n))
 				}
 			}
 		}
 	}
 	slices.Sort(list)
 	list = slices.Compact(list)
-	if len(list) > maxPorts {
-		return list[:maxPorts], true
+	if len(list) <= maxPorts {
+		return list, all
 	}
-	return list, all
+	slices.Sort(near)
+	near = slices.Compact(near)
+	far := slices.DeleteFunc(list, func(n uint16) bool {
+		_, found := slices.BinarySearch(near, n)
+		return found
+	})
+	list = append(near, far...)[:maxPorts]
+	slices.Sort(list)
+	return list, true
 }

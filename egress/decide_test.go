@@ -185,6 +185,10 @@ func TestPorts(t *testing.T) {
 	if list, all := mustCompile(t, []string{"a.example:1-1000", "a.example:2001-3000"}, nil).ports(); len(list) != maxPorts || !all {
 		t.Errorf("%d, %v", len(list), all)
 	}
+	list, all := mustCompile(t, []string{"a.example:1-1024", "localhost:3000,7", "127.0.0.0/8:4000"}, nil).ports()
+	if len(list) != maxPorts || !all || !slices.IsSorted(list) || !slices.Contains(list, 7) || !slices.Contains(list, 3000) || !slices.Contains(list, 4000) {
+		t.Errorf("with the host's loopback: %d, %v: %v", len(list), all, list)
+	}
 }
 
 // TestClassify: every address that is no public host is refused (N06, E10), in

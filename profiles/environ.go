@@ -200,7 +200,10 @@ func checkItem(k key, item string) error {
 	case keyNetPublish:
 		_, err := parsePublish(item)
 		return err
-	case keyNetAllow, keyNetDeny:
+	case keyNetAllow:
+		_, err := parseAllow(item)
+		return err
+	case keyNetDeny:
 		_, err := parseEgress(item)
 		return err
 	case keyRead, keyReadTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyDenyWrite, keyDenyExec, keyDevices:

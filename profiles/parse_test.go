@@ -142,6 +142,7 @@ func TestParseBad(t *testing.T) {
 		{src: "network:\n  allow: [\"ftp://x\"]\n", want: `"ftp://x" is not a host`, meaning: true},
 		{src: "network:\n  allow: [\"*x.com\"]\n", want: "is not a host", meaning: true},
 		{src: "network:\n  allow: [\"x.com:0\"]\n", want: `"x.com:0" is not a host: want ports`, meaning: true},
+		{src: "network:\n  allow: [localhost]\n", want: "f.yaml:2:11: localhost needs a port", hint: "--allow-host localhost:3000", meaning: true},
 		{src: "tmpfs: [\"/x:1y\"]\n", want: `"1y" is not a size`, meaning: true},
 		// what YAML or a JSON reader would let pass (A04, A06)
 		{src: "verify: true\nverify: false\n", want: "f.yaml:2:1: duplicate key verify", hint: "keep one of them"},

@@ -439,12 +439,13 @@ func (r *resolver) egress(p *policy.Policy) error {
 		return nil
 	}
 	for _, l := range [...]struct {
-		key key
-		to  *[]policy.EgressRule
-	}{{keyNetAllow, &p.Egress.Allow}, {keyNetDeny, &p.Egress.Deny}} {
+		key   key
+		to    *[]policy.EgressRule
+		parse func(string) (policy.EgressRule, error)
+	}{{keyNetAllow, &p.Egress.Allow, parseAllow}, {keyNetDeny, &p.Egress.Deny, parseEgress}} {
 		for _, part := range r.values[l.key].parts {
 			for _, item := range part.items {
-				rule, err := parseEgress(item)
+				rule, err := l.parse(item)
 				if err != nil {
 					return at(part.origin, err)
 				}
@@ -467,6 +468,42 @@ func parseEgress(s string) (policy.EgressRule, error) {
 		return rule, &Error{What: quote(s) + " is not a host: want " + want, Fix: example}
 	}
 	return rule, err
+}
+
+// maxLoopbackPorts is how many ports of a rule can have listeners from the start; see
+// package egress.
+const maxLoopbackPorts = 1024
+
+// parseAllow reads a rule that allows. One for the host's own loopback has to name its
+// ports: those have listeners inside from the start, while any other port of the
+// sandbox's loopback stays free for its own servers, where the rule would do nothing.
+func parseAllow(s string) (policy.EgressRule, error) {
+	rule, err := parseEgress(s)
+	if err != nil || !loopback(rule.Host) {
+		return rule, err
+	}
+	ports := 0
+	for _, p := range rule.Ports {
+		ports += int(p.Last) - int(p.First) + 1
+	}
+	if 0 < ports && ports <= maxLoopbackPorts {
+		return rule, nil
+	}
+	what := quote(s) + " names too many ports of this host: at most " + strconv.Itoa(maxLoopbackPorts)
+	if ports == 0 {
+		what = rule.Host + " needs a port"
+	}
+	rule.Ports = []policy.PortRange{{First: 3000, Last: 3000}}
+	return rule, &Error{What: what, Fix: "--allow-host " + rule.String()}
+}
+
+// loopback reports whether a rule's host is nothing but the host's loopback.
+func loopback(host string) bool {
+	if p, err := netip.ParsePrefix(host); err == nil {
+		return p.Addr().IsLoopback()
+	}
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && a.IsLoopback()
 }
 
 // parsePublish reads [ADDRESS:]HOSTPORT:PORT. An IPv6 address is in brackets.

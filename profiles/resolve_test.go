@@ -267,6 +267,12 @@ func TestBadInput(t *testing.T) {
 		{Request{Env: []string{"=x"}}, `flag --env: "=x" is not a variable`, "want KEY=VALUE"},
 		{Request{Env: []string{"A=\x00"}}, "flag --env:", ""},
 		{Request{Env: []string{""}}, "flag --env: \"\" is not a variable", "KEY to pass the caller's"},
+		{Request{AllowHosts: []string{"localhost"}}, "flag --allow-host: localhost needs a port", "--allow-host localhost:3000"},
+		{Request{AllowHosts: []string{"tls://LOCALHOST"}}, "flag --allow-host: localhost needs a port", "--allow-host tls://localhost:3000"},
+		{Request{AllowHosts: []string{"127.0.0.1"}}, "flag --allow-host: 127.0.0.1 needs a port", "--allow-host 127.0.0.1:3000"},
+		{Request{AllowHosts: []string{"::1"}}, "flag --allow-host: ::1 needs a port", "--allow-host [::1]:3000"},
+		{Request{AllowHosts: []string{"127.0.0.0/8"}}, "flag --allow-host: 127.0.0.0/8 needs a port", "--allow-host 127.0.0.0/8:3000"},
+		{Request{AllowHosts: []string{"localhost:80,1000-9000"}}, `"localhost:80,1000-9000" names too many ports of this host`, "--allow-host localhost:3000"},
 		{Request{Command: []string{"a\x00b"}}, "command", ""},
 		{Request{Profile: "unrestricted", ReadOnly: []string{"/opt"}}, "flag --ro: profile unrestricted isolates nothing", "another profile"},
 		{Request{Profile: "unrestricted", Net: ptr(policy.EgressNone)}, "flag --net: profile unrestricted isolates nothing", ""},
@@ -287,6 +293,15 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("more than one line: %q", err)
 		}
 	}
+}
+
+// TestLoopbackPorts: what TestBadInput has refused is allowed with ports, and refused to
+// the command with or without.
+func TestLoopbackPorts(t *testing.T) {
+	mustResolve(t, Request{
+		AllowHosts: []string{"localhost:3000", "http://localhost", "127.0.0.1:1000-2000", "[::1]:80", "127.0.0.0/8:80", "localhost.example", "128.0.0.1", "0.0.0.0/0"},
+		DenyHosts:  []string{"localhost", "127.0.0.1", "::1", "127.0.0.0/8"},
+	}, testFacts(hostFS()))
 }
 
 func ptr[T any](v T) *T { return &v }

@@ -292,7 +292,7 @@ func TestEgressProxy(t *testing.T) {
 				f.Error("without a rule a host was reached")
 			}
 			// A rule that cannot be read: no run.
-			for _, bad := range []string{"*allowed.test", "127.1", "a..b", "www.allowed.test:0", "www.allowed.test:99999", "ftp://www.allowed.test", ""} {
+			for _, bad := range []string{"*allowed.test", "127.1", "a..b", "www.allowed.test:0", "www.allowed.test:99999", "ftp://www.allowed.test", "", "localhost", "127.0.0.1"} {
 				o := f.do(call{args: f.sandbox([]string{"--allow-host", bad, "--json"}, "true")})
 				if r := f.result(o); o.code != 125 || r.Code != "POLICY_INVALID" {
 					f.Errorf("--allow-host %q: %v", bad, o)

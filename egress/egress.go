@@ -160,8 +160,9 @@ type Gateway struct {
 	resolver resolver
 	own      ownAddrs
 
-	rules atomic.Pointer[rules]
-	rates rates
+	rules      atomic.Pointer[rules]
+	rates      rates
+	challenges challenges
 
 	answering chan struct{}
 

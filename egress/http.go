@@ -61,8 +61,7 @@ func (c *connection) relay(route Route, pin *flow) {
 		if err == nil {
 			r, err = parseRequest(h)
 		}
-		if err == nil && pin == nil && !c.authorized(h) {
-			c.deny(route, target{}, "", &refusal{verdict: Deny, cause: causeDenied, rule: byToken, reason: "a proxy request without the sandbox's token"})
+		if err == nil && pin == nil && !c.authorized(route, r) {
 			c.answer(407, "Proxy-Authenticate: Basic realm=\"sbxrun\"\r\n", "sbxrun: this proxy asks for the sandbox's token: use the address in HTTP_PROXY\n")
 			return
 		}
@@ -97,12 +96,33 @@ func (c *connection) relay(route Route, pin *flow) {
 	}
 }
 
-// authorized checks the token of a proxy request.
-func (c *connection) authorized(h *head) bool {
+// authorized checks the token of a proxy request, and sees to it that one without is
+// recorded.
+func (c *connection) authorized(route Route, r *request) bool {
 	if c.g.o.Token == "" {
 		return true
 	}
-	v := h.values("Proxy-Authorization")
+	asked, method := r.url, r.method
+	if r.connect {
+		route, method = RouteConnect, ""
+	} else if !r.absolute {
+		asked = r.host
+	}
+	t, _ := c.g.authorityTarget(asked)
+	switch v := r.values("Proxy-Authorization"); {
+	case c.hasToken(v):
+		c.g.met(t)
+		return true
+	case len(v) == 0:
+		c.g.challenged(Record{Time: time.Now(), Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method})
+	default:
+		c.deny(route, t, method, noToken(t))
+	}
+	return false
+}
+
+// hasToken checks the values of Proxy-Authorization.
+func (c *connection) hasToken(v []string) bool {
 	if len(v) != 1 {
 		return false
 	}

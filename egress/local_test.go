@@ -67,11 +67,11 @@ func TestLocal(t *testing.T) {
 		t.Errorf("without the token: %d", code)
 	}
 	l.Direct(netip.MustParseAddrPort("1.1.1.1:80"))
-	if s := l.Stats(); s.Denied != 3 || s.Connections != 1 {
-		t.Errorf("%+v", s)
-	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+	if s := l.Stats(); s.Denied != 3 || s.Connections != 1 {
+		t.Errorf("%+v", s)
 	}
 	if c, err := net.Dial("tcp4", "127.0.0.1:"+strconv.Itoa(int(l.Port))); err == nil {
 		c.Close()

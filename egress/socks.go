@@ -173,7 +173,8 @@ func (c *connection) socks() {
 			return
 		})
 		if (err == nil || err == errHost) && c.g.o.Token != "" && !c.g.tokenIs(user) {
-			c.denyToken()
+			t, _ := c.g.authorityTarget(host)
+			c.denyToken(t)
 			c.socksReply(false, 93) // "client program and identd report different user-ids"
 			return
 		}
@@ -232,7 +233,7 @@ func (c *connection) socksLogin() bool {
 	}
 	if bytes.IndexByte(methods, want) < 0 {
 		if want == 2 {
-			c.denyToken()
+			c.denyToken(target{})
 		}
 		c.client.conn.Write([]byte{5, 0xff})
 		return false
@@ -248,7 +249,7 @@ func (c *connection) socksLogin() bool {
 		return false
 	}
 	if !c.g.tokenIs(password) {
-		c.denyToken()
+		c.denyToken(target{})
 		c.client.conn.Write([]byte{1, 1})
 		return false
 	}
@@ -256,9 +257,9 @@ func (c *connection) socksLogin() bool {
 	return err == nil
 }
 
-func (c *connection) denyToken() {
-	c.deny(RouteSOCKS, target{}, "", &refusal{verdict: Deny, cause: causeDenied, rule: byToken, reason: "a proxy request without the sandbox's token"})
-}
+// denyToken records a client without the token, and what it asked for, if it came to
+// that: in SOCKS5 it does not.
+func (c *connection) denyToken(t target) { c.deny(RouteSOCKS, t, "", noToken(t)) }
 
 // socksReply answers a request with a code of RFC 1928, or for SOCKS4 with what
 // it has for it.

@@ -98,6 +98,9 @@ func TestEgressClients(t *testing.T) {
 				if r.Network.Connections == 0 || r.Network.BytesReceived == 0 {
 					f.Errorf("nothing counted: %+v", r.Network)
 				}
+				if len(r.Denials) != 0 || r.Network.Denied != 0 {
+					f.Errorf("denials without a cause: %d %+v", r.Network.Denied, r.Denials)
+				}
 				found := false
 				for _, q := range r.Network.Log {
 					found = found || q.Route == c.route && q.Verdict == "allow" && q.Rule != ""
@@ -285,6 +288,11 @@ func TestEgressProxy(t *testing.T) {
 			}
 			if world.reached(evilServer) != evil {
 				f.Error("the server was reached")
+			}
+			if !slices.ContainsFunc(r.Denials, func(d struct{ Operation, Target, Rule, Grant, Reason string }) bool {
+				return d.Rule == "token" && d.Target == "www.allowed.test:80"
+			}) {
+				f.Errorf("the wrong token is not told: %+v", r.Denials)
 			}
 			// Nothing allowed: nothing reached.
 			_, r = f.netRun(nil, "curl -sS -m 20 --noproxy '*' http://www.allowed.test/ || curl -sSf -m 20 http://www.allowed.test/")

@@ -201,6 +201,7 @@ func (c *checkout) run(ctx context.Context, f *facts, dir, token string, req pro
 	if err != nil {
 		return invalid(err)
 	}
+	r.Policy.Egress.LogRequests = mode == policy.EgressProxy // for why the server was not reached
 	d, err := selectDriver(ctx, f, r, req.Require)
 	if err != nil {
 		return err
@@ -226,6 +227,13 @@ func (c *checkout) run(ctx context.Context, f *facts, dir, token string, req pro
 				text += "; " + denial.Reason
 				hint = "the clone reaches " + c.git.Host() + " and nothing else"
 				break
+			}
+		}
+		if n := res.Network; n != nil {
+			// libcurl tells of a proxy's answer no more than its number.
+			i := slices.IndexFunc(n.Log, func(q driver.Request) bool { return q.Verdict == "error" && q.Reason != "" })
+			if i >= 0 {
+				text += "; " + n.Log[i].Reason
 			}
 		}
 		if res.Reason == driver.ReasonTimeout {

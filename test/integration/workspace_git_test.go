@@ -149,6 +149,10 @@ func TestGitWorkspace(t *testing.T) {
 				t.Errorf("%s: %v", u, err)
 			}
 		}
+		// Why a server was not reached is said, which git itself does not know.
+		if out := o.git("https://git.example.invalid/x", nil, []string{"-C", none}, "true"); out.code != 125 || !strings.Contains(out.stderr, "; git.example.invalid:443: ") {
+			t.Errorf("%v", out)
+		}
 	})
 }
 

@@ -237,6 +237,29 @@ func (r *run) finish() {
 	r.mu.Unlock()
 }
 
+// A Watch sees to a command that was started and is waited for elsewhere, as [Run]
+// does to its own: to its time limit, and to the verdict.
+type Watch struct{ run run }
+
+// NewWatch begins with the time limit, 0 for none. KillAfter is as in
+// [policy.Limits].
+func NewWatch(p Process, wall, killAfter time.Duration) *Watch {
+	w := &Watch{run{proc: p, killAfter: killAfter}}
+	if wall > 0 {
+		w.run.timer = time.AfterFunc(wall, w.run.timeout)
+	}
+	return w
+}
+
+// Stop ends the watch, once Wait has returned. Nothing is sent to the command after
+// that.
+func (w *Watch) Stop() { w.run.finish() }
+
+// Verdict fills in how the command ended, of which Wait has returned the status.
+//
+// Preconditions: Stop was called.
+func (w *Watch) Verdict(res *Result, st *Status) { w.run.verdict(res, st) }
+
 // verdict says how the run ended, from what was recorded.
 func (r *run) verdict(res *Result, st *Status) {
 	res.ExitCode = st.ExitCode

@@ -139,19 +139,11 @@ func (h *Holder) adopt(cmd *command, p driver.Process, l *limits) error {
 		return syscall.ESRCH
 	}
 	cmd.info.Background, cmd.out, cmd.screen = true, out, scr
-	if l != nil && l.WallMS > 0 {
-		cmd.timer = time.AfterFunc(time.Duration(l.WallMS)*time.Millisecond, func() {
-			h.mu.Lock()
-			cmd.late = true
-			h.mu.Unlock()
-			p.Terminate()
-			select {
-			case <-cmd.done:
-			case <-time.After(time.Duration(l.KillAfterMS) * time.Millisecond):
-				p.Kill()
-			}
-		})
+	var wall, killAfter time.Duration
+	if l != nil {
+		wall, killAfter = time.Duration(l.WallMS)*time.Millisecond, time.Duration(l.KillAfterMS)*time.Millisecond
 	}
+	cmd.watch = driver.NewWatch(p, wall, killAfter)
 	go scr.run()
 	return nil
 }
@@ -159,22 +151,17 @@ func (h *Holder) adopt(cmd *command, p driver.Process, l *limits) error {
 // left completes a command that was adopted, once it has ended.
 func (h *Holder) left(cmd *command, st *driver.Status) {
 	h.mu.Lock()
-	scr, out, late := cmd.screen, cmd.out, cmd.late
-	if cmd.timer != nil {
-		cmd.timer.Stop()
-	}
+	scr, out, watch := cmd.screen, cmd.out, cmd.watch
 	h.mu.Unlock()
-	if scr == nil || st == nil {
+	if scr == nil {
 		return
 	}
-	res := &driver.Result{Driver: h.info.Driver, Sandboxed: true, Profile: h.info.Profile, ExitCode: st.ExitCode, Reason: driver.ReasonExit,
-		Layers: st.Layers, Degraded: st.Degraded, Usage: st.Usage, Denials: st.Denials}
-	if st.Signal != 0 {
-		res.ExitCode, res.Signal, res.Reason = driver.ExitSignalBase+int(st.Signal), driver.SignalName(st.Signal), driver.ReasonSignal
+	watch.Stop()
+	if st == nil {
+		return
 	}
-	if late {
-		res.ExitCode, res.Reason = driver.ExitTimeout, driver.ReasonTimeout
-	}
+	res := &driver.Result{Driver: h.info.Driver, Sandboxed: true, Profile: h.info.Profile}
+	watch.Verdict(res, st)
 	time.Sleep(drainGrace) // what it showed last
 	out.finish(res)
 	scr.end()

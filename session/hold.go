@@ -56,9 +56,8 @@ type command struct {
 	out  *outputs // of a background command, else nil
 	done chan struct{}
 
-	screen *screen     // its terminal, if that is the holder's
-	timer  *time.Timer // of its time limit, if that is the holder's to see to
-	late   bool        // that has passed
+	screen *screen       // its terminal, if that is the holder's
+	watch  *driver.Watch // sees to its time limit and its verdict, if that is the holder's to do
 }
 
 // Hold opens the sandbox of a session, of which the directory exists, and serves

@@ -144,6 +144,33 @@ func TestSessionAttach(t *testing.T) {
 	})
 }
 
+// TestSessionLeftVerdict: how a command ended that was detached from is told as of one
+// that began in the background.
+func TestSessionLeftVerdict(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		if w.noCgroup != "" {
+			t.Skip(w.noCgroup)
+		}
+		s := newSession(t, w)
+		tm := s.newTerminal()
+		cmd := s.sit(tm, "exec", "-t", "--memory", "32m", s.id, "--", "/bin/sh", "-c", "echo here; until [ -e go ]; do sleep 0.1; done; head -c 100m /dev/zero | tail | wc -c; exit 9")
+		tm.wait("here")
+		tm.raw()
+		tm.master.WriteString("\x10\x11")
+		tm.end(cmd)
+		if err := os.WriteFile(s.ws+"/go", nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var o *outcome
+		if !within(30*time.Second, func() bool {
+			o = s.cli("logs", "--json", s.id, "1")
+			return strings.Contains(o.stdout, `"reason"`)
+		}) || !strings.Contains(o.stdout, `"reason": "oom"`) {
+			t.Errorf("%v", o)
+		}
+	})
+}
+
 // TestSessionInitKilled: a session whose process 1 was killed is told to be one by its
 // state and by every command; a name can be had again, and nothing is left.
 func TestSessionInitKilled(t *testing.T) {

@@ -31,7 +31,12 @@ type Output struct {
 	StdoutTruncated bool `json:"stdout_truncated"`
 	StderrTruncated bool `json:"stderr_truncated"`
 
-	// Result is how the command ended, once it has.
+	// More says that the holder has more than fits into one message. A client that
+	// asks again gets it; [Client.Output] does.
+	More bool `json:"more,omitempty"`
+
+	// Result is how the command ended, once it has. It comes with the last of what
+	// there is.
 	Result *driver.Result `json:"result,omitempty"`
 }
 
@@ -95,15 +100,27 @@ func (o *outputs) finish(res *driver.Result) {
 	o.mu.Unlock()
 }
 
-// since returns what there is from the offsets on, and what to wait on for more.
+// sendOutput is how much of each stream goes into one message, bytes: in base64 both
+// of them are far below maxMessage.
+const sendOutput = 1 << 20
+
+// since returns what there is from the offsets on, as much as one message takes, and
+// what to wait on for more.
 func (o *outputs) since(offset [2]int) (*Output, chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	out := &Output{Result: o.result, StdoutTruncated: o.stream[0].truncated, StderrTruncated: o.stream[1].truncated}
+	out := &Output{StdoutTruncated: o.stream[0].truncated, StderrTruncated: o.stream[1].truncated}
 	for i, to := range []*[]byte{&out.Stdout, &out.Stderr} {
-		at := min(max(offset[i], 0), len(o.stream[i].data))
-		*to = append([]byte{}, o.stream[i].data[at:]...)
-		out.Offset[i] = len(o.stream[i].data)
+		all := o.stream[i].data
+		at := min(max(offset[i], 0), len(all))
+		end := at + min(len(all)-at, sendOutput)
+		*to = append([]byte{}, all[at:end]...)
+		out.Offset[i] = end
+		out.More = out.More || end < len(all)
+	}
+	// Who has the result asks no further.
+	if !out.More {
+		out.Result = o.result
 	}
 	return out, o.change
 }

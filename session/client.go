@@ -217,11 +217,28 @@ func (c *Client) StartWithin(process *specs.Process, limits *specs.LinuxResource
 // Output returns what a background command printed from the offsets on. If there
 // is nothing yet it waits so long.
 func (c *Client) Output(command int, offset [2]int, wait time.Duration) (*Output, error) {
+	out, err := c.OutputPart(command, offset, wait)
+	for err == nil && out.More {
+		var next *Output
+		if next, err = c.OutputPart(command, out.Offset, 0); err == nil {
+			next.Stdout, next.Stderr = append(out.Stdout, next.Stdout...), append(out.Stderr, next.Stderr...)
+			out = next
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// OutputPart is Output for who passes it on piece by piece: it returns what one
+// message takes, and More if there is more than that.
+func (c *Client) OutputPart(command int, offset [2]int, wait time.Duration) (*Output, error) {
 	r, err := c.call(&request{Op: "output", Command: command, Offset: offset, WaitMS: wait.Milliseconds()})
 	if err != nil {
 		return nil, err
 	}
-	if r.Output == nil {
+	if r.Output == nil || r.Output.More && len(r.Output.Stdout)+len(r.Output.Stderr) == 0 {
 		return nil, fmt.Errorf("session %s: unexpected answer", c.id)
 	}
 	return r.Output, nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net"
@@ -143,7 +144,13 @@ func hold(t *testing.T, st *Store, id string) (*Client, <-chan error) {
 
 func holdIn(t *testing.T, st *Store, id string, d driver.Keeper) (*Client, <-chan error) {
 	t.Helper()
-	p := &policy.Policy{Profile: "bare", Limits: policy.Limits{Output: 1000}, OCI: &specs.Spec{Process: &specs.Process{}}}
+	return holdKept(t, st, id, d, 1000)
+}
+
+// holdKept is holdIn with the limit on what is kept of a stream.
+func holdKept(t *testing.T, st *Store, id string, d driver.Keeper, output int64) (*Client, <-chan error) {
+	t.Helper()
+	p := &policy.Policy{Profile: "bare", Limits: policy.Limits{Output: output}, OCI: &specs.Spec{Process: &specs.Process{}}}
 	if err := st.Create(&Info{ID: id, State: Created, Created: time.Now()}, p); err != nil {
 		t.Fatal(err)
 	}
@@ -341,6 +348,53 @@ func TestBackground(t *testing.T) {
 	}
 	if _, err := c.Output(99, [2]int{}, 0); err == nil {
 		t.Error("output of no command")
+	}
+}
+
+// TestLongOutput: output that no message could take is had in several, whole, and the
+// result with the last.
+func TestLongOutput(t *testing.T) {
+	c, _ := holdKept(t, store(t), "one", keeper{}, 16<<20)
+	n, err := c.Start(&specs.Process{Args: []string{"/bin/sh", "-c", "seq 2000000 | head -c 13631488; seq 1000000 | head -c 3145728 >&2; exit 5"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if info, _, err := c.Info(); err != nil || !info.Commands[0].Running {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	var want [2]strings.Builder
+	for i := 1; want[0].Len() < 13631488; i++ {
+		fmt.Fprintln(&want[0], i)
+	}
+	want[1].WriteString(want[0].String()[:3145728])
+	check := func(what, stdout, stderr string, out *Output, err error) {
+		t.Helper()
+		if err != nil || out.Result == nil || out.Result.ExitCode != 5 || out.More {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if stdout != want[0].String()[:13631488] || stderr != want[1].String() {
+			t.Errorf("%s: another output, of %d and %d bytes", what, len(stdout), len(stderr))
+		}
+	}
+	out, err := c.Output(n, [2]int{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("at once", string(out.Stdout), string(out.Stderr), out, err)
+	var got [2]strings.Builder
+	parts := 0
+	for out = (&Output{More: true}); err == nil && out.More; parts++ {
+		if out, err = c.OutputPart(n, out.Offset, 0); err == nil {
+			got[0].Write(out.Stdout)
+			got[1].Write(out.Stderr)
+		}
+	}
+	check("in parts", got[0].String(), got[1].String(), out, err)
+	if parts != 13 {
+		t.Errorf("%d parts", parts)
 	}
 }
 

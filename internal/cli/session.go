@@ -833,17 +833,21 @@ stdout to stdout and its stderr to stderr.`,
 					if follow {
 						wait = time.Minute
 					}
-					out, err := c.Output(n, offset, wait)
+					if o.json {
+						out, err := c.Output(n, offset, wait)
+						if err != nil {
+							return err
+						}
+						return printJSON(out)
+					}
+					out, err := c.OutputPart(n, offset, wait)
 					if err != nil {
 						return err
-					}
-					if o.json {
-						return printJSON(out)
 					}
 					os.Stdout.Write(out.Stdout)
 					os.Stderr.Write(out.Stderr)
 					offset = out.Offset
-					if out.Result != nil && len(out.Stdout)+len(out.Stderr) == 0 || !follow {
+					if out.Result != nil && len(out.Stdout)+len(out.Stderr) == 0 || !follow && !out.More {
 						if out.StdoutTruncated || out.StderrTruncated {
 							say.note("the output was longer than is kept", "--max-output of sbxrun session create sets how much")
 						}

@@ -566,3 +566,25 @@ func TestSessionFiles(t *testing.T) {
 		s.wantUnchanged()
 	})
 }
+
+// TestSessionLongLogs: what a background command printed is shown whole, however long
+// the kept output is.
+func TestSessionLongLogs(t *testing.T) {
+	s := newSession(t, whos[0], "--max-output", "16m")
+	n := strings.TrimSpace(s.exec("seq 2000000 | head -c 13631488", "-d").stdout)
+	followed := s.cli("logs", "-f", s.id, n)
+	if followed.code != 0 || len(followed.stdout) != 13631488 || !strings.HasPrefix(followed.stdout, "1\n2\n3\n") {
+		t.Fatalf("code %d, %d bytes, %q", followed.code, len(followed.stdout), followed.stderr)
+	}
+	if o := s.cli("logs", s.id, n); o.code != 0 || o.stdout != followed.stdout {
+		t.Errorf("again: code %d, %d bytes, %q", o.code, len(o.stdout), o.stderr)
+	}
+	var out struct {
+		Stdout []byte
+		Result *struct{ Reason string }
+	}
+	o := s.cli("logs", "--json", s.id, n)
+	if err := json.Unmarshal([]byte(o.stdout), &out); err != nil || string(out.Stdout) != followed.stdout || out.Result == nil || out.Result.Reason != "exit" {
+		t.Errorf("--json: %v, code %d, %d bytes, %+v", err, o.code, len(out.Stdout), out.Result)
+	}
+}

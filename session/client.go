@@ -63,6 +63,10 @@ func (c *Client) dial(req *request, files ...*os.File) (*conn, error) {
 	}
 	if err := conn.send(req, fds...); err != nil {
 		conn.Close()
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			// It stopped to listen meanwhile, and nothing has happened.
+			err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+		}
 		return nil, err
 	}
 	return conn, nil
@@ -254,6 +258,12 @@ func (c *Client) KillCommand(command int) error {
 // SIGKILL. The record stays until it is removed.
 func (c *Client) Stop(grace time.Duration) error {
 	_, err := c.call(&request{Op: "stop", GraceMS: grace.Milliseconds()})
+	if errors.Is(err, driver.ErrSandboxGone) {
+		// It may have come too late to be answered.
+		if info, rerr := c.store.Recorded(c.id); rerr == nil && info.over() {
+			return fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
+		}
+	}
 	return err
 }
 

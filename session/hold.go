@@ -25,10 +25,10 @@ const keepEnded = 64
 
 // A Holder keeps one session.
 type Holder struct {
-	store *Store
-	info  Info
-	box   driver.Sandbox
-	pol   *policy.Policy
+	dir  *held
+	info Info
+	box  driver.Sandbox
+	pol  *policy.Policy
 
 	notice func() string // nil for none
 
@@ -65,27 +65,34 @@ type command struct {
 // Before that nothing is left of the sandbox if there is an error; the session's
 // directory is the caller's.
 func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started func()) error {
-	info, err := st.Lookup(spec.ID)
+	// Nobody removes it while this process may write there.
+	dir, err := st.hold(spec.ID, lookPatience)
 	if err != nil {
 		return err
 	}
-	h := &Holder{store: st, info: *info, pol: spec.Policy, notice: spec.Notice, stopped: make(chan struct{}), over: make(chan struct{})}
+	unlock := sync.OnceFunc(dir.close)
+	defer unlock()
+	info, err := st.Recorded(spec.ID)
+	if err != nil {
+		return err
+	}
+	h := &Holder{dir: dir, info: *info, pol: spec.Policy, notice: spec.Notice, stopped: make(chan struct{}), over: make(chan struct{})}
 	h.info.Pid = os.Getpid()
 	h.info.State = Initializing
-	if err := st.Record(&h.info); err != nil {
+	if err := dir.record(&h.info); err != nil {
 		return err
 	}
 	if h.box, err = d.Open(ctx, spec.Policy); err != nil {
 		return err
 	}
 	defer h.box.Close()
-	l, err := st.listen(spec.ID)
+	l, err := dir.listen()
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	h.info.State = Ready
-	if err := st.Record(&h.info); err != nil {
+	if err := dir.record(&h.info); err != nil {
 		return err
 	}
 	go h.accept(l)
@@ -98,18 +105,27 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	case <-h.stopped:
 	case <-h.box.Done():
 	}
-	l.Close()
+	h.mu.Lock()
+	died := !h.stopping
+	h.ending()
+	h.mu.Unlock()
+	// It answers until all is over: who finds nobody takes the session for one whose
+	// holder died.
 	h.err = h.box.Close()
 	h.mu.Lock()
 	h.info.State = Stopped
-	if !h.stopping {
+	if died {
 		h.info.State, h.info.Error = Failed, "the sandbox ended by itself: its init died"
 	}
 	if h.err != nil {
 		h.info.State, h.info.Error = Failed, h.err.Error()
 	}
 	h.info.Pid = 0
-	err = st.Record(&h.info)
+	err = dir.record(&h.info)
+	h.mu.Unlock()
+	l.Close()
+	unlock()
+	h.mu.Lock()
 	told := h.told
 	h.mu.Unlock()
 	close(h.over)
@@ -209,7 +225,7 @@ func (h *Holder) add(args []string, background bool) (*command, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stopping {
-		return nil, driver.ErrSandboxGone
+		return nil, ErrEnding
 	}
 	h.lastID++
 	cmd := &command{info: CommandInfo{ID: h.lastID, Args: shorten(args), Started: time.Now(), Running: true, Background: background}, done: make(chan struct{})}
@@ -387,7 +403,22 @@ func (h *Holder) describe() reply {
 			info.State = Running
 		}
 	}
+	if h.stopping {
+		info.State = Stopping
+	}
 	return reply{Info: &info, Status: st}
+}
+
+// ending lets no command begin any more, and has that on record for who looks no
+// further: best effort, for the last record comes anyway.
+//
+// Preconditions: the caller holds h.mu.
+func (h *Holder) ending() {
+	if !h.stopping {
+		h.stopping = true
+		h.info.State = Stopping
+		h.dir.record(&h.info)
+	}
 }
 
 // stop ends every command, those that do not end in time by force, and then the
@@ -413,7 +444,7 @@ func (h *Holder) stop(grace time.Duration, idle bool) bool {
 		h.mu.Unlock()
 		return false
 	}
-	h.stopping = true
+	h.ending()
 	h.mu.Unlock()
 	for _, c := range running {
 		c.proc.Terminate()

@@ -35,6 +35,7 @@ const (
 	Initializing State = "initializing" // the sandbox is being built
 	Ready        State = "ready"        // nothing runs
 	Running      State = "running"      // at least one command runs
+	Stopping     State = "stopping"     // its end has begun
 	Stopped      State = "stopped"      // ended by its owner; only the record is left
 	Failed       State = "error"        // ended by itself, or its holder died
 )
@@ -85,6 +86,19 @@ var ErrExists = errors.New("the session exists already")
 
 // ErrNotRunning says that a session has ended: only its record is left.
 var ErrNotRunning = errors.New("the session has ended")
+
+// ErrEnding says that a session begins no command any more. It is an ErrNotRunning
+// and a [driver.ErrSandboxGone], for who does not tell it from these.
+var ErrEnding error = endingError{}
+
+type endingError struct{}
+
+func (endingError) Error() string { return "the session is ending" }
+
+// Is reports whether the target is an error that this one counts as.
+func (endingError) Is(target error) bool {
+	return target == ErrNotRunning || target == driver.ErrSandboxGone
+}
 
 // maxID bounds a session's name, in bytes.
 const maxID = 64

@@ -101,45 +101,137 @@ func (s *Store) Create(info *Info, p *policy.Policy) error {
 	}
 	b, err := oncejson.Marshal(p)
 	if err == nil {
-		err = s.write(info.ID, policyFile, b)
-	}
-	if err == nil {
-		err = s.Record(info)
+		err = s.holding(info.ID, func(d *held) error {
+			if err := d.write(policyFile, b); err != nil {
+				return err
+			}
+			return d.record(info)
+		})
 	}
 	if err != nil {
-		s.remove(info.ID)
+		s.root.RemoveAll(info.ID)
 	}
 	return err
 }
 
 // Discard removes a session that did not come about.
 func (s *Store) Discard(id string) error {
-	if err := CheckID(id); err != nil {
-		return err
-	}
-	return s.remove(id)
+	return s.remove(id, time.Second, func() error { return nil })
 }
 
 // Socket is the path of a session's socket, for who looks at it.
 func (s *Store) Socket(id string) string { return filepath.Join(s.dir, id, socketFile) }
 
-// Record writes what is known of a session.
+// Record writes what is known of a session that nobody holds.
 func (s *Store) Record(info *Info) error {
+	return s.holding(info.ID, func(d *held) error { return d.record(info) })
+}
+
+// held is a session's directory that is locked: by its holder for as long as it may
+// write there, by others for a moment. The lock ends with the process that has it,
+// and a name that is given again is that of another directory.
+type held struct {
+	store *Store
+	id    string
+	root  *os.Root
+	lock  *os.File
+}
+
+// hold locks a session's directory, for which it waits so long. The error is
+// ErrNotFound if there is none, and EBUSY if somebody else has it.
+func (s *Store) hold(id string, patience time.Duration) (*held, error) {
+	if err := CheckID(id); err != nil {
+		return nil, err
+	}
+	root, err := s.root.OpenRoot(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("session %s: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	lock, err := root.Open(".")
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	d := &held{store: s, id: id, root: root, lock: lock}
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil || !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(end) {
+			break
+		}
+	}
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		err = fmt.Errorf("session %s: its holder has not ended: %w", id, syscall.EBUSY)
+	case err != nil:
+		err = &os.PathError{Op: "flock", Path: filepath.Join(s.dir, id), Err: err}
+	default:
+		// Whoever had the lock may have removed it.
+		own, oerr := lock.Stat()
+		named, nerr := s.root.Lstat(id)
+		if oerr != nil || nerr != nil || !os.SameFile(own, named) {
+			err = fmt.Errorf("session %s: %w", id, ErrNotFound)
+		}
+	}
+	if err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// lookPatience is how long a lock is waited for that somebody may have only to see
+// whether it is free.
+const lookPatience = time.Second
+
+// holding does something with a session's directory that nobody holds.
+func (s *Store) holding(id string, do func(*held) error) error {
+	d, err := s.hold(id, lookPatience)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	return do(d)
+}
+
+// isHeld reports whether somebody has the lock of a session's directory.
+func (s *Store) isHeld(id string) bool {
+	d, err := s.root.Open(id)
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	err = syscall.Flock(int(d.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	syscall.Flock(int(d.Fd()), syscall.LOCK_UN)
+	return errors.Is(err, syscall.EWOULDBLOCK)
+}
+
+// close unlocks the directory: not only by closing it, because a sandbox that was
+// cloned meanwhile may have a copy of the descriptor.
+func (d *held) close() {
+	syscall.Flock(int(d.lock.Fd()), syscall.LOCK_UN)
+	d.lock.Close()
+	d.root.Close()
+}
+
+// record writes what is known of the session.
+func (d *held) record(info *Info) error {
 	b, err := oncejson.Marshal(info)
 	if err != nil {
 		return err
 	}
-	return s.write(info.ID, recordFile, b)
+	return d.write(recordFile, b)
 }
 
 // write replaces a file as a whole.
-func (s *Store) write(id, name string, b []byte) error {
-	path := filepath.Join(id, name)
-	tmp := path + ".tmp"
-	if err := s.root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (d *held) write(name string, b []byte) error {
+	tmp := name + ".tmp"
+	if err := d.root.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := s.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := d.root.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -148,10 +240,10 @@ func (s *Store) write(id, name string, b []byte) error {
 		err = cerr
 	}
 	if err == nil {
-		err = s.root.Rename(tmp, path)
+		err = d.root.Rename(tmp, name)
 	}
 	if err != nil {
-		s.root.Remove(tmp)
+		d.root.Remove(tmp)
 	}
 	return err
 }
@@ -159,24 +251,41 @@ func (s *Store) write(id, name string, b []byte) error {
 // Lookup returns the record of a session, as its holder left it. A holder that
 // is gone without saying so makes the state Failed. It is ErrNotFound if there
 // is no such session.
-func (s *Store) Lookup(id string) (*Info, error) {
+func (s *Store) Lookup(id string) (*Info, error) { return s.lookup(id, false) }
+
+// lookup is Lookup. Ours says that the caller has the lock of the session's
+// directory, and so no holder has.
+func (s *Store) lookup(id string, ours bool) (*Info, error) {
 	info, err := s.Recorded(id)
-	if err != nil {
+	if err != nil || info.over() {
+		return info, err
+	}
+	c, err := s.dial(id)
+	if err == nil {
+		c.Close()
+		return info, nil
+	}
+	refused := errors.Is(err, syscall.ECONNREFUSED)
+	if !refused && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if info.State != Stopped && info.State != Failed {
-		c, err := s.dial(id)
-		switch {
-		case err == nil:
-			c.Close()
-		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist) && time.Since(info.Created) > startPatience:
-			info.State, info.Error = Failed, "its holder, process "+strconv.Itoa(info.Pid)+", is gone"
-		case !errors.Is(err, fs.ErrNotExist):
-			return nil, err
-		}
+	// A holder stops to listen when its last record is written.
+	if info, err = s.Recorded(id); err != nil || info.over() {
+		return info, err
 	}
+	if !refused && time.Since(info.Created) <= startPatience {
+		return info, nil
+	}
+	// It may take longer to begin.
+	if starting := info.State == Created || info.State == Initializing; starting && !ours && s.isHeld(id) {
+		return info, nil
+	}
+	info.State, info.Error = Failed, "its holder, process "+strconv.Itoa(info.Pid)+", is gone"
 	return info, nil
 }
+
+// over reports whether only the record is left.
+func (i *Info) over() bool { return i.State == Stopped || i.State == Failed }
 
 // Recorded returns the record of a session without asking whether its holder is
 // there.
@@ -201,8 +310,8 @@ func (s *Store) Recorded(id string) (*Info, error) {
 	return info, nil
 }
 
-// startPatience is how long a holder may take from the session's directory to
-// its socket before it counts as dead.
+// startPatience is how long it may take from a session's directory to a holder that
+// has locked it, and from the end of a holder to that of all that it had.
 const startPatience = 10 * time.Second
 
 // Policy returns the policy that a session was made with.
@@ -255,31 +364,51 @@ func (s *Store) List() ([]*Info, error) {
 	return list, nil
 }
 
-// Remove removes what is left of a session that has ended.
+// Remove removes what is left of a session that has ended. It is EBUSY if the session
+// has not, or if its holder is not done with it.
 func (s *Store) Remove(id string) error {
 	if err := CheckID(id); err != nil {
 		return err
 	}
-	info, err := s.Lookup(id)
-	switch {
-	case errors.Is(err, ErrNotFound):
-		if _, serr := s.root.Lstat(id); serr != nil {
-			return err
-		}
-	case err == nil && info.State != Stopped && info.State != Failed:
-		return fmt.Errorf("session %s: %w", id, syscall.EBUSY)
+	if err := s.removable(id, false); err != nil {
+		return err
 	}
-	return s.remove(id)
+	return s.remove(id, startPatience, func() error { return s.removable(id, true) })
 }
 
-func (s *Store) remove(id string) error {
-	// A holder that does not answer any more may be writing its last record.
-	for end := time.Now().Add(startPatience); ; time.Sleep(time.Millisecond) {
-		err := s.root.RemoveAll(id)
-		if !errors.Is(err, syscall.ENOTEMPTY) || time.Now().After(end) {
+// removable is nil if nothing but a record is left of a session. Ours is as in lookup.
+func (s *Store) removable(id string, ours bool) error {
+	info, err := s.lookup(id, ours)
+	over := err != nil || info.over() // one with a damaged record is
+	if errors.Is(err, ErrNotFound) {
+		// Being made, or left by a crash before there was a record.
+		fi, serr := s.root.Lstat(id)
+		if serr != nil {
 			return err
 		}
+		over = time.Since(fi.ModTime()) > startPatience
 	}
+	if !over {
+		return fmt.Errorf("session %s: %w", id, syscall.EBUSY)
+	}
+	return nil
+}
+
+// remove removes a session's directory if it may be, which is asked when nobody else
+// has it: another may have removed it before, and a third made one of that name.
+func (s *Store) remove(id string, patience time.Duration, may func() error) error {
+	if fi, err := s.root.Lstat(id); err == nil && !fi.IsDir() {
+		return s.root.Remove(id) // nobody can hold it
+	}
+	d, err := s.hold(id, patience)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	if err := may(); err != nil {
+		return err
+	}
+	return s.root.RemoveAll(id)
 }
 
 // Prune removes what is left of sessions that ended longer ago than age, and
@@ -292,15 +421,16 @@ func (s *Store) Prune(age time.Duration) ([]string, error) {
 	var gone []string
 	var errs []error
 	for _, info := range list {
-		over := info.State == Stopped || info.State == Failed || info.State == Created && time.Since(info.Created) > startPatience
+		over := info.over() || info.State == Created && time.Since(info.Created) > startPatience
 		if fi, err := s.root.Lstat(info.ID); !over || err != nil || time.Since(fi.ModTime()) < age {
 			continue
 		}
-		if err := s.remove(info.ID); err != nil {
+		switch err := s.Remove(info.ID); {
+		case err == nil:
+			gone = append(gone, info.ID)
+		case !errors.Is(err, ErrNotFound) && !errors.Is(err, syscall.EBUSY):
 			errs = append(errs, err)
-			continue
 		}
-		gone = append(gone, info.ID)
 	}
 	return gone, errors.Join(errs...)
 }
@@ -326,6 +456,18 @@ func (s *Store) listen(id string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer done()
+	return listen(path)
+}
+
+// listen makes the session's socket.
+func (d *held) listen() (*net.UnixListener, error) {
+	if path, ok := within(d.lock); ok {
+		return listen(path)
+	}
+	return listen(d.store.Socket(d.id))
+}
+
+func listen(path string) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -341,11 +483,18 @@ func (s *Store) socket(id string) (path string, done func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	fd := "/proc/self/fd/" + strconv.Itoa(int(d.Fd()))
-	if _, err := os.Lstat(fd); err != nil {
-		// No /proc, as on macOS.
+	path, ok := within(d)
+	if !ok {
 		d.Close()
-		return filepath.Join(s.dir, id, socketFile), func() {}, nil
+		return s.Socket(id), func() {}, nil
 	}
-	return fd + "/" + socketFile, func() { d.Close() }, nil
+	return path, func() { d.Close() }, nil
+}
+
+// within is the path of the socket in an open directory, if there is /proc: on macOS
+// there is not.
+func within(d *os.File) (string, bool) {
+	fd := "/proc/self/fd/" + strconv.Itoa(int(d.Fd()))
+	_, err := os.Lstat(fd)
+	return fd + "/" + socketFile, err == nil
 }

@@ -238,6 +238,9 @@ func (w *wireError) err() error {
 	case "invalid":
 		return &policy.InvalidError{Field: w.Field, Value: w.Value, Want: w.Want}
 	case "gone":
+		if w.Text == ErrEnding.Error() {
+			return ErrEnding
+		}
 		return driver.ErrSandboxGone
 	}
 	return &remoteError{*w}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -20,7 +21,7 @@ import (
 var ErrDetached = errors.New("detached from the command, which goes on")
 
 // keepScreen is how much of a terminal's last output is kept for who attaches,
-// bytes. It fits into a pipe that nobody reads yet (pipe(7)).
+// bytes.
 const keepScreen = 32 << 10
 
 // screen is the terminal of a command that needs no client. What it shows is read
@@ -31,8 +32,31 @@ type screen struct {
 
 	mu   sync.Mutex // guards what follows
 	last []byte
-	to   *os.File // of who is attached, or nil
-	over bool     // the command has ended
+	to   *viewer // who is attached, or nil
+	over bool    // the command has ended
+}
+
+// viewer is who is attached to a screen, by a pipe. As long as that is not read it may
+// take nothing: a new one of a user who has many holds two pages only; see
+// /proc/sys/fs/pipe-user-pages-soft in pipe(7).
+type viewer struct {
+	pipe *os.File
+	mu   sync.Mutex // one writer at a time, and what was shown last is the first
+}
+
+func (v *viewer) write(b []byte) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, err := v.pipe.Write(b)
+	return err
+}
+
+// finish closes the pipe once all that was written is in it. It waits for its reader,
+// or for the end of that.
+func (v *viewer) finish() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.pipe.Close()
 }
 
 // newScreen takes over a terminal, of which it makes a descriptor of its own.
@@ -68,7 +92,7 @@ func (s *screen) run() {
 			s.mu.Unlock()
 			if to != nil {
 				// As long as it is not read, the command waits: as at any terminal.
-				if _, err := to.Write(buf[:n]); err != nil {
+				if err := to.write(buf[:n]); err != nil {
 					s.leave(to)
 				}
 			}
@@ -82,42 +106,49 @@ func (s *screen) run() {
 }
 
 // attach passes on to a pipe what was shown last, and what is shown from now on.
-// Who was attached before is not any more.
-func (s *screen) attach(to *os.File) {
+// Who was attached before is not any more. It does not wait for the pipe's reader.
+func (s *screen) attach(pipe *os.File) *viewer {
+	v := &viewer{pipe: pipe}
+	v.mu.Lock() // before run can write
 	s.mu.Lock()
-	before := s.to
-	s.to = nil
-	s.mu.Unlock()
-	if before != nil {
-		before.Close()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	to.Write(s.last)
-	if s.over || s.to != nil {
-		to.Close()
-		return
-	}
-	s.to = to
-}
-
-func (s *screen) leave(to *os.File) {
-	s.mu.Lock()
-	if s.to == to {
+	before, last, over := s.to, slices.Clone(s.last), s.over
+	s.to = v
+	if over {
 		s.to = nil
 	}
 	s.mu.Unlock()
-	to.Close()
+	if before != nil {
+		before.pipe.Close()
+	}
+	go func() {
+		_, err := v.pipe.Write(last)
+		v.mu.Unlock()
+		if err != nil || over {
+			s.leave(v)
+		}
+	}()
+	return v
 }
 
-// end lets go of who is attached, for the command has ended.
+// leave lets go of who is attached, at once.
+func (s *screen) leave(v *viewer) {
+	s.mu.Lock()
+	if s.to == v {
+		s.to = nil
+	}
+	s.mu.Unlock()
+	v.pipe.Close()
+}
+
+// end lets go of who is attached when what it was shown is in the pipe, for the
+// command has ended.
 func (s *screen) end() {
 	s.mu.Lock()
 	to := s.to
 	s.to, s.over = nil, true
 	s.mu.Unlock()
 	if to != nil {
-		to.Close()
+		go to.finish()
 	}
 }
 
@@ -177,7 +208,7 @@ func (h *Holder) attach(c *conn, req *request) error {
 	if err != nil {
 		return err
 	}
-	cmd.screen.attach(w)
+	v := cmd.screen.attach(w)
 	master, err := cmd.screen.master.SyscallConn()
 	if err == nil {
 		cerr := master.Control(func(fd uintptr) {
@@ -195,7 +226,7 @@ func (h *Holder) attach(c *conn, req *request) error {
 			cmd.proc.Signal(syscall.Signal(more.Signal))
 		}
 	}
-	cmd.screen.leave(w)
+	cmd.screen.leave(v)
 	return nil
 }
 

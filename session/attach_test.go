@@ -3,7 +3,10 @@
 package session
 
 import (
+	"bytes"
+	"io"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -76,5 +79,100 @@ func TestLeftVerdict(t *testing.T) {
 				t.Errorf("%+v, want %s, %d", res, tt.reason, tt.code)
 			}
 		})
+	}
+}
+
+// TestAttachUnread: who attaches and does not read, with a pipe that takes less than was
+// shown last, stops nobody but the command; and is shown all of it, in order, when he
+// does.
+func TestAttachUnread(t *testing.T) {
+	// More than any pipe takes.
+	last := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	begin := func(t *testing.T) (s *screen, shows *os.File) {
+		r, w, err := os.Pipe() // for a terminal
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err = newScreen(r, newOutputs(0))
+		r.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.last = slices.Clone(last)
+		t.Cleanup(func() { w.Close(); s.master.Close() })
+		return s, w
+	}
+	attach := func(t *testing.T, s *screen) *os.File {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { r.Close(); w.Close() })
+		soon(t, "attach waits for the reader", func() { s.attach(w) })
+		return r
+	}
+	want := func(t *testing.T, r *os.File, want string) {
+		t.Helper()
+		r.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if got, err := io.ReadAll(r); err != nil || string(got) != want {
+			t.Errorf("%d bytes that end in %q, %v; want %d", len(got), got[max(len(got)-10, 0):], err, len(want))
+		}
+	}
+	t.Run("goes on", func(t *testing.T) {
+		s, shows := begin(t)
+		r := attach(t, s)
+		go s.run()
+		shows.WriteString("after")
+		soon(t, "the screen is locked", func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+		})
+		shows.Close()
+		want(t, r, string(last)+"after")
+	})
+	t.Run("has ended", func(t *testing.T) {
+		s, _ := begin(t)
+		s.end()
+		want(t, attach(t, s), string(last))
+	})
+	t.Run("ends unread", func(t *testing.T) {
+		s, _ := begin(t)
+		r := attach(t, s)
+		soon(t, "the end waits for the reader", s.end)
+		want(t, r, string(last))
+	})
+	t.Run("somebody else attaches", func(t *testing.T) {
+		s, shows := begin(t)
+		first := attach(t, s)
+		second := attach(t, s)
+		first.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if got, err := io.ReadAll(first); err != nil || !bytes.HasPrefix(last, got) || len(got) == len(last) {
+			t.Errorf("the first: %d bytes, %v", len(got), err)
+		}
+		go s.run()
+		shows.WriteString("after")
+		shows.Close()
+		want(t, second, string(last)+"after")
+	})
+	t.Run("the reader goes", func(t *testing.T) {
+		s, shows := begin(t)
+		attach(t, s).Close()
+		over := make(chan struct{})
+		go func() { s.run(); close(over) }()
+		shows.WriteString("after")
+		shows.Close()
+		soon(t, "the command waits for nobody", func() { <-over })
+	})
+}
+
+// soon wants a function to return.
+func soon(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { f(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal(what)
 	}
 }

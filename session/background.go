@@ -263,6 +263,10 @@ func (h *Holder) kill(c *conn, req *request) error {
 	if err != nil {
 		return err
 	}
+	select {
+	case <-cmd.began: // a driver bounds how long a start takes
+	case <-h.box.Done():
+	}
 	h.mu.Lock()
 	proc := cmd.proc
 	h.mu.Unlock()

@@ -248,3 +248,52 @@ func TestRemoveRechecks(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 }
+
+// startsLate is a keeper whose commands start when the test says so.
+type startsLate struct {
+	keeper
+	may chan struct{}
+}
+
+func (k startsLate) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+	b, err := k.keeper.Open(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return lateBox{b.(*box), k.may}, nil
+}
+
+type lateBox struct {
+	*box
+	may chan struct{}
+}
+
+func (b lateBox) Exec(ctx context.Context, pr *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+	<-b.may
+	return b.box.Exec(ctx, pr, stdio)
+}
+
+// TestKillWhileStarting: a command that is killed before it has started is killed.
+func TestKillWhileStarting(t *testing.T) {
+	st, may := store(t), make(chan struct{})
+	c, _ := holdIn(t, st, "one", startsLate{keeper{}, may})
+	go c.Start(&specs.Process{Args: []string{"/bin/sleep", "600"}})
+	eventually(t, "the command is not there", func() bool {
+		info, _, err := c.Info()
+		return err == nil && len(info.Commands) == 1
+	})
+	killed := make(chan error, 1)
+	go func() { killed <- c.KillCommand(1) }()
+	select {
+	case err := <-killed:
+		t.Errorf("killed before it was there: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(may)
+	if err := <-killed; err != nil {
+		t.Error(err)
+	}
+	if info, _, err := c.Info(); err != nil || len(info.Commands) != 1 || info.Commands[0].Running {
+		t.Errorf("%+v, %v", info, err)
+	}
+}

@@ -56,6 +56,8 @@ type command struct {
 	out  *outputs // of a background command, else nil
 	done chan struct{}
 
+	began chan struct{} // closed when proc is there, or there will be none
+
 	screen *screen       // its terminal, if that is the holder's
 	watch  *driver.Watch // sees to its time limit and its verdict, if that is the holder's to do
 }
@@ -228,7 +230,7 @@ func (h *Holder) add(args []string, background bool) (*command, error) {
 		return nil, ErrEnding
 	}
 	h.lastID++
-	cmd := &command{info: CommandInfo{ID: h.lastID, Args: shorten(args), Started: time.Now(), Running: true, Background: background}, done: make(chan struct{})}
+	cmd := &command{info: CommandInfo{ID: h.lastID, Args: shorten(args), Started: time.Now(), Running: true, Background: background}, done: make(chan struct{}), began: make(chan struct{})}
 	ended := 0
 	for _, c := range h.commands {
 		if !c.info.Running {
@@ -266,6 +268,7 @@ func shorten(args []string) []string {
 func (h *Holder) started(cmd *command, p driver.Process, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer close(cmd.began)
 	if err != nil {
 		h.commands = slices.DeleteFunc(h.commands, func(c *command) bool { return c == cmd })
 		cmd.info.Running = false

@@ -391,7 +391,8 @@ func (s *shell) open(id string, agent *process) error {
 			}
 		case err == nil && (info.State == session.Stopped || info.State == session.Failed):
 			// It ended, and the agent did not: a new one.
-			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) {
+			// Another call may have done that already, and made it.
+			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) && !errors.Is(err, syscall.EBUSY) {
 				return sessionError(err)
 			}
 		case errors.Is(err, session.ErrNotFound):

@@ -273,6 +273,11 @@ func (b lateBox) Exec(ctx context.Context, pr *specs.Process, stdio driver.Stdio
 	return b.box.Exec(ctx, pr, stdio)
 }
 
+func (b lateBox) ExecWithin(ctx context.Context, pr *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
+	<-b.may
+	return b.box.ExecWithin(ctx, pr, limits, stdio)
+}
+
 // TestKillWhileStarting: a command that is killed before it has started is killed.
 func TestKillWhileStarting(t *testing.T) {
 	st, may := store(t), make(chan struct{})
@@ -286,7 +291,7 @@ func TestKillWhileStarting(t *testing.T) {
 	go func() { killed <- c.KillCommand(1) }()
 	select {
 	case err := <-killed:
-		t.Errorf("killed before it was there: %v", err)
+		t.Fatalf("killed before it was there: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(may)

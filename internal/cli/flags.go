@@ -28,7 +28,8 @@ type options struct {
 	noPool     bool
 	keys       []byte // that detach from a command of a session
 	checkout   checkout
-	session    string // to run in, instead of a sandbox of the command's own
+	session    string         // to run in, instead of a sandbox of the command's own
+	given      *pflag.FlagSet // the flags of a run; nil where the command has others
 
 	// What only a shell has: another directory to start in than the workspace,
 	// descriptors beside the standard ones, and a look at the policy; and that
@@ -211,7 +212,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 
 // runFlags defines the flags of a run.
 func (o *options) runFlags(fs *pflag.FlagSet) {
-	o.resultFD = -1
+	o.resultFD, o.given = -1, fs
 	o.policyFlags(fs)
 	o.gitFlags(fs)
 	o.reportFlags(fs)
@@ -219,7 +220,7 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 	fs.VarPF(&value{"ID", func(s string) error {
 		o.session = s
 		return session.CheckID(s)
-	}}, "session", "", "run in this session; of the other flags, those of sbxrun session exec count")
+	}}, "session", "", "run in this session; of the other flags, only those of sbxrun session exec can be given")
 	o.auditFlag(fs)
 	fs.BoolVar(&o.noPool, "no-pool", false, "build the sandbox, whatever a server (sbxrun serve) has ready")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "print what would run and start nothing")

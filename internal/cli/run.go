@@ -135,6 +135,9 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, err
 	}
 	if o.session != "" {
+		if err := o.checkFlags(); err != nil {
+			return nil, err
+		}
 		return o.inSession()
 	}
 	if o.json && o.req.Terminal {

@@ -540,9 +540,11 @@ func (o *options) process(st *session.Store) (*specs.Process, error) {
 		}
 		pr.Cwd = filepath.Clean(pr.Cwd)
 	}
-	pr.Env = []string{}
-	if !o.req.ClearEnv {
-		pr.Env = slices.Clone(p.OCI.Process.Env)
+	pr.Env = slices.Clone(p.OCI.Process.Env)
+	if o.req.ClearEnv {
+		// As in a run, the mark stays. Without any variable it would be the
+		// session's own environment.
+		pr.Env = slices.DeleteFunc(pr.Env, func(s string) bool { return !strings.HasPrefix(s, profiles.MarkerEnv+"=") })
 	}
 	for _, e := range o.req.Env {
 		k, v, given := strings.Cut(e, "=")
@@ -564,6 +566,32 @@ func (o *options) within() *specs.LinuxResources {
 		memory = new(int64(min(*m, math.MaxInt64)))
 	}
 	return policy.Within(memory, o.req.CPUs, o.req.Pids)
+}
+
+// checkFlags refuses flags of a run that mean nothing to a session's command: who
+// gave one takes it to hold.
+func (o *options) checkFlags() error {
+	if o.given == nil {
+		return nil
+	}
+	heeded, kept := pflag.NewFlagSet("", pflag.ContinueOnError), say
+	new(options).execFlags(heeded)
+	say = kept // the flags for it are defined anew, with their defaults
+	var err error
+	o.given.VisitAll(func(f *pflag.Flag) {
+		if err != nil || !f.Changed || f.Name == "session" || heeded.Lookup(f.Name) != nil {
+			return
+		}
+		hint := "the session has it from session create; leave it out"
+		switch f.Name {
+		case "dry-run":
+			hint = "sbxrun session inspect " + o.session + " shows what it would run under"
+		case "no-pool", "verify":
+			hint = "the sandbox is there already; leave it out"
+		}
+		err = &usageError{"--" + f.Name + " is not a flag of a session's command", hint}
+	})
+	return err
 }
 
 // inSession runs the command in a session that there is.

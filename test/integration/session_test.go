@@ -410,6 +410,49 @@ func TestSessionCommandLimits(t *testing.T) {
 	})
 }
 
+// TestSessionFlags: flags of a run hold for a session's command, or keep it from
+// running.
+func TestSessionFlags(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		run := func(env []string, flags ...string) *outcome {
+			args := append([]string{sbxrun, "--session", s.id}, flags...)
+			return s.do(call{args: s.who.command(append(args, "--", "/bin/sh", "-c", "touch ran; echo ran")...), env: append(env, s.env)})
+		}
+		for _, flags := range [][]string{
+			{"--workspace", "ro"}, {"--dry-run"}, {"--hide", s.ws}, {"--ro", "/usr"}, {"--net", "none"}, {"--user", "5"}, {"--verify"}, {"--verify=false"},
+			{"-P", "strict"}, {"--install-deps"}, {"--git", "https://example.com/x"}, {"--no-pool"}, {"--require", "landlock"}, {"--disk", "1m"}, {"-q", "--driver", "native"},
+		} {
+			name, _, _ := strings.Cut(flags[len(flags)-1], "=")
+			if len(flags) > 1 {
+				name = flags[len(flags)-2]
+			}
+			if name == "-P" {
+				name = "--profile"
+			}
+			o := run(nil, flags...)
+			if o.code != 125 || o.stdout != "" || !strings.Contains(o.stderr, "sbxrun: error: "+name+" is not a flag of a session's command\nsbxrun: hint: ") {
+				t.Errorf("%v: %v", flags, o)
+			}
+			if _, err := os.Stat(s.ws + "/ran"); err == nil {
+				t.Fatalf("%v: it ran", flags)
+			}
+		}
+		for _, flags := range [][]string{
+			{"-q"}, {"-v"}, {"--timeout", "1m"}, {"--kill-after", "1s"}, {"--memory", "64m"}, {"-e", "A=b"}, {"-C", "."}, {"-i"},
+		} {
+			if flags[0] == "--memory" && w.noCgroup != "" {
+				continue
+			}
+			if o := run([]string{"SBXRUN_WORKSPACE=ro"}, flags...); o.code != 0 || o.stdout != "ran\n" {
+				t.Errorf("%v: %v", flags, o)
+			}
+		}
+		s.want("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD=", "SBXRUN_SANDBOX=strict\n", "--clear-env")
+		s.want("env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD= | sort", "A=b\nSBXRUN_SANDBOX=strict\n", "--clear-env", "-e", "A=b")
+	})
+}
+
 // TestSessionManyAtOnce: a thousand commands at once, none of which gets
 // another's output, while there are no more than the limit on processes allows.
 func TestSessionManyAtOnce(t *testing.T) {

@@ -21,14 +21,14 @@ import (
 
 // verify proves, if that is asked for, that what the policy denies is denied:
 // it runs a program of ours under the same policy, which tries. Without
-// --verify it does so once for each kernel, executable and configuration, and
-// then costs one stat(2).
+// --verify it does so once for each kernel, executable, driver and configuration,
+// and then costs one stat(2).
 func (o *options) verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *facts) error {
 	asked := o.req.Verify != nil && *o.req.Verify
 	if !r.Verify && !asked || !d.Sandboxed() {
 		return nil
 	}
-	mark := verifiedMark(r, f)
+	mark := verifiedMark(d, r, f)
 	if !asked && mark != "" {
 		if _, err := os.Stat(mark); err == nil {
 			return nil
@@ -270,10 +270,10 @@ func hasNamespace(p *policy.Policy, t specs.LinuxNamespaceType) bool {
 }
 
 // verifiedMark returns the file that stands for a self-test that passed with
-// this kernel, executable and configuration; "" if there is no place for it.
+// this kernel, executable, driver and configuration; "" if there is no place for it.
 // The workspace is not part of the configuration: it differs from run to run,
 // and no canary depends on it.
-func verifiedMark(r *profiles.Resolved, f *facts) string {
+func verifiedMark(d driver.Driver, r *profiles.Resolved, f *facts) string {
 	cache := os.Getenv("XDG_CACHE_HOME")
 	if cache == "" && f.Home != "" {
 		cache = f.Home + "/.cache"
@@ -292,6 +292,18 @@ func verifiedMark(r *profiles.Resolved, f *facts) string {
 		return ""
 	}
 	p := r.Policy
+	// What one driver was seen to deny says nothing of another, nor of what comes
+	// in the place of the program that it is made of.
+	word(d.Name())
+	if x, ok := d.(driver.Versioner); ok {
+		word(x.Version())
+	}
+	if runsImages(d) {
+		word(r.Image)
+		for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST"} {
+			word(os.Getenv(name)) // which engine
+		}
+	}
 	num(uint64(f.UID))
 	word(p.Profile)
 	word(p.Seccomp)

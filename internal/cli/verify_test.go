@@ -10,9 +10,11 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/probe"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // claims is a driver that isolates by its own word only: in place of the
@@ -93,5 +95,42 @@ func TestSelfTestWithoutTemporaryDirectory(t *testing.T) {
 	checks, err := selfTest(context.Background(), &claims{}, p)
 	if checks != nil || driver.ExitCodeOf(err) != driver.ExitSetup || !strings.Contains(driver.HintOf(err), "TMPDIR") {
 		t.Errorf("%v, %v", checks, err)
+	}
+}
+
+// made is a driver that is made of another program.
+type made struct {
+	claims
+	name, version string
+}
+
+func (m *made) Name() string    { return m.name }
+func (m *made) Version() string { return m.version }
+
+// A self-test that passed vouches for its own driver only, and for the program that
+// this was made of.
+func TestVerifiedMark(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	mark := func(d driver.Driver, image string) string {
+		p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}}}
+		return verifiedMark(d, &profiles.Resolved{Policy: p, Image: image}, &facts{})
+	}
+	seen := map[string]string{}
+	for name, m := range map[string]string{
+		"claims":      mark(&claims{}, ""),
+		"one":         mark(&made{name: "one", version: "1"}, ""),
+		"one, later":  mark(&made{name: "one", version: "2"}, ""),
+		"two":         mark(&made{name: "two", version: "1"}, ""),
+		"an image":    mark(docker.Driver{}, "a"),
+		"another one": mark(docker.Driver{}, "b"),
+		"podman":      mark(docker.Driver{Podman: true}, "a"),
+	} {
+		if seen[m] != "" || m == "" {
+			t.Errorf("%s has the mark of %q: %q", name, seen[m], m)
+		}
+		seen[m] = name
+	}
+	if mark(&made{name: "one", version: "1"}, "") != mark(&made{name: "one", version: "1"}, "") {
+		t.Error("two marks for the same")
 	}
 }

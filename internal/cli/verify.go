@@ -215,14 +215,20 @@ func given(d driver.Driver) policy.Layers {
 // acts lists the canaries whose acts the policy denies. What a policy allows on
 // purpose is no breach.
 func (b *bait) acts(p *policy.Policy, given policy.Layers) []string {
-	acts := []string{"mount", "make-device", "gain-privilege", "change-kernel"}
+	acts := []string{"gain-privilege", "change-kernel"}
 	add := func(denied bool, act string) {
 		if denied {
 			acts = append(acts, act)
 		}
 	}
-	add(given.Has(policy.LayerMount), "write-private") // an act that is allowed
-	add(given.Has(policy.LayerUser), "capabilities")   // the bounding set among them
+	place := private(p)
+	add(place != "" && given.Has(policy.LayerMount), "write-private="+place) // an act that is allowed
+	if place == "" {
+		place = "/tmp"
+	}
+	add(true, "mount="+place)
+	add(true, "make-device="+place)
+	add(given.Has(policy.LayerUser), "capabilities") // the bounding set among them
 	writable := func(path string) bool { return access(p, path)&policy.Write != 0 }
 	add(!slices.ContainsFunc([]string{"/etc", "/usr", "/usr/bin"}, writable), "write-system")
 	add(access(p, b.secret) == 0, "read-secret="+b.secret)
@@ -236,6 +242,22 @@ func (b *bait) acts(p *policy.Policy, given policy.Layers) []string {
 	add(p.Seccomp == "strict", "trace")
 	add(p.OCI.Process.User.UID != 0 && given.Has(policy.LayerUser), "become-root")
 	return acts
+}
+
+// private is a place of the sandbox's own that any user can write to, /tmp first;
+// "" if the policy has none.
+func private(p *policy.Policy) string {
+	for i := range p.OCI.Mounts {
+		m := &p.OCI.Mounts[i]
+		if m.Type != "tmpfs" || slices.Contains(m.Options, "ro") || !slices.Contains(m.Options, "mode=1777") && !slices.Contains(m.Options, "mode=0700") {
+			continue
+		}
+		covered := func(o specs.Mount) bool { return o.Destination == m.Destination }
+		if !slices.ContainsFunc(p.OCI.Mounts[i+1:], covered) {
+			return m.Destination
+		}
+	}
+	return ""
 }
 
 // access is what the policy's rules give to a host path.

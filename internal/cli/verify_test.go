@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,4 +134,48 @@ func TestVerifiedMark(t *testing.T) {
 	if mark(&made{name: "one", version: "1"}, "") != mark(&made{name: "one", version: "1"}, "") {
 		t.Error("two marks for the same")
 	}
+}
+
+// What must succeed is tried where the policy lets it: in storage of the sandbox's
+// own, wherever that is.
+func TestWhereToWrite(t *testing.T) {
+	tmpfs := func(at string, options ...string) specs.Mount {
+		return specs.Mount{Destination: at, Type: "tmpfs", Options: options}
+	}
+	bind := specs.Mount{Destination: "/tmp", Type: "bind", Source: "/srv", Options: []string{"ro"}}
+	dev, home := tmpfs("/dev", "mode=0755"), tmpfs("/home/sandbox", "nosuid", "mode=0700")
+	for _, tt := range []struct {
+		mounts []specs.Mount
+		want   string // "" leaves it out
+	}{
+		{[]specs.Mount{dev, tmpfs("/tmp", "mode=1777"), home}, "/tmp"},
+		{[]specs.Mount{dev, tmpfs("/run", "mode=0755"), home}, "/home/sandbox"},
+		{[]specs.Mount{tmpfs("/tmp", "mode=1777"), home, bind}, "/home/sandbox"},
+		{[]specs.Mount{tmpfs("/tmp", "mode=1777", "ro"), home}, "/home/sandbox"},
+		{[]specs.Mount{dev, bind}, ""},
+		{nil, ""},
+	} {
+		p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{}, Mounts: tt.mounts}}
+		tcp, unix := listen(t, "tcp", "127.0.0.1:0"), listen(t, "unix", "@"+t.Name())
+		acts := (&bait{secret: "/none", tcp: tcp, unix: unix}).acts(p, ^policy.Layers(0))
+		tcp.Close()
+		unix.Close()
+		got := ""
+		for _, a := range acts {
+			if s, ok := strings.CutPrefix(a, "write-private="); ok {
+				got = s
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%v: %q, want %q", tt.mounts, got, tt.want)
+		}
+	}
+}
+
+func listen(t *testing.T, network, addr string) net.Listener {
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

@@ -29,7 +29,7 @@ type canary struct {
 }
 
 var canaries = [...]canary{
-	{"write-private", true, func(string) error { return create("/tmp") }},
+	{"write-private", true, create},
 	{"write-system", false, func(string) error {
 		for _, dir := range []string{"/", "/etc", "/usr", "/usr/bin"} {
 			if create(dir) == nil {
@@ -62,10 +62,10 @@ var canaries = [...]canary{
 		_, err = os.Stat("/proc/" + number)
 		return err
 	}},
-	{"mount", false, func(string) error { return unix.Mount("tmpfs", "/tmp", "tmpfs", 0, "") }},
+	{"mount", false, func(at string) error { return unix.Mount("tmpfs", at, "tmpfs", 0, "") }},
 	{"unshare", false, func(string) error { return unix.Unshare(unix.CLONE_NEWUSER) }},
-	{"make-device", false, func(string) error {
-		return unix.Mknod("/tmp/canary-device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1)))
+	{"make-device", false, func(in string) error {
+		return unix.Mknod(in+"/.sbxrun-canary-device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1)))
 	}},
 	{"become-root", false, func(string) error { return unix.Setresuid(0, 0, 0) }},
 	{"trace", false, func(string) error {

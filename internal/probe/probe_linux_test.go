@@ -145,6 +145,8 @@ func TestCanariesUnconfined(t *testing.T) {
 	}
 	defer abstract.Close()
 	args := map[string]string{
+		"write-private":    dir,
+		"mount":            dir,
 		"read-secret":      secret,
 		"connect-loopback": tcp.Addr().String(),
 		"connect-abstract": abstract.Addr().String(),

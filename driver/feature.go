@@ -68,6 +68,10 @@ type Description struct {
 	// Auto lets the name "auto" stand for the driver. Only drivers that need
 	// nothing of the user are: no engine, image or program of others.
 	Auto bool
+
+	// Kernel says that the command runs on a kernel of the driver's own: a device
+	// node that it makes is one of that kernel's, not of the host's.
+	Kernel bool
 }
 
 // A Describer is a driver that says what it can and cannot enforce.

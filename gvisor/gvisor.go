@@ -132,7 +132,7 @@ func (d Driver) Describe() driver.Description {
 	case "crun":
 		c["layer.cgroup.pids"] = driver.Claim{Support: driver.Yes, Note: "crun's own process is counted"}
 	}
-	return driver.Description{Summary: summary, Claims: c}
+	return driver.Description{Summary: summary, Claims: c, Kernel: d.traits().kernel}
 }
 
 // A Node is a part of a bundle.

@@ -84,7 +84,7 @@ func selfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.
 	defer bait.close()
 
 	p := canaryPolicy(of, exe)
-	acts := bait.acts(p, given(d))
+	acts := bait.acts(p, describe(d))
 	p.OCI.Process.Args = append([]string{exe, probe.CanaryCommand}, acts...)
 	res, err := driver.Run(ctx, d, p, driver.RunOptions{Capture: true})
 	if err != nil {
@@ -203,18 +203,24 @@ func (b *bait) taken() probe.Check {
 	return c
 }
 
-// given are the layers that a driver can give. What a run went without, by
-// agreement, is not tested.
-func given(d driver.Driver) policy.Layers {
+// describe returns what a driver says of itself. One that says nothing is held to
+// everything.
+func describe(d driver.Driver) driver.Description {
 	if x, ok := d.(driver.Describer); ok {
-		return x.Describe().Claims.Layers()
+		return x.Describe()
 	}
-	return ^policy.Layers(0)
+	all := driver.Claims{}
+	for _, f := range driver.Features {
+		all[f.Name] = driver.Claim{Support: driver.Yes}
+	}
+	return driver.Description{Claims: all}
 }
 
 // acts lists the canaries whose acts the policy denies. What a policy allows on
-// purpose is no breach.
-func (b *bait) acts(p *policy.Policy, given policy.Layers) []string {
+// purpose is no breach; nor is what the run goes without by agreement, because the
+// driver cannot give it.
+func (b *bait) acts(p *policy.Policy, of driver.Description) []string {
+	given := of.Claims.Layers()
 	acts := []string{"gain-privilege", "change-kernel"}
 	add := func(denied bool, act string) {
 		if denied {
@@ -227,7 +233,10 @@ func (b *bait) acts(p *policy.Policy, given policy.Layers) []string {
 		place = "/tmp"
 	}
 	add(true, "mount="+place)
-	add(true, "make-device="+place)
+	// On a kernel of the driver's own a node can be made, which says nothing. What
+	// must not be is that it leads to the host's memory, log or disk.
+	add(!of.Kernel, "make-device="+place)
+	add(of.Kernel, "use-device="+place)
 	add(given.Has(policy.LayerUser), "capabilities") // the bounding set among them
 	writable := func(path string) bool { return access(p, path)&policy.Write != 0 }
 	add(!slices.ContainsFunc([]string{"/etc", "/usr", "/usr/bin"}, writable), "write-system")
@@ -240,7 +249,11 @@ func (b *bait) acts(p *policy.Policy, given policy.Layers) []string {
 	add(filtered, "unshare")
 	add(filtered || p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil, "call-freely")
 	add(p.Seccomp == "strict", "trace")
-	add(p.OCI.Process.User.UID != 0 && given.Has(policy.LayerUser), "become-root")
+	// Where the command is called root from the beginning, that name must give it
+	// nothing, and everywhere else it must not have it.
+	ordinary := p.OCI.Process.User.UID != 0 && of.Claims["user"].Support == driver.Yes
+	add(given.Has(policy.LayerUser) && ordinary, "become-root")
+	add(given.Has(policy.LayerUser) && !ordinary, "use-root") // last: it changes who it is
 	return acts
 }
 

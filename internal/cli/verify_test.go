@@ -11,9 +11,12 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/sbxrun/sbxrun/bwrap"
 	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/gvisor"
 	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -157,7 +160,7 @@ func TestWhereToWrite(t *testing.T) {
 	} {
 		p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{}, Mounts: tt.mounts}}
 		tcp, unix := listen(t, "tcp", "127.0.0.1:0"), listen(t, "unix", "@"+t.Name())
-		acts := (&bait{secret: "/none", tcp: tcp, unix: unix}).acts(p, ^policy.Layers(0))
+		acts := (&bait{secret: "/none", tcp: tcp, unix: unix}).acts(p, describe(&claims{}))
 		tcp.Close()
 		unix.Close()
 		got := ""
@@ -178,4 +181,36 @@ func listen(t *testing.T, network, addr string) net.Listener {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// What a driver says of itself decides how its boundary is tried: never less than
+// that root has no power and the host's devices are out of reach.
+func TestActsOfDrivers(t *testing.T) {
+	tcp, unix := listen(t, "tcp", "127.0.0.1:0"), listen(t, "unix", "@"+t.Name())
+	defer tcp.Close()
+	defer unix.Close()
+	for _, tt := range []struct {
+		driver driver.Driver
+		uid    uint32
+		want   string
+	}{
+		{native.Driver{}, 1000, "make-device become-root"},
+		{native.Driver{}, 0, "make-device use-root"},
+		{bwrap.Driver{}, 1000, "make-device become-root"},
+		{gvisor.Driver{Runtime: "runc"}, 1000, "make-device use-root"},
+		{gvisor.Driver{}, 1000, "use-device use-root"},
+		{&claims{}, 1000, "make-device become-root"},
+	} {
+		p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{User: specs.User{UID: tt.uid}}}}
+		var got []string
+		for _, a := range (&bait{secret: "/none", tcp: tcp, unix: unix}).acts(p, describe(tt.driver)) {
+			name, _, _ := strings.Cut(a, "=")
+			if strings.HasSuffix(name, "-device") || strings.HasSuffix(name, "-root") {
+				got = append(got, name)
+			}
+		}
+		if s := strings.Join(got, " "); s != tt.want {
+			t.Errorf("%s as %d: %s, want %s", tt.driver.Name(), tt.uid, s, tt.want)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,7 +68,42 @@ var canaries = [...]canary{
 	{"make-device", false, func(in string) error {
 		return unix.Mknod(in+"/.sbxrun-canary-device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 1)))
 	}},
+	{"use-device", false, func(in string) error {
+		for _, dev := range []struct {
+			kind         uint32
+			major, minor uint32
+		}{{unix.S_IFCHR, 1, 1}, {unix.S_IFCHR, 1, 11}, {unix.S_IFBLK, 8, 0}, {unix.S_IFBLK, 254, 0}, {unix.S_IFBLK, 259, 0}} { // mem, kmsg, sda, vda, nvme
+			name := in + "/.sbxrun-canary-device"
+			if err := unix.Mknod(name, dev.kind|0o600, int(unix.Mkdev(dev.major, dev.minor))); err != nil {
+				continue
+			}
+			f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+			os.Remove(name)
+			if err == nil {
+				f.Close()
+				return nil
+			}
+		}
+		return errors.New("none of the host's can be opened")
+	}},
 	{"become-root", false, func(string) error { return unix.Setresuid(0, 0, 0) }},
+	{"use-root", false, func(string) error {
+		// With the name of root or without it: neither this process nor a program
+		// that it executes has a capability, and no set from which to get one.
+		unix.Setresgid(0, 0, 0)
+		unix.Setresuid(0, 0, 0)
+		if err := noCapabilities(); err == nil {
+			return nil
+		}
+		out, err := exec.Command("/proc/self/exe", CanaryCommand, "capabilities").Output()
+		if err != nil {
+			return nil
+		}
+		if c := ParseCanaries(string(out), []string{"capabilities"})[0]; c.State != Yes {
+			return nil
+		}
+		return errors.New("root has no capability, and gains none by execution")
+	}},
 	{"trace", false, func(string) error {
 		// A filter answers before the kernel looks for the process, which does
 		// not exist: pid_max is at most 4194304.
@@ -84,15 +120,16 @@ var canaries = [...]canary{
 		}
 		return err
 	}},
-	{"capabilities", false, func(string) error {
-		for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
-			if strings.Trim(status(set), "0") != "" || status(set) == "" {
-				return nil
+	{"capabilities", false, func(string) error { return noCapabilities() }},
+	{"gain-privilege", false, func(string) error {
+		if status("NoNewPrivs") == "" {
+			// gVisor's status has no such line.
+			if n, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil && n == 1 {
+				return errors.New("no_new_privs is 1")
 			}
 		}
-		return errors.New("all five sets are empty")
+		return isSet("NoNewPrivs", "1")
 	}},
-	{"gain-privilege", false, func(string) error { return isSet("NoNewPrivs", "1") }},
 	{"call-freely", false, func(string) error { return isSet("Seccomp", "2") }},
 }
 
@@ -153,6 +190,20 @@ func ParseCanaries(out string, names []string) []Check {
 		checks = append(checks, c)
 	}
 	return checks
+}
+
+// noCapabilities reports an error, that is a denial, if there is no capability to
+// have.
+func noCapabilities() error {
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		got := status(set)
+		// gVisor does not tell the ambient set, of which all is permitted and
+		// inheritable too; see capabilities(7).
+		if strings.Trim(got, "0") != "" || got == "" && set != "CapAmb" {
+			return nil
+		}
+	}
+	return errors.New("all five sets are empty")
 }
 
 // create makes a file in a directory and removes it again.

@@ -155,6 +155,7 @@ func TestCanariesUnconfined(t *testing.T) {
 	skip := map[string]string{
 		"write-system":  "writes to the host",
 		"make-device":   "denied in every user namespace",
+		"use-device":    "denied in every user namespace",
 		"change-kernel": "allowed to the host's root only",
 		"read-shadow":   "allowed to the host's root only",
 	}
@@ -200,6 +201,26 @@ func TestCanariesUnconfined(t *testing.T) {
 		}
 		if c.State != want {
 			t.Errorf("%s: held %v without a sandbox (%s%s)", c.Name, c.State, c.Detail, c.Cause)
+		}
+	}
+}
+
+// A device node that can be made is one that can be used, without a sandbox.
+func TestUseDeviceUnconfined(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mknod(dir+"/null", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))); err != nil {
+		t.Skipf("needs the right to make device nodes: %v", err)
+	}
+	if f, err := os.Open(dir + "/null"); err != nil {
+		t.Skipf("needs a file system with device nodes: %v", err)
+	} else {
+		f.Close()
+	}
+	for _, c := range canaries {
+		if c.name == "use-device" {
+			if err := c.do(dir); err != nil {
+				t.Errorf("held without a sandbox: %v", err)
+			}
 		}
 	}
 }

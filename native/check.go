@@ -141,7 +141,7 @@ func contradiction(p *policy.Policy) error {
 	if p.Egress.Mode != policy.EgressHost && !have.Has(policy.LayerNet) {
 		return &driver.UnsupportedError{Driver: Name, Rules: []string{"egress.mode " + p.Egress.Mode.String() + " without a network namespace"}}
 	}
-	// A cgroup limit that is required and removed ("--memory 0") is a wish to
+	// A cgroup limit that is required and removed ("--memory none") is a wish to
 	// run without it, so only the layers that are no limits are checked.
 	if missing := p.Require &^ have &^ policy.LayerCgroup; missing != 0 {
 		return &driver.UnsupportedError{Driver: Name, Rules: []string{"required layers that the policy itself leaves out: " + missing.String()},

@@ -172,11 +172,15 @@ func generateSchema(t *testing.T) []byte {
 		case kindBool:
 			s["type"] = "boolean"
 		case kindSize:
-			either(object{"type": "integer", "minimum": 0}, `^(none|(`+decimal+`)([kKmMgGtT]([iI]?[bB])?|[bB])?)$`)
+			either(object{"type": "integer", "minimum": 1}, `^(none|(`+decimal+`)([kKmMgGtT]([iI]?[bB])?|[bB])?)$`)
 		case kindCPUs:
-			either(object{"type": "number", "minimum": 0, "maximum": 65536}, `^(none|`+decimal+`)$`)
+			either(object{"type": "number", "minimum": 0.01, "maximum": 65536}, `^(none|`+decimal+`)$`)
 		case kindCount:
-			either(object{"type": "integer", "minimum": 0}, `^(none|[0-9]+)$`)
+			least := 1
+			if k := key(i); k == keyRolloutPercent || k == keyAuditKeep {
+				least = 0
+			}
+			either(object{"type": "integer", "minimum": least}, `^(none|[0-9]+)$`)
 		case kindDuration:
 			s["type"], s["pattern"] = "string", `^\+?(none|0|((`+decimal+`)(ns|us|µs|μs|ms|s|m|h))+)$`
 		case kindList:

@@ -161,7 +161,7 @@ var keys = [numKeys]keyInfo{
 	keyOpenFiles: {name: "limits.open_files", kind: kindCount, order: orderLess, env: "NOFILE", doc: "Open files of each process."},
 	keyDisk:      {name: "limits.disk", kind: kindSize, order: orderLess, env: "DISK", doc: "Private storage: /tmp, the private home and their like together; none is the driver's own bound, for there is always one."},
 	keyWallTime:  {name: "limits.wall_time", kind: kindDuration, order: orderLess, env: "TIMEOUT", doc: "Time after which the run is ended."},
-	keyKillAfter: {name: "limits.kill_after", kind: kindDuration, order: orderLess, env: "KILL_AFTER", doc: "Time from SIGTERM to SIGKILL."},
+	keyKillAfter: {name: "limits.kill_after", kind: kindDuration, order: orderLess, env: "KILL_AFTER", doc: "Time from SIGTERM to SIGKILL; 0s is SIGKILL at once."},
 	keyOutput:    {name: "limits.output", kind: kindSize, order: orderLess, env: "MAX_OUTPUT", doc: "Bytes kept of each captured stream."},
 
 	keySeccomp:  {name: "seccomp", doc: "System call filter: a built-in name, a file in the OCI JSON form, or none."},
@@ -285,13 +285,21 @@ func parseScalar(k key, s, origin string) (value, error) {
 		}
 		v.n = milli(n)
 	case kindCount:
-		n, err := ParseCount(s)
+		parse := ParseCount
+		if k == keyRolloutPercent || k == keyAuditKeep { // no limits
+			parse = parseNumber
+		}
+		n, err := parse(s)
 		if err != nil {
 			return v, err
 		}
 		v.n = n
 	case kindDuration:
-		n, err := ParseDuration(s)
+		parse := ParseDuration
+		if k == keyKillAfter {
+			parse = ParseGrace
+		}
+		n, err := parse(s)
 		if err != nil {
 			return v, err
 		}
@@ -319,6 +327,10 @@ func checkValue(k key, v *value) error {
 	case keyMemory:
 		if v.n != 0 && v.n < minMemory {
 			return &Error{What: FormatSize(uint64(v.n)) + " of memory is too little to start anything: want 1m or more", Fix: "none removes the limit"}
+		}
+	case keyDisk:
+		if v.n == 0 {
+			return &Error{What: "private storage is memory, and not without a limit", Fix: "name a large one, for example 8g"}
 		}
 	case keyRolloutPercent:
 		if v.n > 100 {

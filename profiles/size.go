@@ -9,7 +9,7 @@ import (
 
 // ParseSize reads a number of bytes: digits, with a fraction if wanted, and one
 // of the suffixes k, m, g or t (powers of 1024; "kb" and "kib" mean the same).
-// "none" is 0, which every limit takes as no limit.
+// "none" is 0, which every limit takes as no limit; what else is 0 is refused.
 func ParseSize(s string) (uint64, error) {
 	bad := &Error{What: strconv.Quote(s) + " is not a size: want a number with k, m or g", Fix: "for example 512m or 2g"}
 	if s == "none" {
@@ -41,11 +41,20 @@ func ParseSize(s string) (uint64, error) {
 	if n > 0 && n < 1 {
 		return 0, bad
 	}
+	if n == 0 {
+		return 0, zero(s)
+	}
 	// Whole numbers exactly: a float64 has only 53 bits.
 	if whole, err := strconv.ParseUint(num, 10, 64); err == nil {
 		return whole << shift, nil
 	}
 	return uint64(n), nil
+}
+
+// zero refuses a limit of 0. Nothing could run within it, and who has it of an empty
+// variable does not mean to run without one.
+func zero(s string) error {
+	return &Error{What: strconv.Quote(s) + " is no limit that anything could run within", Fix: "none removes the limit"}
 }
 
 // FormatSize prints bytes as ParseSize reads them.
@@ -61,9 +70,19 @@ func FormatSize(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// ParseDuration reads a duration in Go's form. "none" and 0 mean no limit;
-// negative ones are refused.
+// ParseDuration reads a duration in Go's form. "none" is 0, no limit; what else is
+// 0, or negative, is refused.
 func ParseDuration(s string) (time.Duration, error) {
+	d, err := ParseGrace(s)
+	if err == nil && d == 0 && s != "none" {
+		return 0, zero(s)
+	}
+	return d, err
+}
+
+// ParseGrace reads a duration that is no limit but a time to wait: 0, or "none", is
+// not to wait at all.
+func ParseGrace(s string) (time.Duration, error) {
 	if s == "none" {
 		return 0, nil
 	}
@@ -78,24 +97,36 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// ParseCPUs reads a number of processors, such as 1.5. "none" and 0 mean no
-// limit.
+// ParseCPUs reads a number of processors, such as 1.5. "none" is 0, no limit; what
+// else is 0 is refused.
 func ParseCPUs(s string) (float64, error) {
 	if s == "none" {
 		return 0, nil
 	}
 	n, ok := parseDecimal(s)
+	if ok && n == 0 {
+		return 0, zero(s)
+	}
 	// cpu.cfs_quota_us is at least 1 ms of a 100 ms period; see
 	// Documentation/scheduler/sched-bwc.rst.
-	if !ok || n != 0 && n < 0.01 || n > 1<<16 {
+	if !ok || n < 0.01 || n > 1<<16 {
 		return 0, &Error{What: strconv.Quote(s) + " is not a number of cpus: want a number from 0.01 up", Fix: "for example 1.5; none removes the limit"}
 	}
 	return n, nil
 }
 
-// ParseCount reads a number of things, such as processes. "none" and 0 mean no
-// limit.
+// ParseCount reads a limit on things, such as processes. "none" is 0, no limit;
+// what else is 0 is refused.
 func ParseCount(s string) (int64, error) {
+	n, err := parseNumber(s)
+	if err == nil && n == 0 && s != "none" {
+		return 0, zero(s)
+	}
+	return n, err
+}
+
+// parseNumber reads a whole number, of which "none" is 0.
+func parseNumber(s string) (int64, error) {
 	if s == "none" {
 		return 0, nil
 	}

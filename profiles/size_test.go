@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -8,7 +9,7 @@ import (
 
 func TestParseSize(t *testing.T) {
 	for s, want := range map[string]uint64{
-		"0": 0, "none": 0, "1": 1, "512": 512, "1k": 1 << 10, "1K": 1 << 10, "2m": 2 << 20, "1.5g": 3 << 29, "1GiB": 1 << 30, "10kb": 10 << 10, ".5m": 1 << 19,
+		"none": 0, "1": 1, "512": 512, "1k": 1 << 10, "1K": 1 << 10, "2m": 2 << 20, "1.5g": 3 << 29, "1GiB": 1 << 30, "10kb": 10 << 10, ".5m": 1 << 19,
 		"9007199254740993": 9007199254740993, "3t": 3 << 40, "7b": 7,
 	} {
 		if got, err := ParseSize(s); err != nil || got != want {
@@ -49,6 +50,56 @@ func TestParseOthers(t *testing.T) {
 	for _, s := range []string{"", "-1", "+1", "1.5", "1k", "99999999999999999999"} {
 		if _, err := ParseCount(s); err == nil {
 			t.Errorf("count %q passes", s)
+		}
+	}
+}
+
+// A limit of 0 is refused wherever one is said; no limit is "none".
+func TestZeroIsNoLimit(t *testing.T) {
+	refused := func(what string, err error) {
+		t.Helper()
+		var e *Error
+		if !errors.As(err, &e) || e.Fix != "none removes the limit" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, s := range []string{"0", "00", "0k", "0.0g"} {
+		_, err := ParseSize(s)
+		refused("size "+s, err)
+	}
+	for _, s := range []string{"0", "0.0"} {
+		_, err := ParseCPUs(s)
+		refused("cpus "+s, err)
+	}
+	for _, s := range []string{"0", "0s", "0h0m"} {
+		_, err := ParseDuration(s)
+		refused("duration "+s, err)
+		if d, err := ParseGrace(s); d != 0 || err != nil {
+			t.Errorf("grace %q: %v, %v", s, d, err)
+		}
+	}
+	_, err := ParseCount("0")
+	refused("count", err)
+	for k := range keys {
+		value := "0"
+		switch keys[k].kind {
+		case kindSize, kindCPUs, kindCount:
+		case kindDuration:
+			value = "0s"
+		default:
+			continue
+		}
+		_, err := parseScalar(key(k), value, "test")
+		switch key(k) {
+		case keyKillAfter, keyRolloutPercent, keyAuditKeep: // no limits
+			if err != nil {
+				t.Errorf("%s: %v", keys[k].name, err)
+			}
+		default:
+			refused(keys[k].name, err)
+		}
+		if _, err := parseScalar(key(k), "none", "test"); (err != nil) != (key(k) == keyDisk) {
+			t.Errorf("%s: none: %v", keys[k].name, err)
 		}
 	}
 }

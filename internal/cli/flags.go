@@ -179,8 +179,8 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 		r.Timeout = &d
 		return err
 	})
-	arg("kill-after", "", "DURATION", "kill what is left this long after the timeout's SIGTERM", func(s string) error {
-		d, err := profiles.ParseDuration(s)
+	arg("kill-after", "", "DURATION", "kill what is left this long after the timeout's SIGTERM; 0s: at once", func(s string) error {
+		d, err := profiles.ParseGrace(s)
 		r.KillAfter = &d
 		return err
 	})

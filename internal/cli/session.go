@@ -974,7 +974,7 @@ func newSessionStop() *cobra.Command {
 		},
 	}, o)
 	c.Flags().VarP(&value{"DURATION", func(s string) error {
-		d, err := profiles.ParseDuration(s)
+		d, err := profiles.ParseGrace(s)
 		grace = d
 		return err
 	}}, "time", "t", "how long commands have to end (default 10s)")
@@ -1070,7 +1070,7 @@ func newPrune() *cobra.Command {
 		},
 	}, o)
 	c.Flags().Var(&value{"DURATION", func(s string) error {
-		d, err := profiles.ParseDuration(s)
+		d, err := profiles.ParseGrace(s)
 		age = d
 		return err
 	}}, "older-than", "only what ended longer ago (default 24h)")

@@ -148,18 +148,19 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
-	c := &container{d: d, t: d.traits(), path: path, dir: dir.Path}
+	c := &container{d: d, t: d.traits(), path: path, dir: dir.Path, command: p.OCI.Process.Args[0]}
 	proc, err := c.start(ctx, p, tree, stdio, func() { dir.Remove() })
 	return proc, err
 }
 
 // container is one run.
 type container struct {
-	d      Driver
-	t      traits
-	path   string
-	dir    string
-	relays sync.WaitGroup
+	d       Driver
+	t       traits
+	path    string
+	dir     string
+	command string
+	relays  sync.WaitGroup
 }
 
 // id names the container; it is that of its directory.
@@ -534,7 +535,29 @@ func (c *container) ended(st *driver.Status, err error) (*driver.Status, error) 
 	case msg == "":
 		return st, nil
 	}
+	if cause := notStarted(msg); cause != nil {
+		return nil, &driver.CommandError{Command: c.command, Err: cause}
+	}
 	return nil, &driver.SetupError{Driver: c.d.Name(), Err: errors.New(c.d.program() + ": " + msg)}
+}
+
+// notStarted reads of a runtime's error that the command is not there, or cannot be
+// executed; nil if it is about anything else.
+func notStarted(msg string) error {
+	about := false
+	for _, s := range []string{"unable to start container process: exec", // runc
+		"error finding executable", "failed to load", // runsc
+		"executable file `", "open executable"} { // crun
+		about = about || strings.Contains(msg, s)
+	}
+	switch {
+	case !about:
+	case strings.Contains(msg, "not found in $PATH") || strings.Contains(strings.ToLower(msg), "no such file or directory"):
+		return syscall.ENOENT
+	case strings.Contains(strings.ToLower(msg), "permission denied") || strings.Contains(msg, "is a directory"):
+		return syscall.EACCES
+	}
+	return nil
 }
 
 // lastError is the last error in a runtime's log, "" if there is none.

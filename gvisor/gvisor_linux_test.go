@@ -3,6 +3,7 @@ package gvisor
 import (
 	"context"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -41,6 +42,24 @@ func TestNoRuntime(t *testing.T) {
 		err := d.Available(context.Background())
 		if driver.CodeOf(err) != driver.CodeUnavailable || driver.HintOf(err) == "" {
 			t.Errorf("%v", err)
+		}
+	}
+}
+
+// A command that is not there is told from a runtime that failed.
+func TestNotStarted(t *testing.T) {
+	for msg, want := range map[string]error{
+		`runc run failed: unable to start container process: exec: "nox": executable file not found in $PATH`:                                                        syscall.ENOENT,
+		`runc run failed: unable to start container process: exec: "/tmp/nox": stat /tmp/nox: no such file or directory`:                                             syscall.ENOENT,
+		`runc run failed: unable to start container process: exec: "/etc/hosts": permission denied`:                                                                  syscall.EACCES,
+		`runc run failed: unable to start container process: error mounting "/x": no such file or directory`:                                                         nil,
+		`running container: starting container: starting root container: starting sandbox: error finding executable "nox" in PATH [/bin]: no such file or directory`: syscall.ENOENT,
+		`running container: starting container: starting root container: starting sandbox: creating process: failed to load /dev/null: permission denied`:            syscall.EACCES,
+		"executable file `nox` not found in $PATH: No such file or directory":                                                                                        syscall.ENOENT,
+		"cgroups in hybrid mode not supported": nil,
+	} {
+		if got := notStarted(msg); got != want {
+			t.Errorf("%s: %v, want %v", msg, got, want)
 		}
 	}
 }

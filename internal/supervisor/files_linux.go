@@ -1,9 +1,13 @@
 package supervisor
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -42,43 +46,153 @@ func Present(tree *mounts.Tree) (*mounts.Tree, []mounts.Op, error) {
 func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
 // Lookup reports a command that is certain not to be there, or not to be
-// executable: other programs would say so only in words.
+// executable: other programs would say so only in words. Preconditions: nothing is
+// in private storage but what the tree puts there.
 func Lookup(p *policy.Policy, ops []mounts.Op) error {
 	found := error(syscall.ENOENT)
 	for _, c := range reexec.Candidates(p.OCI.Process.Args[0], p.OCI.Process.Env) {
 		if !strings.HasPrefix(c, "/") {
 			c = strings.TrimSuffix(p.OCI.Process.Cwd, "/") + "/" + c
 		}
-		at, ok := mounts.HostPath(ops, c)
-		if !ok {
-			if inside(ops, c) {
-				return nil // private, or the sandbox's own: who knows
-			}
-			continue
-		}
-		fi, err := os.Stat(at)
-		switch {
-		case err != nil && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)):
-		case err != nil:
+		v := view{ops: ops, cwd: p.OCI.Process.Cwd, links: 40} // as many as the kernel follows; see path_resolution(7)
+		switch err := v.execute(c, true); err {
+		case nil:
 			return nil
-		case fi.IsDir() || fi.Mode()&0o111 == 0:
-			found = syscall.EACCES
-		default:
-			return nil
+		case syscall.EACCES:
+			found = err
 		}
 	}
 	return &driver.CommandError{Command: p.OCI.Process.Args[0], Err: found}
 }
 
-// inside reports whether a path is in storage of the sandbox's own.
-func inside(ops []mounts.Op, target string) bool {
-	for i := range ops {
-		switch ops[i].Kind {
-		case mounts.Scratch, mounts.Tmpfs, mounts.Proc, mounts.File:
-			if within(target, ops[i].Target) {
-				return true
+// view is the file system as a sandbox will see it.
+type view struct {
+	ops   []mounts.Op
+	cwd   string
+	links int // that may yet be followed
+}
+
+// execute tells what executing a path will come to: ENOENT or EACCES if that is
+// certain, else nil. It goes by names inside: a link of the host's can lead to what
+// is not shown, or shown elsewhere.
+func (v *view) execute(path string, script bool) error {
+	if slices.Contains(strings.Split(path, "/"), "..") {
+		return nil
+	}
+	path = filepath.Clean(path)
+	if within(path, "/proc") || within(path, "/dev") {
+		return nil // the kernel's own, and the program's
+	}
+	for end := 1; end <= len(path); end++ {
+		if end < len(path) && path[end] != '/' {
+			continue
+		}
+		name, rest := path[:end], path[end:]
+		at, ok := mounts.HostPath(v.ops, name)
+		if !ok {
+			if dir, err := v.own(name); !dir {
+				return err
+			}
+			if rest == "" {
+				return syscall.EACCES
+			}
+			continue
+		}
+		fi, err := os.Lstat(at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+			return syscall.ENOENT
+		case err != nil:
+			return nil
+		case fi.Mode()&fs.ModeSymlink != 0:
+			to, err := os.Readlink(at)
+			if v.links--; err != nil || v.links < 0 {
+				return nil
+			}
+			if !filepath.IsAbs(to) {
+				if slices.ContainsFunc(v.ops, func(o mounts.Op) bool { return o.Kind == mounts.Symlink && o.Target == name }) {
+					return nil // it is relative to where the tree's own link leads
+				}
+				dir := filepath.Dir(name)
+				for up, ok := strings.CutPrefix(to, "../"); ok; up, ok = strings.CutPrefix(to, "../") {
+					if v.linked(dir) {
+						return nil // what is above it has another name
+					}
+					to, dir = up, filepath.Dir(dir)
+				}
+				to = strings.TrimSuffix(dir, "/") + "/" + to
+			}
+			return v.execute(to+rest, script)
+		case rest != "":
+		case fi.IsDir() || fi.Mode()&0o111 == 0:
+			return syscall.EACCES
+		case script:
+			if in := interpreter(at); in != "" {
+				if !strings.HasPrefix(in, "/") {
+					in = strings.TrimSuffix(v.cwd, "/") + "/" + in
+				}
+				return v.execute(in, false)
 			}
 		}
 	}
-	return false
+	return nil
+}
+
+// own looks at a name that the host does not have: whether it is a directory of the
+// sandbox's, else what executing it will come to.
+func (v *view) own(name string) (dir bool, err error) {
+	for i := range slices.Backward(v.ops) {
+		o := &v.ops[i]
+		if o.Target != name && within(o.Target, name) {
+			return true, nil // what is mounted below has it made
+		}
+		if !within(name, o.Target) {
+			continue
+		}
+		switch o.Kind {
+		case mounts.Scratch, mounts.Tmpfs, mounts.Dir:
+			if o.Target == name {
+				return true, nil
+			}
+			return false, syscall.ENOENT
+		case mounts.File:
+			switch {
+			case o.Target != name:
+				return false, syscall.ENOENT
+			case o.Mode&0o111 != 0:
+				return false, nil
+			}
+			return false, syscall.EACCES
+		case mounts.Mask:
+			return false, syscall.ENOENT
+		case mounts.Readonly:
+		default:
+			return false, nil // who knows
+		}
+	}
+	return false, syscall.ENOENT
+}
+
+// linked reports whether a name is reached by a link of the tree's own.
+func (v *view) linked(name string) bool {
+	return slices.ContainsFunc(v.ops, func(o mounts.Op) bool { return o.Kind == mounts.Symlink && within(name, o.Target) })
+}
+
+// interpreter is what runs a script, "" if the file is none that can be read; see
+// execve(2).
+func interpreter(name string) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var b [256]byte
+	n, _ := io.ReadFull(f, b[:])
+	line, ok := bytes.CutPrefix(b[:n], []byte("#!"))
+	line, _, whole := bytes.Cut(line, []byte("\n"))
+	words := strings.Fields(string(line))
+	if !ok || !whole || len(words) == 0 {
+		return ""
+	}
+	return words[0]
 }

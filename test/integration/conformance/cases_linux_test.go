@@ -93,6 +93,15 @@ func cases() []scenario {
 		{name: "code of a signal", about: "process", script: "kill -ABRT $$", want: expect{code: 134, reason: "*"}},
 		{name: "not found", args: []string{"nonesuch-command"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not found by path", args: []string{"./nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},
+		{name: "not found in private storage", args: []string{"/tmp/nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},
+		{name: "not found in directories that are not shown", args: []string{"nonesuch-command"}, change: func(_ *world, p *policy.Policy) {
+			env := slices.DeleteFunc(p.OCI.Process.Env, func(e string) bool { return strings.HasPrefix(e, "PATH=") })
+			p.OCI.Process.Env = append(env, "PATH=/tmp/bin:/root/bin:/home/sandbox/.local/bin:/nonesuch:/usr/bin")
+		}, want: expect{code: 127, reason: driver.ReasonSetup}},
+		// In a container it is the engine's first process that says so.
+		{name: "interpreter not found", args: []string{"./script"}, setup: func(w *world) error {
+			return os.WriteFile(w.ws+"/script", []byte("#!/nonesuch/sh\n"), 0o755)
+		}, want: expect{code: 127, reason: "*"}},
 		{name: "not executable", args: []string{"./plain"}, setup: func(w *world) error { return os.WriteFile(w.ws+"/plain", []byte("x\n"), 0o644) }, want: expect{code: 126, reason: driver.ReasonSetup}},
 		{name: "a directory", args: []string{"/usr"}, want: expect{code: 126, reason: driver.ReasonSetup}},
 

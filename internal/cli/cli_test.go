@@ -32,13 +32,16 @@ func TestSubcommands(t *testing.T) {
 func TestParseRunFlags(t *testing.T) {
 	o := &options{}
 	fs := newRunFlags(o, "sbxrun")
-	err := fs.Parse([]string{"-P", "strict", "--memory", "2g", "--bind", "/a:/b:ro", "--tmpfs", "/c:1m", "--user", "5:6", "-it", "--verify=false", "--allow-degraded", "cgroup,landlock", "cmd", "--json", "-v"})
+	err := fs.Parse([]string{"-P", "strict", "--memory", "2g", "--bind", "/a:/b:ro", "--tmpfs", "/c:1m", "--user", "5:6", "-it", "--verify=false", "--allow-degraded", "cgroup,landlock", "--fallback", "bwrap,runc", "--fallback", "host", "cmd", "--json", "-v"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := o.req
 	if r.Profile != "strict" || *r.Memory != 2<<30 || !r.Terminal || *r.Verify || r.Degrade != policy.LayerCgroup|policy.LayerLandlock {
 		t.Errorf("got %+v", r)
+	}
+	if got := strings.Join(r.Fallback, " "); got != "bwrap runc host" {
+		t.Errorf("fallback %q", got)
 	}
 	if want := (profiles.Bind{Source: "/a", Destination: "/b", ReadOnly: true}); r.Binds[0] != want {
 		t.Errorf("bind %+v", r.Binds)

@@ -205,7 +205,8 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 	arg("driver", "", "NAME", "what isolates (default auto: the first that works here)", text(&r.Driver))
 	arg("image", "", "NAME", "container image, for drivers that use one", text(&r.Image))
 	arg("fallback", "", "NAME[,NAME]", "drivers to try, in order, when the first cannot be had", func(s string) error {
-		return list(&r.Fallback)(s)
+		r.Fallback = append(r.Fallback, strings.Split(s, ",")...)
+		return nil
 	})
 	yes(&r.Terminal, "tty", "t", "give the command a terminal of its own")
 }

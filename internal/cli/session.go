@@ -1021,6 +1021,42 @@ type pruner interface {
 	Prune(ctx context.Context) ([]string, error)
 }
 
+// explainKept says that prune left sessions that have ended, for they may be what
+// it was called for.
+func explainKept(st *session.Store, age time.Duration) {
+	list, err := st.List()
+	if err != nil {
+		return // it was listed a moment ago
+	}
+	kept := uint64(0)
+	for _, i := range list {
+		if i.State == session.Stopped || i.State == session.Failed {
+			kept++
+		}
+	}
+	was, it := "was", "it"
+	switch kept {
+	case 0:
+		return
+	case 1:
+	default:
+		was, it = "were", "them"
+	}
+	say.note(count(kept, "session", "sessions")+" that ended less than "+shortDuration(age)+" ago "+was+" kept", "--older-than 0s removes "+it+" too")
+}
+
+// shortDuration is a duration without its zero parts: 24h, not 24h0m0s.
+func shortDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
 func newPrune() *cobra.Command {
 	o := &options{}
 	age, containers, changes := 24*time.Hour, false, false
@@ -1037,6 +1073,9 @@ func newPrune() *cobra.Command {
 			gone, err := st.Prune(age)
 			for _, id := range gone {
 				fmt.Println("session " + id)
+			}
+			if err == nil {
+				explainKept(st, age)
 			}
 			errs := []error{err}
 			errs = append(errs, pruneChanges(age, changes))

@@ -99,7 +99,7 @@ func (p Prompt) files(line func(string, ...any)) {
 	}
 	line("- Everything else does not exist for you (\"No such file or directory\").")
 	if n := len(p.Policy.Protect); n > 0 {
-		line("- Files that other programs obey cannot be changed or made anywhere (\"Permission denied\"): %s.", codes(p.Policy.Protect, 12))
+		line("- Files that other programs obey cannot be changed, or made, in what you can write of the host (\"Permission denied\"), only in private directories: %s.", codes(p.Policy.Protect, 12))
 	}
 }
 

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
@@ -20,6 +23,18 @@ func TestSubcommands(t *testing.T) {
 	for _, c := range Root().Commands() {
 		if !isSubcommand(c.Name()) {
 			t.Errorf("%s is in the tree, and Main does not know it", c.Name())
+		}
+	}
+	// The page that tells scripts when "--" is needed names them all.
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(page), "- A subcommand (`")
+	list, _, _ = strings.Cut(list, "`")
+	for _, c := range append(Root().Commands(), &cobra.Command{Use: "help"}) {
+		if !slices.Contains(strings.Fields(list), c.Name()) {
+			t.Errorf("docs/cli.md does not name %s", c.Name())
 		}
 	}
 	for _, arg := range []string{"ls", "--", "--json", "doctor2", ""} {

@@ -202,7 +202,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 	arg("apparmor-profile", "", "NAME", "AppArmor profile of the command", text(&r.AppArmor))
 	arg("require", "", "LAYER", "refuse to run without this layer", layers(&r.Require))
 	arg("allow-degraded", "", "LAYER", "run without this layer where the host cannot give it", layers(&r.Degrade))
-	arg("driver", "", "NAME", "what isolates (default auto: the first that works here)", text(&r.Driver))
+	arg("driver", "", "NAME", "what isolates (default: as the profile says, mostly native); auto: the first that can, here", text(&r.Driver))
 	arg("image", "", "NAME", "container image, for drivers that use one", text(&r.Image))
 	arg("fallback", "", "NAME[,NAME]", "drivers to try, in order, when the first cannot be had", func(s string) error {
 		r.Fallback = append(r.Fallback, strings.Split(s, ",")...)

@@ -24,7 +24,7 @@ func newHook() *cobra.Command {
 	fs := s.flags()
 	decision := ""
 	fs.VarPF(&value{"ask|allow", oneOf(&decision, "ask", "allow")}, "decision", "", "whether the call is asked about (default: as Claude Code's own rules say)")
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "hook claude-code [flags]",
 		Short: "Rewrite the commands of Claude Code's Bash tool so that they run in a sandbox",
 		Long: `Read a call of Claude Code's hook PreToolUse on stdin, and answer it on stdout: the
@@ -51,6 +51,9 @@ variable CLAUDE_CODE_SHELL_PREFIX does not: sbxrun integrate claude-code sets th
 			return nil
 		},
 	}
+	c.Flags().SortFlags = false
+	c.Flags().AddFlagSet(fs)
+	return c
 }
 
 func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {

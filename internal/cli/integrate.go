@@ -77,6 +77,7 @@ func (b *Beside) newIntegrate() *cobra.Command {
 	s := &shell{}
 	i := &Integration{}
 	fs := s.flags()
+	fs.Lookup("profile").Usage = "profile to run under (default aicode)"
 	print, undo, verify := false, false, false
 	fs.BoolVar(&print, "print", false, "print what would be changed, and change nothing")
 	fs.BoolVar(&undo, "undo", false, "put the agent's files back as they were")

@@ -129,6 +129,53 @@ func TestEncodeResult(t *testing.T) {
 	}
 }
 
+// What was refused is said with what would allow it, a path once, and of many the
+// first; --verbose has all, --quiet none.
+func TestExplainDenials(t *testing.T) {
+	path := func(name string) driver.Denial {
+		return driver.Denial{Operation: "openat", Target: "/w/" + name, Rule: "protected path " + name, Grant: "--unprotect " + name}
+	}
+	again := path(".bashrc")
+	again.Operation = "rename"
+	host := driver.Denial{Operation: "connect", Target: "a.example:443", Grant: "--allow-host a.example"}
+	list := []driver.Denial{path(".bashrc"), again, host, path(".vscode"), path(".idea"), path(".claude")}
+	first := "sbxrun: note: network: refused a.example:443\nsbxrun: hint: --allow-host a.example\n"
+	for _, name := range []string{".bashrc", ".vscode", ".idea"} {
+		first += "sbxrun: note: refused: /w/" + name + ": protected path " + name + "\nsbxrun: hint: --unprotect " + name + "\n"
+	}
+	for _, tt := range []struct {
+		speaker speaker
+		want    string
+	}{
+		{speaker{}, first + "sbxrun: note: refused: 1 more path, in the denials of --json\n"},
+		{speaker{verbose: true}, first + "sbxrun: note: refused: /w/.claude: protected path .claude\nsbxrun: hint: --unprotect .claude\n"},
+		{speaker{quiet: true}, ""},
+	} {
+		if got := said(t, tt.speaker, func() { explainDenials(&driver.Result{Denials: list}) }); got != tt.want {
+			t.Errorf("%+v: said\n%swant\n%s", tt.speaker, got, tt.want)
+		}
+	}
+}
+
+// said is what a function says on stderr.
+func said(t *testing.T, s speaker, do func()) string {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	was, stderr := say, os.Stderr
+	say, os.Stderr = s, f
+	defer func() { say, os.Stderr = was, stderr }()
+	do()
+	b, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 func TestQuoted(t *testing.T) {
 	for in, want := range map[string]string{"/a/b-c_1.d": "/a/b-c_1.d", "/a b": "'/a b'", "/a'b": `'/a'\''b'`, "$(x)": "'$(x)'"} {
 		if got := quoted(in); got != want {

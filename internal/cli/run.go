@@ -330,9 +330,6 @@ func (o *options) explain(res *driver.Result) {
 		say.note("the command failed after the process limit refused it "+count(res.Usage.PidsDenied, "process", "processes"), "--pids sets it")
 	}
 	explainDenials(res)
-	if say.verbose {
-		explainPaths(res)
-	}
 	explainDependencies(res.Dependencies)
 	explainChanges(res.Changes)
 	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
@@ -344,39 +341,47 @@ func (o *options) explain(res *driver.Result) {
 	}
 }
 
-// explainDenials says what of the network was refused: a program's own message
-// is "connection refused" at best.
+// mostDenials is how many refusals of a kind are told one by one, without
+// --verbose.
+const mostDenials = 3
+
+// explainDenials says what was refused: a program's own message is "connection
+// refused" or "permission denied" at best, and never what would allow it.
 func explainDenials(res *driver.Result) {
-	const most = 3
-	more := 0
+	var network, paths []driver.Denial
+	targets := map[string]bool{}
 	for _, d := range res.Denials {
-		if d.Operation != "connect" && d.Operation != "resolve" {
-			continue
+		switch {
+		case d.Operation == "connect" || d.Operation == "resolve":
+			network = append(network, d)
+		case !targets[d.Target]:
+			targets[d.Target] = true
+			paths = append(paths, d)
 		}
-		if more++; more > most {
-			continue
-		}
-		reason := d.Reason
-		if reason == "" {
-			reason = "refused " + d.Target
-		}
-		say.note("network: "+reason, d.Grant)
 	}
-	if more > most {
-		say.note("network: "+count(uint64(more-most), "more refusal", "more refusals")+", in the denials of --json", "")
-	}
+	explainKind(network, "network: ", "more refusal", "more refusals", func(d *driver.Denial) string {
+		if d.Reason == "" {
+			return "refused " + d.Target
+		}
+		return d.Reason
+	})
+	explainKind(paths, "refused: ", "more path", "more paths", func(d *driver.Denial) string { return d.Target + ": " + d.Rule })
 	if res.Network != nil && res.Network.Error != "" {
 		say.warn("the network gateway stopped before the command did: " + res.Network.Error)
 	}
 }
 
-// explainPaths says which protected paths were refused: programs mostly say so
-// themselves, but not what would allow it.
-func explainPaths(res *driver.Result) {
-	for _, d := range res.Denials {
-		if d.Operation != "connect" && d.Operation != "resolve" {
-			say.note("refused: "+d.Operation+" "+d.Target+": "+d.Rule, d.Grant)
-		}
+// explainKind says the first refusals of a kind, and how many there were besides.
+func explainKind(list []driver.Denial, kind, one, many string, text func(*driver.Denial) string) {
+	most := len(list)
+	if !say.verbose {
+		most = min(most, mostDenials)
+	}
+	for i := range list[:most] {
+		say.note(kind+text(&list[i]), list[i].Grant)
+	}
+	if more := len(list) - most; more > 0 {
+		say.note(kind+count(uint64(more), one, many)+", in the denials of --json", "")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 // A Layout describes a host's cgroup hierarchies as one process sees them.
 type Layout struct {
 	Hierarchies []Hierarchy
+	User        uint32 // the caller's effective id
 
 	// Scope is the systemd unit that Acquire had the caller put into, and Left
 	// what held the caller before and holds it no longer. NoScope is why it did

@@ -105,6 +105,7 @@ func place(l Layout, limits Limits, name string) (s Setup, outside Limits) {
 		return s, outside // no group: the command stays in the caller's
 	}
 	outside = l.Left
+	denied := deniedV1{user: l.User}
 	for i := range l.Hierarchies {
 		h := &l.Hierarchies[i]
 		if h.V2 {
@@ -116,9 +117,9 @@ func place(l Layout, limits Limits, name string) (s Setup, outside Limits) {
 			continue
 		}
 		want &^= c
-		at, missing := placeV1(h, c)
-		if missing != nil {
-			s.Missing = append(s.Missing, missing...)
+		at, ok := placeV1(h)
+		if !ok {
+			s.Missing = append(s.Missing, denied.add(h, c)...)
 			continue
 		}
 		dir := &h.Dirs[at]
@@ -129,6 +130,7 @@ func place(l Layout, limits Limits, name string) (s Setup, outside Limits) {
 		}
 		s.Parents = append(s.Parents, p)
 	}
+	denied.fix(s.Missing)
 	for i := range l.Hierarchies {
 		h := &l.Hierarchies[i]
 		if !h.V2 || want == 0 {
@@ -169,20 +171,44 @@ func each(c Controllers, cause, fix string) []Missing {
 // placeV1 takes the topmost directory that can be used. Not the caller's own: a
 // directory in there would be left behind, and keep whoever manages the
 // caller's group from removing it.
-func placeV1(h *Hierarchy, c Controllers) (int, []Missing) {
+func placeV1(h *Hierarchy) (int, bool) {
 	for i := range h.Dirs {
 		if d := &h.Dirs[i]; d.ParentUsable || d.Denied == Granted {
-			return i, nil
+			return i, true
 		}
 	}
+	return 0, false
+}
+
+// deniedV1 are the hierarchies of version 1 that have no place for this user. One
+// command mends all of them, so all say the same.
+type deniedV1 struct {
+	user uint32
+	dirs []string // to be made at the top
+}
+
+const causeDeniedV1 = "no group of cgroup v1 can be written by this user"
+
+// add says that a hierarchy has no place.
+func (d *deniedV1) add(h *Hierarchy, c Controllers) []Missing {
 	// The message speaks of the top, since that is where the fix goes.
 	top := &h.Dirs[0]
 	if top.Denied == DeniedReadOnly {
-		return 0, each(c, top.Path+" is mounted read-only", fixReadOnly)
+		return each(c, top.Path+" is mounted read-only", fixReadOnly)
 	}
-	dir := top.Path + "/" + Parent
-	return 0, each(c, "no group of this cgroup v1 hierarchy at "+top.Path+" can be written by this user",
-		"as root: mkdir -p "+dir+" && chown $USER "+dir)
+	d.dirs = append(d.dirs, top.Path+"/"+Parent)
+	return each(c, causeDeniedV1, "")
+}
+
+// fix says what to do about all of them. The id and not $USER, which in a shell of
+// root's is root.
+func (d *deniedV1) fix(list []Missing) {
+	dirs := strings.Join(d.dirs, " ")
+	for i := range list {
+		if list[i].Cause == causeDeniedV1 {
+			list[i].Fix = "as root: mkdir -p " + dirs + " && chown " + strconv.FormatUint(uint64(d.user), 10) + " " + dirs
+		}
+	}
 }
 
 const fixReadOnly = "start the container with its cgroups writable (docker run --privileged, or podman run --security-opt unmask=/sys/fs/cgroup)"

@@ -302,7 +302,7 @@ v1 (memory): mkdir /sys/fs/cgroup/memory/u/sbxrun/NAME
   echo 2147483648 > memory.memsw.limit_in_bytes
 v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
   echo 100000 > cpu.cfs_quota_us
-missing pids: no group of this cgroup v1 hierarchy at /sys/fs/cgroup/pids can be written by this user
+missing pids: no group of cgroup v1 can be written by this user
 `,
 		},
 		{
@@ -352,6 +352,28 @@ missing memory: this kernel has it not, or has it off, or on a v1 hierarchy that
 				}
 			}
 		})
+	}
+}
+
+// What an ordinary user's administrator has to do about version 1 is one command
+// for all controllers, and names the user: in a shell of root's $USER is root.
+func TestPlanFixV1(t *testing.T) {
+	h := host{self: "8:pids:/a\n4:memory:/\n2:cpu,cpuacct:/\n0::/\n", mountinfo: hybrid, dirs: map[string]Dir{
+		"/sys/fs/cgroup/cpu,cpuacct": {Denied: DeniedOwner, ParentUsable: true}, "/sys/fs/cgroup/memory": {Denied: DeniedOwner}}}
+	l := h.layout()
+	l.User = 1000
+	s, err := Plan(l, strict(), "NAME")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Missing) != 2 {
+		t.Fatalf("missing %+v", s.Missing)
+	}
+	const dirs = "/sys/fs/cgroup/pids/sbxrun /sys/fs/cgroup/memory/sbxrun"
+	for _, m := range s.Missing {
+		if want := "as root: mkdir -p " + dirs + " && chown 1000 " + dirs; m.Fix != want {
+			t.Errorf("%s: %q, want %q", m.Controller, m.Fix, want)
+		}
 	}
 }
 

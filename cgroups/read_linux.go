@@ -23,10 +23,14 @@ func Read() (Layout, error) {
 	if err != nil {
 		return Layout{}, err
 	}
-	if l, ok := readUsual(members); ok {
-		return l, nil
+	l, ok := readUsual(members)
+	if !ok {
+		if l, err = readAll(members); err != nil {
+			return Layout{}, err
+		}
 	}
-	return readAll(members)
+	l.User = uint32(unix.Geteuid())
+	return l, nil
 }
 
 func memberships() ([]Membership, error) {

@@ -134,7 +134,7 @@ func (d *diagnosis) try(ctx context.Context, f *facts, req profiles.Request) ([]
 func (d *diagnosis) print(w io.Writer) error {
 	group := ""
 	rows := [][]string{}
-	for _, c := range d.Checks {
+	for i, c := range d.Checks {
 		if c.Group != group {
 			group = c.Group
 			title := group
@@ -148,6 +148,9 @@ func (d *diagnosis) print(w io.Writer) error {
 			text = c.Cause
 		}
 		rows = append(rows, []string{"  " + c.Name, c.State.String(), text})
+		if next := i + 1; next < len(d.Checks) && d.Checks[next].Fix == c.Fix {
+			continue // it is said once, below the last
+		}
 		if c.Fix != "" {
 			rows = append(rows, []string{"", "", "fix: " + c.Fix})
 		}

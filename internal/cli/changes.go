@@ -29,7 +29,19 @@ func openChanges(f *facts) (*workspace.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return workspace.OpenStore(dir)
+	return openChangesIn(dir)
+}
+
+func openChangesIn(dir string) (*workspace.Store, error) {
+	st, err := workspace.OpenStore(dir)
+	if err != nil {
+		name := "XDG_STATE_HOME"
+		if !filepath.IsAbs(os.Getenv(name)) {
+			name = "HOME"
+		}
+		err = unusable(err, name, "changes are kept there: set HOME or XDG_STATE_HOME to a directory of yours")
+	}
+	return st, err
 }
 
 func changesDir(f *facts) (string, error) {
@@ -89,7 +101,7 @@ func changesStore(f *facts, p *policy.Policy) (*workspace.Store, error) {
 	if access(p, dir)&policy.Write != 0 {
 		return nil, &usageError{"the changes would be kept in " + dir + ", where the command can write", "set XDG_STATE_HOME to another directory, or grant less"}
 	}
-	return workspace.OpenStore(dir)
+	return openChangesIn(dir)
 }
 
 // changes are those of one sandbox: from before its workspace is shown until they

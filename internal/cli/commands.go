@@ -116,7 +116,7 @@ func showProfile(name string) ([]profiles.Entry, error) {
 	}
 	entries, err := profiles.Show(&profiles.Request{Profile: name}, &f.Facts)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, invalid(unreadable(err, &profiles.Request{}, f))
 	}
 	return entries, nil
 }

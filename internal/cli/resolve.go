@@ -12,7 +12,7 @@ func (o *options) resolve(f *facts) (*profiles.Resolved, error) {
 func resolveRequest(req *profiles.Request, f *facts) (*profiles.Resolved, error) {
 	r, err := profiles.Resolve(req, &f.Facts)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, invalid(unreadable(err, req, f))
 	}
 	for _, n := range r.Notes {
 		say.note(n, "")

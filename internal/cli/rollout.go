@@ -34,7 +34,7 @@ func rolledOut(req *profiles.Request, key string) (op profiles.Operator, why str
 		return op, "", err
 	}
 	if op, err = profiles.OperatorOf(req, &f.Facts); err != nil {
-		return op, "", invalid(err)
+		return op, "", invalid(unreadable(err, req, f))
 	}
 	if r := op.Rollout; r.Enabled && r.Percent >= 100 {
 		return op, "", nil // whatever the key

@@ -41,11 +41,6 @@ const holdCommand = "session-holder"
 var holderEnv = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
 	"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
 
-// openStore opens the directory that this user's sessions are in.
-func openStore() (*session.Store, error) {
-	return session.OpenStore(runtimeDir("sessions"))
-}
-
 // runtimeDir is where a directory of this user's, that ends with the machine's
 // uptime, is.
 func runtimeDir(name string) string {
@@ -656,7 +651,7 @@ func (o *options) sessionAudit() (*audit.Log, *facts, error) {
 	}
 	op, err := profiles.OperatorOf(&o.req, &f.Facts)
 	if err != nil {
-		return nil, nil, invalid(err)
+		return nil, nil, invalid(unreadable(err, &o.req, f))
 	}
 	l, err := openAudit(&op, o.req.Env)
 	return l, f, err
@@ -735,24 +730,9 @@ func newSessionList() *cobra.Command {
 		Short:   "List sessions",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			st, err := openStore()
+			list, err := listSessions()
 			if err != nil {
 				return err
-			}
-			defer st.Close()
-			list, err := st.List()
-			if err != nil {
-				return err
-			}
-			for _, i := range list {
-				if i.State != session.Ready {
-					continue
-				}
-				if c, err := st.Connect(i.ID); err == nil {
-					if now, _, err := c.Info(); err == nil {
-						*i = *now
-					}
-				}
 			}
 			f, err := gatherFacts()
 			if err != nil {
@@ -797,6 +777,30 @@ func newSessionList() *cobra.Command {
 	}, o)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c
+}
+
+// listSessions are the sessions of this user, as those that run describe themselves.
+func listSessions() ([]*session.Info, error) {
+	st, err := findStore()
+	if st == nil {
+		return nil, err
+	}
+	defer st.Close()
+	list, err := st.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range list {
+		if i.State != session.Ready {
+			continue
+		}
+		if c, err := st.Connect(i.ID); err == nil {
+			if now, _, err := c.Info(); err == nil {
+				*i = *now
+			}
+		}
+	}
+	return list, nil
 }
 
 func newSessionInspect() *cobra.Command {
@@ -1021,6 +1025,23 @@ type pruner interface {
 	Prune(ctx context.Context) ([]string, error)
 }
 
+// pruneSessions removes what is left of sessions that have ended.
+func pruneSessions(age time.Duration) error {
+	st, err := findStore()
+	if st == nil {
+		return err
+	}
+	defer st.Close()
+	gone, err := st.Prune(age)
+	for _, id := range gone {
+		fmt.Println("session " + id)
+	}
+	if err == nil {
+		explainKept(st, age)
+	}
+	return err
+}
+
 // explainKept says that prune left sessions that have ended, for they may be what
 // it was called for.
 func explainKept(st *session.Store, age time.Duration) {
@@ -1065,19 +1086,7 @@ func newPrune() *cobra.Command {
 		Short: "Remove what is left of sessions that ended, and of runs that were killed",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			st, err := openStore()
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			gone, err := st.Prune(age)
-			for _, id := range gone {
-				fmt.Println("session " + id)
-			}
-			if err == nil {
-				explainKept(st, age)
-			}
-			errs := []error{err}
+			errs := []error{pruneSessions(age)}
 			errs = append(errs, pruneChanges(age, changes))
 			groups, err := cgroups.Prune(age)
 			if !errors.Is(err, errors.ErrUnsupported) {

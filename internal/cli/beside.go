@@ -65,7 +65,7 @@ func (b *Beside) newCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "command COMMAND",
 		Short: "Ask a command policy what it says of a script: check",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE: func(*cobra.Command, []string) error {
 			return &usageError{"command needs a command: check", "see sbxrun command --help"}
 		},

@@ -111,6 +111,7 @@ func Root() *cobra.Command {
 	root := newRun("sbxrun")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(subcommands()...)
+	helpTopics(root)
 	for _, c := range append(root.Commands(), root) {
 		if c.Flags().Lookup("profile") != nil {
 			c.RegisterFlagCompletionFunc("profile", completeProfile)

@@ -35,7 +35,7 @@ func newProfile() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profile COMMAND",
 		Short: "List, show, check and compare profiles",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE: func(c *cobra.Command, args []string) error {
 			return &usageError{"profile needs a command: list, show, check or diff", "see sbxrun profile --help"}
 		},
@@ -192,7 +192,7 @@ func newDriver() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "driver COMMAND",
 		Short: "List the drivers",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE: func(c *cobra.Command, args []string) error {
 			return &usageError{"driver needs a command: list", "see sbxrun driver --help"}
 		},

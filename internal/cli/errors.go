@@ -56,6 +56,8 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		hint := helpHint
 		if near := nearestFlag(fs, unknown.GetSpecifiedName()); near != "" {
 			hint = "did you mean --" + near + "?"
+		} else if long := shortOf(unknown); long != "" && fs.Lookup(long) != nil {
+			hint = "only the long form here: --" + long
 		}
 		return &usageError{"unknown flag " + name, hint}
 	case errors.As(err, &missing):
@@ -78,9 +80,16 @@ func flagError(fs *pflag.FlagSet, err error) error {
 	return err
 }
 
-// nearestFlag returns the flag whose name is at most two edits away, or one if
-// what was given is so short that two would make it anything.
+// nearestFlag returns the flag that was meant, "" if none is near.
 func nearestFlag(fs *pflag.FlagSet, name string) string {
+	var names []string
+	fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return nearest(name, names)
+}
+
+// nearest returns the name that is at most two edits away, or one if what was given
+// is so short that two would make it anything.
+func nearest(name string, names []string) string {
 	best, at := "", 3
 	switch {
 	case len(name) < 3:
@@ -88,11 +97,11 @@ func nearestFlag(fs *pflag.FlagSet, name string) string {
 	case len(name) < 5:
 		at = 2
 	}
-	fs.VisitAll(func(f *pflag.Flag) {
-		if d := distance(name, f.Name); d < at {
-			best, at = f.Name, d
+	for _, n := range names {
+		if d := distance(name, n); d < at {
+			best, at = n, d
 		}
-	})
+	}
 	return best
 }
 

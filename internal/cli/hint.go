@@ -63,6 +63,9 @@ func commandHint(err error, p *policy.Policy, d driver.Driver) string {
 	}
 	if at == "" {
 		if errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
+			if h := misplaced(c.Command, os.Args[1:]); h != "" {
+				return h
+			}
 			return "no directory of PATH has it; check the spelling, or name it by its path"
 		}
 		return ""

@@ -45,6 +45,7 @@ variable CLAUDE_CODE_SHELL_PREFIX does not: sbxrun integrate claude-code sets th
 				if err == pflag.ErrHelp {
 					return c.Help()
 				}
+				helpHint = "see sbxrun hook --help"
 				say.error(flagError(fs, err))
 				return exitError(blocked)
 			}

@@ -101,7 +101,7 @@ a command that reaches for what it must not get, and says whether it did.`,
 				return c.Help()
 			}
 			if err != nil {
-				return flagError(fs, err)
+				return err
 			}
 			if fs.NArg() != 1 {
 				return &usageError{"integrate needs one agent", "one of claude-code, codex, opencode, gemini, goose"}
@@ -127,6 +127,12 @@ a command that reaches for what it must not get, and says whether it did.`,
 					return &usageError{"--" + i.Do + " and --" + d.name + " are two things", "one at a time"}
 				case d.on:
 					i.Do = d.name
+				}
+			}
+			if fs.Changed("profile") && i.Do != "undo" {
+				// Written down, a wrong name would end every command of the agent's.
+				if _, err := showProfile(s.req.Profile); err != nil {
+					return err
 				}
 			}
 			if b.Integrate == nil {

@@ -245,7 +245,7 @@ func (b *Beside) newPool() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pool COMMAND",
 		Short: "Show what a server keeps ready: status, stats",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE: func(*cobra.Command, []string) error {
 			return &usageError{"pool needs a command: status or stats", "see sbxrun pool --help"}
 		},

@@ -61,7 +61,7 @@ func newSession() *cobra.Command {
 		Long: `A session is a sandbox that stays, with its processes and private files, until
 it is stopped. Each command in it is confined as the command of a run is; what
 one leaves running, the next finds.`,
-		Args: cobra.NoArgs,
+		Args: onlyCommands,
 		Example: `  sbxrun session create --profile strict build
   sbxrun session exec build -- make
   sbxrun session exec -d build -- ./server
@@ -639,6 +639,10 @@ func (o *options) inSession() (*driver.Result, error) {
 	})
 	if res != nil && err != nil {
 		res.Hint = driver.HintOf(err)
+		var c *driver.CommandError
+		if res.Hint == "" && errors.As(err, &c) && isNotFound(err) {
+			res.Hint = misplaced(c.Command, os.Args[1:])
+		}
 	}
 	return res, err
 }

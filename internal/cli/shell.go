@@ -85,7 +85,7 @@ shell itself, on the host. That is said on stderr and in the audit log.`,
 				return c.Help()
 			}
 			if err != nil {
-				return flagError(fs, err)
+				return err
 			}
 			return s.run(rest)
 		},

@@ -99,6 +99,11 @@ func ParseEgressRule(s string) (EgressRule, error) {
 			return bad("https, http, tls or tcp before ://")
 		}
 	}
+	if host, path, ok := strings.Cut(rest, "/"); ok && strings.Trim(path, "0123456789") != "" && !strings.HasPrefix(host, "[") {
+		if a, _ := netip.ParseAddr(host); !a.IsValid() { // no network
+			return bad("a host alone, for a rule has no path" + example)
+		}
+	}
 	host, ports, hasPorts := rest, "", false
 	if inner, ok := strings.CutPrefix(rest, "["); ok {
 		h, after, ok := strings.Cut(inner, "]")

@@ -421,6 +421,9 @@ func didYouMean(s string, candidates []string) string {
 // is small for their length. Letter case does not count.
 func nearest(s string, candidates []string) string {
 	best, bestDistance := "", len(s)/3+2
+	if len(s) < 5 {
+		bestDistance = 2 // two edits make anything of three letters
+	}
 	for _, c := range candidates {
 		if d := distance(strings.ToLower(s), strings.ToLower(c)); d < bestDistance {
 			best, bestDistance = c, d

@@ -541,7 +541,7 @@ func parsePublish(s string) (policy.Publish, error) {
 	}{{h, &pub.HostPort}, {p, &pub.Port}} {
 		n, err := strconv.ParseUint(f.s, 10, 16)
 		if err != nil || n == 0 {
-			return bad()
+			return policy.Publish{}, &Error{What: quote(s) + ": " + quote(f.s) + " is no port", Fix: "ports are 1 to 65535: [ADDRESS:]HOSTPORT:PORT, for example 8080:80"}
 		}
 		*f.to = uint16(n)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"runtime"
@@ -91,7 +92,7 @@ configuration files and SBXRUN_ variables over it, and where each came from.`,
 		Args:    maxArgs(1),
 		Example: "  sbxrun profile show strict\n  sbxrun profile show --json ./agent.yaml",
 		RunE: func(_ *cobra.Command, args []string) error {
-			entries, err := showProfile(append(args, "")[0])
+			entries, err := namedProfile(append(args, "")[0])
 			if err != nil {
 				return err
 			}
@@ -107,6 +108,18 @@ configuration files and SBXRUN_ variables over it, and where each came from.`,
 	}, o)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c
+}
+
+// namedProfile is showProfile for a name that no flag gave.
+func namedProfile(name string) ([]profiles.Entry, error) {
+	entries, err := showProfile(name)
+	var e *profiles.Error
+	if errors.As(err, &e) && e.Where == "flag --profile" {
+		plain := *e
+		plain.Where = ""
+		err = invalid(&plain)
+	}
+	return entries, err
 }
 
 func showProfile(name string) ([]profiles.Entry, error) {
@@ -162,11 +175,11 @@ func newProfileDiff() *cobra.Command {
 		Short: "Show in which values two profiles differ",
 		Args:  exactArgs(2, "two profiles to compare"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			a, err := showProfile(args[0])
+			a, err := namedProfile(args[0])
 			if err != nil {
 				return err
 			}
-			b, err := showProfile(args[1])
+			b, err := namedProfile(args[1])
 			if err != nil {
 				return err
 			}

@@ -131,11 +131,13 @@ func driverError(err error, known []driver.Driver) error {
 	if !errors.As(err, &invalid) || invalid.Field != "driver" {
 		return err
 	}
-	hint, at := "sbxrun driver list tells what each is, and which work here", 3
+	hint := "sbxrun driver list tells what each is, and which work here"
+	var names []string
 	for _, d := range known {
-		if n := distance(invalid.Value, d.Name()); n < at {
-			hint, at = "did you mean "+d.Name()+"?", n
-		}
+		names = append(names, d.Name())
+	}
+	if near := nearest(invalid.Value, names); near != "" {
+		hint = "did you mean " + near + "?"
 	}
 	return &usageError{"there is no driver " + strconv.Quote(invalid.Value) + ": want " + invalid.Want, hint}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -71,6 +72,9 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		cause := invalid.Unwrap()
 		if errors.Is(cause, errNoValue) {
 			return &usageError{"flag --" + invalid.GetFlag().Name + " " + cause.Error(), "for example --" + invalid.GetFlag().Name + " " + invalid.GetFlag().Value.Type() + " -- CMD"}
+		}
+		if f := invalid.GetFlag(); f.Value.Type() == "bool" && driver.HintOf(cause) == "" {
+			cause = &usageError{strconv.Quote(invalid.GetValue()) + " is neither true nor false", "say --" + f.Name + " or --" + f.Name + "=false"}
 		}
 		if h := driver.HintOf(cause); h != "" {
 			hint = h

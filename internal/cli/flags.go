@@ -405,7 +405,7 @@ func parseNet(s string) (*policy.EgressMode, error) {
 func readEnvFile(name string) ([]string, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
-		return nil, err
+		return nil, &usageError{err.Error(), "name a file that is there and that you can read"}
 	}
 	var env []string
 	n := 0

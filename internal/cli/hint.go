@@ -32,8 +32,8 @@ func commandError(err error) error {
 
 // commandHint says what to do about a command that could not be started, "" if
 // it is not known: the usual reason is that the sandbox does not show the
-// place where the host has it.
-func commandHint(err error, p *policy.Policy, d driver.Driver) string {
+// place where the host has it. Hide is what the caller asked to hide.
+func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) string {
 	var c *driver.CommandError
 	if !errors.As(err, &c) {
 		return ""
@@ -74,6 +74,9 @@ func commandHint(err error, p *policy.Policy, d driver.Driver) string {
 		return ""
 	}
 	real, _ := filepath.EvalSymlinks(at)
+	if h := hides(hide, at, real); h != "" {
+		return "--hide " + quoted(h) + " hides it, whatever else shows it"
+	}
 	switch {
 	case !visible(p, at):
 		return at + " exists on the host but is not visible inside; add --ro " + quoted(toolRoot(at, os.Getenv("HOME")))
@@ -82,6 +85,30 @@ func commandHint(err error, p *policy.Policy, d driver.Driver) string {
 	}
 	if in := interpreter(real); in != "" && !visible(p, in) {
 		return at + " is run by " + in + ", which is not visible inside; add --ro " + quoted(toolRoot(in, os.Getenv("HOME")))
+	}
+	return ""
+}
+
+// hides returns what was asked to be hidden and holds one of the files, "" if
+// nothing does.
+func hides(hide []string, files ...string) string {
+	for _, h := range hide {
+		dir := h
+		if rest, ok := strings.CutPrefix(h, "~/"); ok {
+			dir = filepath.Join(os.Getenv("HOME"), rest)
+		}
+		dir, err := filepath.Abs(dir)
+		if err != nil {
+			continue
+		}
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			dir = real
+		}
+		for _, file := range files {
+			if file == dir || strings.HasPrefix(file, dir+"/") {
+				return h
+			}
+		}
 	}
 	return ""
 }

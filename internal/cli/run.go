@@ -274,7 +274,7 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 		return &driver.Result{Reason: driver.ReasonDetached, Driver: d.Name(), Sandboxed: true, Profile: p.Profile, DurationMS: res.DurationMS}, nil
 	}
 	if err != nil {
-		if h := commandHint(err, p, d); h != "" {
+		if h := commandHint(err, p, d, o.req.Hide); h != "" {
 			res.Hint = h
 		}
 		err = commandError(err)

@@ -98,9 +98,31 @@ func sessionError(err error) error {
 	case errors.Is(err, session.ErrNotRunning):
 		return &hinted{err, "sbxrun session rm removes what is left of it"}
 	case errors.Is(err, syscall.EBUSY):
-		return &hinted{err, "stop it first: sbxrun session stop; or sbxrun session rm --force"}
+		return &hinted{stillRuns{err}, "stop it first: sbxrun session stop; or sbxrun session rm --force"}
 	}
 	return err
+}
+
+// stillRuns is a session that cannot be removed because it runs.
+type stillRuns struct{ error }
+
+func (e stillRuns) Error() string {
+	return strings.TrimSuffix(e.error.Error(), syscall.EBUSY.Error()) + "it still runs"
+}
+func (e stillRuns) Unwrap() error { return e.error }
+
+// noCommand says of a command of a session that there is none of that number, 0
+// for one with a terminal. What the holder says has crossed a socket: of an error
+// without a number of the system's, only the text is left.
+func noCommand(err error, id string, n int) error {
+	if err == nil || !strings.HasSuffix(err.Error(), os.ErrNotExist.Error()) {
+		return err
+	}
+	what := "there is no command with a terminal to attach to"
+	if n != 0 {
+		what = "there is no command " + strconv.Itoa(n) + " in this session"
+	}
+	return &hinted{errors.New("session " + id + ": " + what), "sbxrun session inspect " + id + " lists the commands; exec --detach starts one that stays, with --tty one to attach to"}
 }
 
 type hinted struct {
@@ -471,11 +493,8 @@ sbxrun.`,
 // attach joins this terminal to that of a command.
 func (o *options) attach(c *session.Client, id string, n int) error {
 	a, err := c.Attach(n)
-	if errors.Is(err, os.ErrNotExist) {
-		return &hinted{err, "sbxrun session inspect " + id + " lists the commands; exec --detach --tty starts one with a terminal"}
-	}
 	if err != nil {
-		return err
+		return noCommand(err, id, n)
 	}
 	defer a.Close()
 	// Their reads and writes end when this does.
@@ -878,7 +897,7 @@ stdout to stdout and its stderr to stderr.`,
 					}
 					out, err := c.OutputPart(n, offset, wait)
 					if err != nil {
-						return err
+						return noCommand(err, args[0], n)
 					}
 					os.Stdout.Write(out.Stdout)
 					os.Stderr.Write(out.Stderr)
@@ -960,7 +979,7 @@ func newSessionKill() *cobra.Command {
 			if err != nil {
 				return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
 			}
-			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return c.KillCommand(n) })
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0], n) })
 		},
 	}, o)
 }

@@ -209,13 +209,14 @@ func (e *ImagePullError) Hint() string {
 type client struct {
 	d    Driver
 	path string
+	env  []string // for what output runs; nil is the caller's
 }
 
 // find looks the client up on the caller's PATH.
 func (d Driver) find() (*client, error) {
 	file, err := exec.LookPath(d.Name())
 	if err == nil && filepath.IsAbs(file) {
-		return &client{d, file}, nil
+		return &client{d: d, path: file}, nil
 	}
 	fix := "install Docker (https://docs.docker.com/engine/install; Debian: apt-get install docker.io)"
 	if d.Podman {
@@ -240,7 +241,9 @@ func (e *engineError) Error() string { return e.op + ": " + e.text }
 func (c *client) output(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return c.run(ctx, exec.CommandContext(ctx, c.path, args...), args[0])
+	cmd := exec.CommandContext(ctx, c.path, args...)
+	cmd.Env = c.env
+	return c.run(ctx, cmd, args[0])
 }
 
 func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, error) {
@@ -355,12 +358,31 @@ func (c *client) unavailable(err error) error {
 	return &driver.UnavailableError{What: "driver " + c.d.Name(), Cause: "the engine does not answer", Err: err, Fix: fix}
 }
 
+// Version is that of the client.
+func (d Driver) Version() string {
+	c, err := d.find()
+	if err != nil {
+		return ""
+	}
+	out, err := exec.Command(c.path, "--version").Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(line)
+}
+
 // Available asks the engine.
 func (d Driver) Available(ctx context.Context) error {
 	c, err := d.find()
 	if err != nil {
 		return err
 	}
+	home, err := c.borrowHome()
+	if err != nil {
+		return c.unavailable(err)
+	}
+	defer home()
 	_, err = c.ask(ctx)
 	return err
 }

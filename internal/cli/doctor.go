@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/exec"
 
 	"github.com/spf13/cobra"
 
@@ -67,12 +68,19 @@ func diagnose(ctx context.Context) (*diagnosis, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &diagnosis{Checks: probe.Host(ctx)}
-	known := drivers(f)
-	for _, k := range known {
-		c := probe.Check{Name: k.Name(), Group: probe.GroupDrivers, State: probe.Yes, Detail: "built in"}
+	d := &diagnosis{}
+	programs := map[string]probe.Check{} // that drivers are made of
+	for _, c := range probe.Host(ctx) {
+		if c.Group == probe.GroupDrivers {
+			programs[c.Name] = c
+		} else {
+			d.Checks = append(d.Checks, c)
+		}
+	}
+	for _, k := range drivers(f) {
+		c := probe.Check{Name: k.Name(), Group: probe.GroupDrivers, State: probe.Yes, Detail: madeOf(k.Name(), programs)}
 		if !k.Sandboxed() {
-			c.Detail = "built in; isolates nothing, and is never chosen unless named"
+			c.Detail += "; isolates nothing, and is never chosen unless named"
 		}
 		if err := k.Available(ctx); err != nil {
 			c.State, c.Detail, c.Cause, c.Fix = probe.No, "", err.Error(), driver.HintOf(err)
@@ -90,6 +98,24 @@ func diagnose(ctx context.Context) (*diagnosis, error) {
 	}
 	d.Strict = err == nil
 	return d, nil
+}
+
+// madeOf says what a driver that works here is made of: a program's version and path.
+func madeOf(name string, programs map[string]probe.Check) string {
+	switch name {
+	case "gvisor":
+		name = "runsc"
+	case "container-use":
+		for _, file := range []string{"cu", "container-use"} {
+			if path, err := exec.LookPath(file); err == nil {
+				return path
+			}
+		}
+	}
+	if c, ok := programs[name]; ok {
+		return c.Detail
+	}
+	return "built in"
 }
 
 // tryWeaker finds what comes nearest to strict on this host, by running the

@@ -526,6 +526,7 @@ func programs(ctx context.Context) []Check {
 		{"podman", []string{"--version"}},
 		{"runsc", []string{"--version"}},
 		{"runc", []string{"--version"}},
+		{"crun", []string{"--version"}},
 	} {
 		c := Check{Name: p.name, Group: GroupDrivers}
 		file, err := exec.LookPath(p.name)

@@ -124,7 +124,7 @@ func (v *view) execute(path string, script bool) error {
 			}
 			return v.execute(to+rest, script)
 		case rest != "":
-		case fi.IsDir() || fi.Mode()&0o111 == 0:
+		case !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0:
 			return syscall.EACCES
 		case script:
 			if in := interpreter(at); in != "" {
@@ -181,7 +181,8 @@ func (v *view) linked(name string) bool {
 // interpreter is what runs a script, "" if the file is none that can be read; see
 // execve(2).
 func interpreter(name string) string {
-	f, err := os.Open(name)
+	// By now it may be a pipe that nobody writes to, or a link.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return ""
 	}

@@ -42,6 +42,14 @@ func TestLookup(t *testing.T) {
 	link("/opt/tool", "usr/bin/away")
 	link("/srv/tool", "usr/bin/moved") // dangling here, and not inside
 	link("loop", "usr/bin/loop")
+	// Of an untrusted workspace: who opens it waits for a writer.
+	pipe := filepath.Join(dir, "usr/bin/pipe")
+	if err := syscall.Mkfifo(pipe, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if in := interpreter(pipe); in != "" {
+		t.Errorf("a pipe's interpreter is %q", in)
+	}
 
 	ops := []mounts.Op{
 		{Entry: mounts.Entry{Kind: mounts.Bind, Target: "/usr", Source: dir + "/usr"}},
@@ -64,6 +72,7 @@ func TestLookup(t *testing.T) {
 		{"none", "/root/bin:/tmp/bin:/usr/bin", missing},
 		{"tool", "/tmp/in:/tmp/in/opt", there},
 		{"plain", "/tmp:/usr/bin", denied},
+		{"pipe", "/usr/bin", denied},
 		{"tool", "", missing},
 		{"/tmp/none", "", missing},
 		{"/tmp", "", denied},

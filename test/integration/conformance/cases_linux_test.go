@@ -96,7 +96,7 @@ func cases() []scenario {
 		{name: "not found in private storage", args: []string{"/tmp/nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not found in directories that are not shown", args: []string{"nonesuch-command"}, change: func(_ *world, p *policy.Policy) {
 			env := slices.DeleteFunc(p.OCI.Process.Env, func(e string) bool { return strings.HasPrefix(e, "PATH=") })
-			p.OCI.Process.Env = append(env, "PATH=/tmp/bin:/root/bin:/home/sandbox/.local/bin:/nonesuch:/usr/bin")
+			p.OCI.Process.Env = append(env, "PATH=/tmp/bin:/srv/bin:/home/sandbox/.local/bin:/nonesuch:/usr/bin")
 		}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		// In a container it is the engine's first process that says so.
 		{name: "interpreter not found", args: []string{"./script"}, setup: func(w *world) error {

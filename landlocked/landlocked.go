@@ -254,6 +254,16 @@ func environment(p *policy.Policy, private string) []string {
 	return out
 }
 
+// directory is where the command starts: without a workspace in its HOME, which is in
+// the run's own directory if the policy makes it private.
+func directory(p *policy.Policy, private string) string {
+	cwd := p.OCI.Process.Cwd
+	if slices.Contains(p.OCI.Process.Env, "HOME="+cwd) && isPrivate(p, cwd) {
+		return private + "/home"
+	}
+	return cwd
+}
+
 // within reports whether p is dir or below it.
 func within(p, dir string) bool {
 	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")

@@ -138,3 +138,24 @@ func TestEnvironment(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestDirectory: a command without a workspace starts in a home that is there.
+func TestDirectory(t *testing.T) {
+	p := testPolicy()
+	home := ""
+	for _, e := range p.OCI.Process.Env {
+		if h, ok := strings.CutPrefix(e, "HOME="); ok {
+			home = h
+		}
+	}
+	for cwd, want := range map[string]string{"/ws": "/ws", home: "/r/home", home + "/x": home + "/x"} {
+		p.OCI.Process.Cwd = cwd
+		if got := directory(p, "/r"); got != want {
+			t.Errorf("%s: %s, want %s", cwd, got, want)
+		}
+	}
+	p.OCI.Process.Env, p.OCI.Process.Cwd = []string{"HOME=/home/u"}, "/home/u"
+	if got := directory(p, "/r"); got != "/home/u" {
+		t.Error(got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -109,11 +110,13 @@ func gone(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: gone WORD")
 	}
+	// Not as a part of another number, as temporary directories have them.
+	word := regexp.MustCompile(`\b` + regexp.QuoteMeta(args[0]) + `\b`)
 	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
 		left := ""
 		names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, name := range names {
-			if b, err := os.ReadFile(name); err == nil && strings.Contains(string(b), args[0]) {
+			if b, err := os.ReadFile(name); err == nil && word.Match(b) {
 				left = name
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 	"unsafe"
@@ -220,6 +221,7 @@ func chain(dir, n int) (int, error) {
 // of one processor.
 func r10(r *report) {
 	wall := time.Duration(r.number("ms", 1000)) * time.Millisecond
+	runtime.GOMAXPROCS(r.number("threads", 2)) // so many, however many processors there are
 	start := time.Now()
 	for range r.number("threads", 2) - 1 {
 		go func() {

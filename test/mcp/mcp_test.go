@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -297,7 +298,18 @@ func bearer(t *testing.T, to *url.URL, token string) string {
 		}
 		r.Out.Header.Set("Authorization", "Bearer "+token)
 	}}
-	srv := &http.Server{Handler: proxy}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The server closes a request's body when the answer begins. Had the
+		// transport sent it all, but not seen its end by then, it would give up
+		// the connection, and with it the answer.
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, r)
+	})}
 	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
 	return "http://" + l.Addr().String() + "/mcp"

@@ -3,7 +3,6 @@ package agents
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -139,7 +138,7 @@ func (p Prompt) limits(line func(string, ...any)) {
 	some := false
 	say := func(f string, a ...any) { some = true; line("- "+f+".", a...) }
 	if pol.Limits.WallTime > 0 {
-		say("A command is ended after %s", duration(pol.Limits.WallTime))
+		say("A command is ended after %s", profiles.FormatDuration(pol.Limits.WallTime))
 	}
 	if l := pol.OCI.Linux; l != nil && l.Resources != nil {
 		r := l.Resources
@@ -159,18 +158,6 @@ func (p Prompt) limits(line func(string, ...any)) {
 	if !some {
 		line("There are none.")
 	}
-}
-
-// duration is one without its zero parts: 5m, not 5m0s.
-func duration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // codes lists the first so many of a list, and says how many there are more.

@@ -36,6 +36,15 @@ func (d Driver) find() (string, error) {
 	return path, nil
 }
 
+// Program is the path of its file.
+func (d Driver) Program() string {
+	path, err := d.find()
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
 // Version is what bwrap --version says.
 func (d Driver) Version() string {
 	path, err := d.find()

@@ -19,6 +19,9 @@ func (Driver) Available(context.Context) error { return unavailable() }
 // Version returns "".
 func (Driver) Version() string { return "" }
 
+// Program returns "".
+func (Driver) Program() string { return "" }
+
 // Check reports what bubblewrap could not be told.
 func (Driver) Check(p *policy.Policy) error { return check(p) }
 

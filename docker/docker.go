@@ -358,6 +358,15 @@ func (c *client) unavailable(err error) error {
 	return &driver.UnavailableError{What: "driver " + c.d.Name(), Cause: "the engine does not answer", Err: err, Fix: fix}
 }
 
+// Program is the path of the client's file.
+func (d Driver) Program() string {
+	c, err := d.find()
+	if err != nil {
+		return ""
+	}
+	return c.path
+}
+
 // Version is that of the client.
 func (d Driver) Version() string {
 	c, err := d.find()

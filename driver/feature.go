@@ -82,8 +82,11 @@ type Describer interface {
 // A Versioner is a driver that is made of another program.
 type Versioner interface {
 	// Version is that program's version in its own words, "" if it is not
-	// there.
+	// there. To ask starts it.
 	Version() string
+
+	// Program is the path of that program's file, "" if it is not there.
+	Program() string
 }
 
 // Refused returns an *UnsupportedError that names all that the policy asks for

@@ -39,6 +39,15 @@ func (d Driver) find() (string, error) {
 	return path, nil
 }
 
+// Program is the path of its file.
+func (d Driver) Program() string {
+	path, err := d.find()
+	if err != nil {
+		return ""
+	}
+	return path
+}
+
 // Version is the first line that the runtime's --version prints.
 func (d Driver) Version() string {
 	path, err := d.find()

@@ -19,6 +19,9 @@ func (d Driver) Available(context.Context) error { return d.unavailable() }
 // Version returns "".
 func (Driver) Version() string { return "" }
 
+// Program returns "".
+func (Driver) Program() string { return "" }
+
 // Check reports what a runtime could not be told.
 func (d Driver) Check(p *policy.Policy) error { return d.check(p) }
 

@@ -377,13 +377,14 @@ func (v *value) format(k key) string {
 		if v.n == 0 {
 			return "none"
 		}
-		return trimDuration(time.Duration(v.n).String())
+		return FormatDuration(time.Duration(v.n))
 	}
 	return v.s
 }
 
-// trimDuration drops the zeros that time.Duration prints: "5m0s" is "5m".
-func trimDuration(s string) string {
+// FormatDuration drops the zeros that time.Duration prints: "5m0s" is "5m".
+func FormatDuration(d time.Duration) string {
+	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
 	}

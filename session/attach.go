@@ -255,7 +255,7 @@ func (h *Holder) attachable(id int) (*command, error) {
 			return cmd, nil
 		}
 	}
-	return nil, fmt.Errorf("session %s: a command with a terminal to attach to: %w", h.info.ID, os.ErrNotExist)
+	return nil, &NoCommandError{Session: h.info.ID}
 }
 
 // An Attachment is a terminal of a session's command.

@@ -226,7 +226,7 @@ func (h *Holder) find(id int) (*command, error) {
 			return c, nil
 		}
 	}
-	return nil, fmt.Errorf("session %s: command %d: %w", h.info.ID, id, os.ErrNotExist)
+	return nil, &NoCommandError{h.info.ID, id}
 }
 
 // output tells what a background command printed.

@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"strconv"
@@ -33,8 +34,11 @@ func checkPeer(c *net.UnixConn) error {
 		return fmt.Errorf("user %d: %w", cred.Uid, unix.EACCES)
 	}
 	own, err := ownNamespace()
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil // without user namespaces there are no such sandboxes
+	}
+	if err != nil {
+		return err
 	}
 	// Whoever connects and dies at once, and leaves the socket to a child, has none.
 	peer, err := os.Readlink("/proc/" + strconv.Itoa(int(cred.Pid)) + "/ns/user")

@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -86,6 +87,22 @@ var ErrExists = errors.New("the session exists already")
 
 // ErrNotRunning says that a session has ended: only its record is left.
 var ErrNotRunning = errors.New("the session has ended")
+
+// A NoCommandError says that a session has no such command.
+type NoCommandError struct {
+	Session string
+	Command int // 0: one with a terminal to attach to
+}
+
+func (e *NoCommandError) Error() string {
+	if e.Command == 0 {
+		return "session " + e.Session + ": there is no command with a terminal to attach to"
+	}
+	return "session " + e.Session + ": there is no command " + strconv.Itoa(e.Command)
+}
+
+// Is makes it an fs.ErrNotExist.
+func (e *NoCommandError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // ErrEnding says that a session begins no command any more. It is an ErrNotRunning
 // and a [driver.ErrSandboxGone], for who does not tell it from these.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -216,11 +217,16 @@ func newWireError(err error) *wireError {
 	}
 	var command *driver.CommandError
 	var invalid *policy.InvalidError
+	var none *NoCommandError
 	switch {
 	case errors.As(err, &command):
 		w.Kind, w.Command = "command", command.Command
 	case errors.As(err, &invalid):
 		w.Kind, w.Field, w.Value, w.Want = "invalid", invalid.Field, invalid.Value, invalid.Want
+	case errors.As(err, &none):
+		w.Kind, w.Field, w.Value = "no command", none.Session, strconv.Itoa(none.Command)
+	case errors.Is(err, ErrEnding):
+		w.Kind = "ending"
 	case errors.Is(err, driver.ErrSandboxGone):
 		w.Kind = "gone"
 	}
@@ -237,10 +243,12 @@ func (w *wireError) err() error {
 		return &driver.CommandError{Command: w.Command, Err: syscall.Errno(w.Errno), Fix: w.Hint}
 	case "invalid":
 		return &policy.InvalidError{Field: w.Field, Value: w.Value, Want: w.Want}
+	case "no command":
+		n, _ := strconv.Atoi(w.Value)
+		return &NoCommandError{w.Field, n}
+	case "ending":
+		return ErrEnding
 	case "gone":
-		if w.Text == ErrEnding.Error() {
-			return ErrEnding
-		}
 		return driver.ErrSandboxGone
 	}
 	return &remoteError{*w}

@@ -111,18 +111,14 @@ func (e stillRuns) Error() string {
 }
 func (e stillRuns) Unwrap() error { return e.error }
 
-// noCommand says of a command of a session that there is none of that number, 0
-// for one with a terminal. What the holder says has crossed a socket: of an error
-// without a number of the system's, only the text is left.
-func noCommand(err error, id string, n int) error {
-	if err == nil || !strings.HasSuffix(err.Error(), os.ErrNotExist.Error()) {
+// noCommand adds to an error about a command of a session that is not there where
+// those that are can be seen.
+func noCommand(err error, id string) error {
+	var none *session.NoCommandError
+	if !errors.As(err, &none) {
 		return err
 	}
-	what := "there is no command with a terminal to attach to"
-	if n != 0 {
-		what = "there is no command " + strconv.Itoa(n) + " in this session"
-	}
-	return &hinted{errors.New("session " + id + ": " + what), "sbxrun session inspect " + id + " lists the commands; exec --detach starts one that stays, with --tty one to attach to"}
+	return &hinted{err, "sbxrun session inspect " + id + " lists the commands; exec --detach starts one that stays, with --tty one to attach to"}
 }
 
 type hinted struct {
@@ -494,7 +490,7 @@ sbxrun.`,
 func (o *options) attach(c *session.Client, id string, n int) error {
 	a, err := c.Attach(n)
 	if err != nil {
-		return noCommand(err, id, n)
+		return noCommand(err, id)
 	}
 	defer a.Close()
 	// Their reads and writes end when this does.
@@ -897,7 +893,7 @@ stdout to stdout and its stderr to stderr.`,
 					}
 					out, err := c.OutputPart(n, offset, wait)
 					if err != nil {
-						return noCommand(err, args[0], n)
+						return noCommand(err, args[0])
 					}
 					os.Stdout.Write(out.Stdout)
 					os.Stderr.Write(out.Stderr)
@@ -979,7 +975,7 @@ func newSessionKill() *cobra.Command {
 			if err != nil {
 				return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
 			}
-			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0], n) })
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0]) })
 		},
 	}, o)
 }
@@ -1086,19 +1082,7 @@ func explainKept(st *session.Store, age time.Duration) {
 	default:
 		was, it = "were", "them"
 	}
-	say.note(count(kept, "session", "sessions")+" that ended less than "+shortDuration(age)+" ago "+was+" kept", "--older-than 0s removes "+it+" too")
-}
-
-// shortDuration is a duration without its zero parts: 24h, not 24h0m0s.
-func shortDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
+	say.note(count(kept, "session", "sessions")+" that ended less than "+profiles.FormatDuration(age)+" ago "+was+" kept", "--older-than 0s removes "+it+" too")
 }
 
 func newPrune() *cobra.Command {

@@ -330,8 +330,8 @@ func verifiedMark(d driver.Driver, r *profiles.Resolved, f *facts) string {
 	// What one driver was seen to deny says nothing of another, nor of what comes
 	// in the place of the program that it is made of.
 	word(d.Name())
-	if x, ok := d.(driver.Versioner); ok {
-		word(x.Version())
+	if x, ok := d.(driver.Versioner); ok && !fileIdentity(x.Program(), num) {
+		return ""
 	}
 	if runsImages(d) {
 		word(r.Image)

@@ -105,11 +105,12 @@ func TestSelfTestWithoutTemporaryDirectory(t *testing.T) {
 // made is a driver that is made of another program.
 type made struct {
 	claims
-	name, version string
+	name, program string
 }
 
 func (m *made) Name() string    { return m.name }
-func (m *made) Version() string { return m.version }
+func (m *made) Version() string { panic("the program was started for its version") }
+func (m *made) Program() string { return m.program }
 
 // A self-test that passed vouches for its own driver only, and for the program that
 // this was made of.
@@ -119,12 +120,24 @@ func TestVerifiedMark(t *testing.T) {
 		p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}}}
 		return verifiedMark(d, &profiles.Resolved{Policy: p, Image: image}, &facts{})
 	}
+	dir := t.TempDir()
+	program := func(name string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first, later := program("first"), program("later")
+	program("docker")
+	program("podman")
+	t.Setenv("PATH", dir)
 	seen := map[string]string{}
 	for name, m := range map[string]string{
 		"claims":      mark(&claims{}, ""),
-		"one":         mark(&made{name: "one", version: "1"}, ""),
-		"one, later":  mark(&made{name: "one", version: "2"}, ""),
-		"two":         mark(&made{name: "two", version: "1"}, ""),
+		"one":         mark(&made{name: "one", program: first}, ""),
+		"one, later":  mark(&made{name: "one", program: later}, ""),
+		"two":         mark(&made{name: "two", program: first}, ""),
 		"an image":    mark(docker.Driver{}, "a"),
 		"another one": mark(docker.Driver{}, "b"),
 		"podman":      mark(docker.Driver{Podman: true}, "a"),
@@ -134,8 +147,20 @@ func TestVerifiedMark(t *testing.T) {
 		}
 		seen[m] = name
 	}
-	if mark(&made{name: "one", version: "1"}, "") != mark(&made{name: "one", version: "1"}, "") {
+	one := &made{name: "one", program: first}
+	before := mark(one, "")
+	if mark(one, "") != before {
 		t.Error("two marks for the same")
+	}
+	program("new")
+	if err := os.Rename(filepath.Join(dir, "new"), first); err != nil {
+		t.Fatal(err)
+	}
+	if mark(one, "") == before {
+		t.Error("the mark outlived the program that it vouches for")
+	}
+	if m := mark(&made{name: "one", program: filepath.Join(dir, "none")}, ""); m != "" {
+		t.Errorf("a program that is not there has a mark: %q", m)
 	}
 }
 

@@ -22,7 +22,7 @@ func TestSelfTestOfDrivers(t *testing.T) {
 		for _, w := range whos {
 			t.Run(tt.driver+"/"+w.name, func(t *testing.T) {
 				if _, err := exec.LookPath(tt.program); err != nil {
-					t.Skip(err)
+					t.Fatalf("%v (tools/deps test installs it)", err)
 				}
 				if tt.driver == "gvisor" && w.uid != 0 {
 					t.Skip("runsc starts its helper with other ids, which is root's to allow")

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -41,6 +42,17 @@ type Options struct {
 	// Managed is for every user of the host, by settings that no project's can
 	// replace. Claude Code has such.
 	Managed bool
+
+	// Session says that the flags name a session that there is: it has its own
+	// policy, and no flags of one are added.
+	Session bool
+}
+
+func (o *Options) flags() []string {
+	if o.Session {
+		return slices.Clone(o.Flags)
+	}
+	return append([]string{"--profile", "aicode"}, o.Flags...)
 }
 
 // Where managed settings are, and what goes with them.
@@ -105,7 +117,7 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 	case "claude-code":
 		file := filepath.Join(site.Claude, "settings.json")
 		if o.By == "hook" {
-			words := append([]string{site.Sbxrun, "hook", "claude-code", "--ignore-env", "--profile", "aicode"}, o.Flags...)
+			words := append([]string{site.Sbxrun, "hook", "claude-code", "--ignore-env"}, o.flags()...)
 			for i, w := range words {
 				words[i] = persona.Quote(w)
 			}
@@ -123,15 +135,14 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 		if site.Agent == "" {
 			return nil, &EditError{"codex", "its program was not found", "name it: --agent FILE"}
 		}
-		args := append([]string{"--profile", "aicode"}, o.Flags...)
-		args = append(args, "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash", "--", site.Agent, "exec-server", "--listen", "stdio")
+		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash", "--", site.Agent, "exec-server", "--listen", "stdio")
 		p.Files = []File{{filepath.Join(site.Codex, "environments.toml"), 0o644, CodexEnvironment{Program: site.Sbxrun, Args: args}}}
 	case "opencode":
 		p.Files = []File{wrapper, {filepath.Join(site.Config, "opencode", "opencode.json"), 0o644, JSON{{Path: []string{"shell"}, Value: shell}}}}
 	case "goose":
 		p.Files = []File{wrapper, {filepath.Join(site.Config, "goose", "config.yaml"), 0o644, YAML{Key: "GOOSE_SHELL", Value: shell}}}
 	case "gemini":
-		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp", "--profile", "aicode"}, o.Flags...)}
+		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
 		p.Files = []File{{filepath.Join(site.Home, ".gemini", "settings.json"), 0o644, JSON{
 			{Path: []string{"mcpServers", "sandbox"}, Value: server},
 			{Path: []string{"tools", "exclude"}, Element: "run_shell_command"},
@@ -154,8 +165,8 @@ func wrapperFor(agent string, site Site, o Options) []byte {
 	} else {
 		fmt.Fprintf(&b, "export HOME=%s XDG_CONFIG_HOME=%s\n", persona.Quote(site.Home), persona.Quote(site.Config))
 	}
-	fmt.Fprintf(&b, "exec %s shell --ignore-env --profile aicode", persona.Quote(site.Sbxrun))
-	for _, f := range o.Flags {
+	fmt.Fprintf(&b, "exec %s shell --ignore-env", persona.Quote(site.Sbxrun))
+	for _, f := range o.flags() {
 		b.WriteString(" " + persona.Quote(f))
 	}
 	b.WriteString(" --shell bash -- \"$@\"\n")

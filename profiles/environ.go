@@ -195,7 +195,7 @@ func checkItem(k key, item string) error {
 	case keyProtect:
 		return checkPattern(item)
 	case keyTmpfs:
-		_, _, err := splitTmpfs(item)
+		_, _, err := ParseTmpfs(item)
 		return err
 	case keyNetPublish:
 		_, err := parsePublish(item)

@@ -326,7 +326,7 @@ func checkValue(k key, v *value) error {
 	switch k {
 	case keyMemory:
 		if v.n != 0 && v.n < minMemory {
-			return &Error{What: FormatSize(uint64(v.n)) + " of memory is too little to start anything: want 1m or more", Fix: "none removes the limit"}
+			return &Error{What: FormatSize(uint64(v.n)) + " of memory is too little to start anything: want 1m or more", Fix: "say the unit, as in 512m; none removes the limit"}
 		}
 	case keyDisk:
 		if v.n == 0 {

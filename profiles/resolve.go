@@ -717,7 +717,7 @@ func (r *resolver) mounts(p *policy.Policy) error {
 	}
 	for _, part := range r.values[keyTmpfs].parts {
 		for _, item := range part.items {
-			dest, size, err := splitTmpfs(item)
+			dest, size, err := ParseTmpfs(item)
 			if err != nil {
 				return at(part.origin, err)
 			}
@@ -754,12 +754,16 @@ func (r *resolver) mounts(p *policy.Policy) error {
 	return nil
 }
 
-// splitTmpfs reads PATH or PATH:SIZE.
-func splitTmpfs(s string) (dest string, size uint64, err error) {
+// ParseTmpfs reads PATH or PATH:SIZE. Size 0 is what all such places share.
+func ParseTmpfs(s string) (dest string, size uint64, err error) {
 	dest = s
 	if i := strings.LastIndexByte(s, ':'); i >= 0 {
 		dest = s[:i]
 		if size, err = ParseSize(s[i+1:]); err != nil {
+			var e *Error
+			if errors.As(err, &e) {
+				e.Fix = "for example " + dest + ":64m; without a size it shares what --disk allows"
+			}
 			return "", 0, err
 		}
 	}
@@ -958,6 +962,11 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 	// Who reaches these commands other sandboxes, and sbxrun on the host.
 	for _, dir := range r.facts.Own {
 		if st, err = appendStatements(st, statement{hide: true, optional: true, origin: "sbxrun's own"}, dir, "/", r.facts); err != nil {
+			var e *Error
+			if errors.As(err, &e) {
+				e.What = "sbxrun's own directory " + e.What
+				e.Fix = "correct the variable that leads there: XDG_RUNTIME_DIR, XDG_STATE_HOME, HOME or SBXRUN_SERVER"
+			}
 			return err
 		}
 	}

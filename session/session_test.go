@@ -359,7 +359,7 @@ func TestLongOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 100 {
+	for range 600 {
 		if info, _, err := c.Info(); err != nil || !info.Commands[0].Running {
 			break
 		}

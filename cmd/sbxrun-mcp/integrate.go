@@ -38,7 +38,7 @@ func integrate(i *cli.Integration) error {
 	if i.Do == "undo" && site.Agent == "" {
 		site.Agent = "/" // what is undone does not depend on it
 	}
-	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By, Managed: i.Managed})
+	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By, Managed: i.Managed, Session: i.Session})
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ func gone(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	// Not as a part of another number, as temporary directories have them.
 	word := regexp.MustCompile(`\b` + regexp.QuoteMeta(args[0]) + `\b`)
-	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		left := ""
 		names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, name := range names {

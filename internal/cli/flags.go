@@ -350,19 +350,11 @@ func parseBind(s string) (profiles.Bind, error) {
 
 // parseTmpfs reads PATH[:SIZE].
 func parseTmpfs(s string) (profiles.Tmpfs, error) {
-	path, sz, has := strings.Cut(s, ":")
-	t := profiles.Tmpfs{Path: path}
-	if err := checkPath(path); err != nil {
-		return t, err
+	path, size, err := profiles.ParseTmpfs(s)
+	if err != nil {
+		return profiles.Tmpfs{}, err
 	}
-	if has {
-		n, err := profiles.ParseSize(sz)
-		if err != nil {
-			return t, err
-		}
-		t.Size = n
-	}
-	return t, nil
+	return profiles.Tmpfs{Path: path, Size: size}, checkPath(path)
 }
 
 // parseUser reads UID[:GID]; the group is the user's number unless given.

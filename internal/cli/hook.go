@@ -71,6 +71,11 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 	if fs.NArg() > 0 {
 		return &usageError{"unexpected argument " + fs.Arg(0), "see sbxrun hook --help"}
 	}
+	if s.keep != "" && s.keep != autoSession {
+		if err := checkNamed(fs, s.keep, "decision"); err != nil {
+			return err
+		}
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return err

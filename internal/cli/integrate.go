@@ -21,6 +21,7 @@ type Integration struct {
 	Flags []string // of sbxrun shell, or of a run
 
 	Managed bool // for every user of the host
+	Session bool // the flags name a session that there is
 
 	// Where things are.
 	Home, Config, Data, State, Claude, Codex, Self string
@@ -129,8 +130,14 @@ a command that reaches for what it must not get, and says whether it did.`,
 					i.Do = d.name
 				}
 			}
+			i.Session = s.keep != "" && s.keep != autoSession
+			// Written down, what is wrong would end every command of the agent's.
+			if i.Session && i.Do != "undo" {
+				if err := checkNamed(fs, s.keep, own...); err != nil {
+					return err
+				}
+			}
 			if fs.Changed("profile") && i.Do != "undo" {
-				// Written down, a wrong name would end every command of the agent's.
 				if _, err := showProfile(s.req.Profile); err != nil {
 					return err
 				}

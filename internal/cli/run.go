@@ -135,7 +135,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, err
 	}
 	if o.session != "" {
-		if err := o.checkFlags(); err != nil {
+		if err := checkFlags(o.given, o.session, "session"); err != nil {
 			return nil, err
 		}
 		return o.inSession()

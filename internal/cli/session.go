@@ -578,24 +578,24 @@ func (o *options) within() *specs.LinuxResources {
 	return policy.Within(memory, o.req.CPUs, o.req.Pids)
 }
 
-// checkFlags refuses flags of a run that mean nothing to a session's command: who
-// gave one takes it to hold.
-func (o *options) checkFlags() error {
-	if o.given == nil {
+// checkFlags refuses flags that mean nothing to a session's command, but for those
+// of the command line's own: who gave one takes it to hold.
+func checkFlags(given *pflag.FlagSet, id string, own ...string) error {
+	if given == nil {
 		return nil
 	}
 	heeded, kept := pflag.NewFlagSet("", pflag.ContinueOnError), say
 	new(options).execFlags(heeded)
 	say = kept // the flags for it are defined anew, with their defaults
 	var err error
-	o.given.VisitAll(func(f *pflag.Flag) {
-		if err != nil || !f.Changed || f.Name == "session" || heeded.Lookup(f.Name) != nil {
+	given.VisitAll(func(f *pflag.Flag) {
+		if err != nil || !f.Changed || slices.Contains(own, f.Name) || heeded.Lookup(f.Name) != nil {
 			return
 		}
 		hint := "the session has it from session create; leave it out"
 		switch f.Name {
 		case "dry-run":
-			hint = "sbxrun session inspect " + o.session + " shows what it would run under"
+			hint = "sbxrun session inspect " + id + " shows what it would run under"
 		case "no-pool", "verify":
 			hint = "the sandbox is there already; leave it out"
 		}

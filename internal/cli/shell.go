@@ -40,6 +40,7 @@ type shell struct {
 	cwdFD     int    // where to tell the directory that the script ended in; -1 is nowhere
 	ignoreEnv bool
 	key       string // for a roll-out; "" is made of user and workspace
+	typed     *pflag.FlagSet
 }
 
 // asShell is sbxrun called by the name of a shell.
@@ -103,6 +104,7 @@ func (s *shell) flags() *pflag.FlagSet {
 	s.policyFlags(all)
 	s.voiceFlags(all)
 	fs := pflag.NewFlagSet("shell", pflag.ContinueOnError)
+	s.typed = fs
 	fs.Usage = func() {}
 	fs.SortFlags = false
 	all.SortFlags = false
@@ -127,7 +129,7 @@ func (s *shell) flags() *pflag.FlagSet {
 	fs.VarPF(&value{"auto|ID", func(id string) error {
 		s.keep = id
 		return session.CheckID(id)
-	}}, "session", "", "run in this session; auto: in one of the calling agent's own, which ends with it")
+	}}, "session", "", "run in this session; auto: in one of the calling agent's own, which has these flags and ends with it")
 	rolloutFlag(fs, &s.key)
 	fs.BoolVar(&s.ignoreEnv, "ignore-env", false, "let no SBXRUN_ variable count: a project may be able to set them for an agent")
 	fs.VarPF(&value{"N", func(n string) error {
@@ -352,6 +354,8 @@ func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
 		if err := s.open(id, agent); err != nil {
 			return nil, err
 		}
+	} else if err := checkNamed(s.typed, id); err != nil {
+		return nil, err
 	}
 	st, err := openStore()
 	if err != nil {
@@ -369,6 +373,14 @@ func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
 	s.session = id
 	s.req.Dir = start
 	return p, nil
+}
+
+// checkNamed refuses flags that mean nothing to a shell in a session that there is.
+func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
+	if fs != nil && fs.Changed("cd") {
+		return &usageError{"--cd names a workspace, and session " + id + " has its own", "leave it out: the shell starts where its caller is"}
+	}
+	return checkFlags(fs, id, append(own, "session", "shell", "cwd-fd", "ignore-env", "rollout-key")...)
 }
 
 // open makes an agent's session, unless it is there.

@@ -239,9 +239,10 @@ func (j *Job) await(kind uint32) error {
 				waited++
 			}
 			switch {
-			case waited == 2 && j.c.killStarting():
-				killed, next = true, stuckPatience
-			case waited >= 2:
+			case waited == 2:
+				// If it is not there, it may have become the command just now.
+				killed, next = j.c.killStarting(), stuckPatience
+			case waited > 2:
 				j.c.Kill()
 			}
 			timer.Reset(next)

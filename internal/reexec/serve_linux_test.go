@@ -272,7 +272,7 @@ func TestServeStuck(t *testing.T) {
 			defer out()
 			j, jout := shell(t, c, "echo never")
 			defer jout()
-			j.Patience = 200 * time.Millisecond
+			j.Patience = 4 * time.Second
 			if !kills {
 				// What is not found by its name is not killed alone.
 				j.Steps.Call(0, sys.Step{Name: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), j.Steps.Str("other"))
@@ -286,7 +286,7 @@ func TestServeStuck(t *testing.T) {
 				for !j.Taken() {
 					time.Sleep(time.Millisecond)
 				}
-				late.Patience = 10 * time.Millisecond // not while another has its turn
+				late.Patience = 2 * time.Second // not while another has its turn
 				done <- late.Exec()
 			}()
 			if err := j.Exec(); err != ErrStuck {
@@ -341,14 +341,14 @@ func TestServeShield(t *testing.T) {
 			}
 			half, hout := shell(t, c, "true")
 			defer hout()
-			half.Patience = 5 * time.Second
+			half.Patience = time.Minute
 			tt.append(half.Steps)
 			half.Steps.Call(0, sys.Step{Name: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 			done := make(chan error)
 			go func() { done <- half.Exec() }()
 			pid := ""
 			name, _ := os.ReadFile("/proc/self/comm")
-			for begin := time.Now(); pid == "" && time.Since(begin) < 2*time.Second; time.Sleep(time.Millisecond) {
+			for begin := time.Now(); pid == "" && time.Since(begin) < 30*time.Second; time.Sleep(time.Millisecond) {
 				b, err := os.ReadFile("/proc/" + strconv.Itoa(c.pid) + "/task/" + strconv.Itoa(c.pid) + "/children")
 				if err != nil {
 					t.Fatal(err)

@@ -90,11 +90,16 @@ func summary() string {
 			continue
 		}
 		about := x.Describe()
-		layers := strings.Join(about.Claims.Layers().Names(), ", ")
-		if layers == "" {
-			layers = "none"
+		layers := about.Claims.Layers().Names()
+		for i, name := range layers {
+			if about.Claims["layer."+name].Support == driver.Partly {
+				layers[i] = name + " (partly)"
+			}
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name(), cell(about.Summary), layers)
+		if len(layers) == 0 {
+			layers = []string{"none"}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", d.Name(), cell(about.Summary), strings.Join(layers, ", "))
 	}
 	return b.String()
 }

@@ -30,7 +30,7 @@ func TestPlanProfile(t *testing.T) {
 		}
 		written := ""
 		for _, c := range changes {
-			written += string(c.After)
+			written += strings.NewReplacer("'", "").Replace(string(c.After))
 		}
 		if !strings.Contains(written, tt.want) || tt.o.Session && strings.Contains(written, "--profile") {
 			t.Errorf("%+v: %s", tt.o, written)

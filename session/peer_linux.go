@@ -22,13 +22,23 @@ func checkPeer(c *net.UnixConn) error {
 		return err
 	}
 	var cred *unix.Ucred
+	pidfd := -1
 	if cerr := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil {
+			return
+		}
+		// Linux 6.5. Before that there is the number alone.
+		if pidfd, err = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); errors.Is(err, unix.ENOPROTOOPT) {
+			pidfd, err = -1, nil
+		}
 	}); cerr != nil {
 		return cerr
 	}
 	if err != nil {
 		return err
+	}
+	if pidfd >= 0 {
+		defer unix.Close(pidfd)
 	}
 	if int(cred.Uid) != os.Geteuid() && cred.Uid != 0 {
 		return fmt.Errorf("user %d: %w", cred.Uid, unix.EACCES)
@@ -44,6 +54,9 @@ func checkPeer(c *net.UnixConn) error {
 	peer, err := os.Readlink("/proc/" + strconv.Itoa(int(cred.Pid)) + "/ns/user")
 	if errors.Is(err, unix.EACCES) && cred.Uid == 0 {
 		return nil // root's, and a mere user may not look
+	}
+	if pidfd >= 0 && errors.Is(unix.PidfdSendSignal(pidfd, 0, nil, 0), unix.ESRCH) {
+		err = unix.ESRCH // and the number may be another's by now
 	}
 	if err != nil || peer != own {
 		return fmt.Errorf("process %d is not known to be in the same user namespace: %w", cred.Pid, unix.EACCES)

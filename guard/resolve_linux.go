@@ -417,7 +417,8 @@ func (w *worker) Repository(dir []byte) bool {
 		return errno != unix.ENOENT && errno != unix.ENOTDIR
 	}
 	defer closeFD(fd)
-	return repository(fd, "")
+	// One that was taken apart counts too: a socket can stand in for what it lacks.
+	return repository(fd, "") || commands(fd, "")
 }
 
 // Completes implements [Dirs].

@@ -96,7 +96,8 @@ func NewRules(patterns []string) (*Rules, error) {
 // Dirs answers what only a look at the file system tells. Paths are absolute, in
 // the sandbox.
 type Dirs interface {
-	// Repository reports whether Git would take a directory for a repository.
+	// Repository reports whether Git would take a directory for a repository, or
+	// would if it had all that could be sockets; see Completes.
 	Repository(dir []byte) bool
 
 	// Completes reports whether a directory that is none would become a

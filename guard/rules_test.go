@@ -18,9 +18,13 @@ func (t tree) repo(dir []byte, more string) bool {
 	return t.has(dir, "HEAD", more) && (t.has(dir, "objects", more) && t.has(dir, "refs", more) || t.has(dir, "commondir", more))
 }
 
-func (t tree) Repository(dir []byte) bool { return t.repo(dir, "") }
+func (t tree) commands(dir []byte, more string) bool {
+	return t.has(dir, "HEAD", more) && (t.has(dir, "config", more) || t.has(dir, "hooks", more))
+}
+
+func (t tree) Repository(dir []byte) bool { return t.repo(dir, "") || t.commands(dir, "") }
 func (t tree) Completes(dir []byte, name string) bool {
-	return !t.repo(dir, "") && (t.repo(dir, name) || t.has(dir, "HEAD", name) && (t.has(dir, "config", name) || t.has(dir, "hooks", name)))
+	return !t.repo(dir, "") && (t.repo(dir, name) || t.commands(dir, name))
 }
 
 var patterns = []string{".git/", ".git/config", ".git/hooks", ".git/commondir", ".vscode", ".bashrc", ".config/fish", "*.code-workspace", "a/*x/c"}

@@ -330,6 +330,8 @@ func hostileGit(f *fixture) {
 		(cd ../file; mkdir -p x/objects x/refs; ln -s refs/heads/main x/HEAD; echo "$evil" >x/config; echo 'gitdir: x' >.git)
 		(cd ../link; mkdir -p x/refs x/objects; cp ../r/.git/HEAD x/; echo "$evil" >x/config; ln -s x .git)
 		(cd ../tree; mkdir x y; echo ../y >x/commondir; echo 'ref: refs/heads/main' >x/HEAD; mkdir y/objects y/refs; echo "$evil" >y/config; ln x/HEAD y/HEAD; echo 'gitdir: x' >.git; mv x .git)
+		# one that is there, taken apart: what is missing could be a socket afterwards
+		(cd ../taken; mv objects o; echo "$evil" | dd of=config conv=nocreat; cp ../evil-hooks/* hooks/)
 		(cd ../bare2 2>/dev/null || mkdir ../bare2 && cd ../bare2; cp -r ../r/.git/. .; echo "$evil" >config)
 		true`
 	canary := filepath.Join(f.ws, "canary")
@@ -349,12 +351,17 @@ func hostileGit(f *fixture) {
 		// The hook that the fixture has is not the attacker's.
 		os.Remove(filepath.Join(f.ws, "r/.git/hooks/pre-commit"))
 		f.git("-C", filepath.Join(f.ws, "r"), "-c", "user.name=a", "-c", "user.email=a", "commit", "-q", "--allow-empty", "-m", "first")
+		f.git("init", "-q", "--bare", filepath.Join(f.ws, "taken"))
 	}
 	prepare(f)
 	config := f.sha(filepath.Join(f.ws, "r/.git/config"))
+	taken := f.sha(filepath.Join(f.ws, "taken/config"))
 	o := f.do(call{args: f.strict(nil, "bash", "-c", script)})
 	if f.sha(filepath.Join(f.ws, "r/.git/config")) != config {
 		f.Errorf("the repository's configuration was changed: %v", o)
+	}
+	if f.sha(filepath.Join(f.ws, "taken/config")) != taken || exists(filepath.Join(f.ws, "taken/hooks/pre-commit")) {
+		f.Errorf("a repository without objects was given commands: %v", o)
 	}
 	os.Remove(canary)
 	host()

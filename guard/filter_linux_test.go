@@ -90,6 +90,11 @@ func TestFilter(t *testing.T) {
 						wants = []want{{[6]uint32{}, errno(uint32(unix.EOPNOTSUPP))}, {all, errno(uint32(unix.EOPNOTSUPP))}}
 					case never:
 						wants = []want{{[6]uint32{}, errno(uint32(unix.EPERM))}, {all, errno(uint32(unix.EPERM))}}
+					case noTrees:
+						wants = []want{{[6]uint32{}, allow}, {all, allow}, {nth(1, unix.TCGETS), allow}, {nth(1, unix.FICLONE), allow}, {nth(0, trees[0]), allow}}
+						for _, request := range trees {
+							wants = append(wants, want{nth(1, request), errno(uint32(unix.ENOTTY))})
+						}
 					case noNS:
 						wants = []want{{[6]uint32{}, allow}, {all, errno(uint32(unix.EPERM))}, {nth(0, unix.CLONE_NEWUSER), errno(uint32(unix.EPERM))}, {nth(0, unix.CLONE_FS), allow}}
 					}
@@ -108,7 +113,7 @@ func TestFilter(t *testing.T) {
 					t.Errorf("call %d of another architecture: %#x", nr, got)
 				}
 			}
-			if most > 20 {
+			if most > 24 {
 				t.Errorf("paths %v, connect %v: up to %d instructions", paths, connect, most)
 			}
 		}

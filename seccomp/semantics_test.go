@@ -63,6 +63,7 @@ const (
 	allowed = bpf.Allow
 	eperm   = bpf.Errno | 1
 	enosys  = bpf.Errno | 38
+	enotty  = bpf.Errno | 25
 
 	eprotonosupport = bpf.Errno | 93
 	eafnosupport    = bpf.Errno | 97
@@ -77,7 +78,7 @@ type perProfile [3]uint32
 
 func same(a uint32) perProfile { return perProfile{a, a, a} }
 
-var all = struct{ allow, deny, nosys perProfile }{same(allowed), same(eperm), same(enosys)}
+var all = struct{ allow, deny, nosys, noTTY perProfile }{same(allowed), same(eperm), same(enosys), same(enotty)}
 
 type args = [6]uint64
 
@@ -130,6 +131,19 @@ func TestDecisions(t *testing.T) {
 		{"ioctl", args{0, 0x541e}, all.allow}, // TIOCGSERIAL
 		{"ioctl", args{0, 0xffffffff80045430}, all.allow},
 		{"ioctl", args{0x5412, 0x5401, 0x5412}, all.allow},
+
+		// Entries that a file system makes by name: subvolumes, snapshots, reflinks.
+		{"ioctl", args{3, 0x50009401}, all.noTTY},
+		{"ioctl", args{3, 0x50009417}, all.noTTY},
+		{"ioctl", args{3, hi | 0x50009418}, all.noTTY},
+		{"ioctl", args{3, 0x5000940e}, all.noTTY},
+		{"ioctl", args{3, 0x5000940f}, all.noTTY},
+		{"ioctl", args{3, 0x5000943f}, all.noTTY},
+		{"ioctl", args{3, 0x4020bc10}, all.noTTY},
+		{"ioctl", args{3, 0x4020bc11}, all.noTTY},
+		{"ioctl", args{3, 0x40186f04}, all.noTTY},
+		{"ioctl", args{3, 0x40049409}, all.allow}, // FICLONE
+		{"ioctl", args{3, 0xc0189436}, all.allow}, // FIDEDUPERANGE
 
 		// K05: mounts.
 		{"mount", args{}, all.deny}, {"umount2", args{}, all.deny}, {"pivot_root", args{}, all.deny},

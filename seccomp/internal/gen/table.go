@@ -135,6 +135,7 @@ var table = []group{
 // Values that rules compare with. They are the same on amd64 and arm64.
 const (
 	epermErrno   = 1
+	enottyErrno  = 25
 	eafnosupport = 97
 	eprotonosup  = 93
 	eopnotsupp   = 95
@@ -188,6 +189,18 @@ func errno(n uint, name string, args ...specs.LinuxSeccompArg) specs.LinuxSyscal
 	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActErrno, ErrnoRet: &n, Args: args}
 }
 
+// trees are the requests of ioctl(2) that make or remove an entry by its name, a
+// snapshot with all that is in it: nothing that a mount hides is hidden there, and
+// Landlock is not asked. Programs go on without what the file system lacks. See
+// linux/btrfs.h, fs/bcachefs/bcachefs_ioctl.h, fs/ocfs2/ocfs2_fs.h.
+var trees = []uint64{
+	0x50009401, 0x50009417, // BTRFS_IOC_SNAP_CREATE, _V2
+	0x5000940e, 0x50009418, // BTRFS_IOC_SUBVOL_CREATE, _V2
+	0x5000940f, 0x5000943f, // BTRFS_IOC_SNAP_DESTROY, _V2
+	0x4020bc10, 0x4020bc11, // BCH_IOCTL_SUBVOLUME_CREATE, _DESTROY
+	0x40186f04, // OCFS2_IOC_REFLINK
+}
+
 // rules are the calls that arguments decide about.
 func rules(profile string) []specs.LinuxSyscall {
 	r := []specs.LinuxSyscall{
@@ -198,8 +211,11 @@ func rules(profile string) []specs.LinuxSyscall {
 		errno(epermErrno, "ioctl", is(1, tioclinux)),
 		errno(epermErrno, "ioctl", is(1, tioccons)),
 		errno(epermErrno, "ioctl", is(1, tiocsetd)),
-		allow("ioctl", otherwise(1)),
 	}
+	for _, request := range trees {
+		r = append(r, errno(enottyErrno, "ioctl", is(1, request)))
+	}
+	r = append(r, allow("ioctl", otherwise(1)))
 
 	// Set-user-id and set-group-id bits: what root's sandbox leaves in the
 	// workspace is root's, and would make everybody root by it. A file that is

@@ -230,7 +230,8 @@ func matchName(pattern string, name []byte) bool {
 
 // fold appends a name as file systems that ignore letter case compare it: the
 // two characters beside A to Z whose lower case is in ASCII are their letters,
-// and characters that show nothing are left out (ext4 and HFS+ pass over them).
+// ligatures and sharp s are what they are folded to in full (ext4 does), and
+// characters that show nothing are left out (ext4 and HFS+ pass over them).
 // What it makes equal too much is protected too much.
 func fold(dst, name []byte) []byte {
 	for i := 0; i < len(name); i++ {
@@ -246,6 +247,9 @@ func fold(dst, name []byte) []byte {
 	return dst
 }
 
+// ligatures are the letters of U+FB00 and what follows; see CaseFolding.txt.
+var ligatures = [...]string{"ff", "fi", "fl", "ffi", "ffl", "st", "st"}
+
 func foldRunes(dst, name []byte) []byte {
 	for len(name) > 0 {
 		c, n := utf8.DecodeRune(name)
@@ -256,6 +260,10 @@ func foldRunes(dst, name []byte) []byte {
 			dst = append(dst, 'k')
 		case c == '\u017f': // long s
 			dst = append(dst, 's')
+		case c == '\u00df', c == '\u1e9e':
+			dst = append(dst, "ss"...)
+		case c >= '\ufb00' && c <= '\ufb06':
+			dst = append(dst, ligatures[c-'\ufb00']...)
 		case unicode.In(c, unicode.Cf, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector):
 		default:
 			dst = utf8.AppendRune(dst, unicode.ToLower(c))

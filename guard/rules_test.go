@@ -58,6 +58,8 @@ func TestMatch(t *testing.T) {
 		{"/w/.VSCode", Protected, ".vscode"},
 		{"/w/.v\u017fcode", Protected, ".vscode"},
 		{"/w/.vs\u200ccode", Protected, ".vscode"},
+		{"/w/.git/con\ufb01g", Protected, ".git/config"},
+		{"/w/.CON\ufb01G/\ufb01sh", Protected, ".config/fish"},
 		{"/w/.vscode/settings.json", Protected, ".vscode"},
 		{"/w/a/b/c/d/e/f/g/h/i/j/.vscode/x/y", Protected, ".vscode"},
 		{"/w/.vscode2", Free, ""},

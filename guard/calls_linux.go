@@ -287,6 +287,16 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	if err := unix.Fstat(old, &w.stat); err != nil {
 		return failed(err.(syscall.Errno))
 	}
+	// The kernel finds this before it asks for rights, and programs copy then.
+	if w.mountOf(old) != w.mountOf(to.dir) {
+		if errno := w.may(op, &to, makes); errno != 0 {
+			return failed(errno)
+		}
+		if w.there(&to) {
+			return failed(unix.EEXIST)
+		}
+		return failed(unix.EXDEV)
+	}
 	// Another name for it would be a way to change it.
 	if errno := w.mayChange(op, old); errno != 0 {
 		return failed(errno)

@@ -656,9 +656,17 @@ func (w *worker) foreign(fd int) bool {
 	if w.mounts == nil && !w.readMounts() {
 		return true
 	}
-	// struct statx has the mount's id since Linux 5.8.
-	_, e := sys.Raw(unix.SYS_STATX, uintptr(fd), w.empty(), unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, sys.Addr(&w.statx), 0)
-	return e != 0 || w.mounts[int(w.statx.Mnt_id)] == ""
+	return w.mounts[w.mountOf(fd)] == ""
+}
+
+// mountOf is the id of the mount that an open place is on, -1 if that cannot be
+// found out.
+func (w *worker) mountOf(fd int) int {
+	// struct statx has it since Linux 5.8.
+	if _, e := sys.Raw(unix.SYS_STATX, uintptr(fd), w.empty(), unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, sys.Addr(&w.statx), 0); e != 0 {
+		return -1
+	}
+	return int(w.statx.Mnt_id)
 }
 
 // deep stands in for the name of a directory that is too far down for the kernel

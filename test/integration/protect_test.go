@@ -452,3 +452,13 @@ func TestGitProtected(t *testing.T) {
 		f.work([]string{"--unprotect", ".git"}, `git init -q new; ! mkdir r/.vscode`)
 	})
 }
+
+// TestProtectedAnswers: calls that the guard makes fail as the kernel lets them
+// fail, where programs go by it.
+func TestProtectedAnswers(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		// Programs that link where they can copy on EXDEV only.
+		out := f.work(nil, `set +e +o pipefail; touch there; for to in env .mcp.json there; do ln /usr/bin/env $to 2>&1 | grep -o -e 'cross-device' -e 'Permission denied' -e 'File exists'; done`)
+		f.wantLines(out, "cross-device", "Permission denied", "File exists")
+	})
+}

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"encoding/binary"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -441,6 +442,11 @@ func (w *worker) setxattr(nr int) (int64, syscall.Errno) {
 	if got, errno := w.read(a[2], w.value[:a[3]]); errno != 0 || got != int(a[3]) {
 		return failed(unix.EFAULT)
 	}
+	if acl := string(w.link[:n]); acl == "system.posix_acl_access" || acl == "system.posix_acl_default" {
+		if errno := w.ownIDs(w.value[:a[3]]); errno != 0 {
+			return failed(errno)
+		}
+	}
 	var fd int
 	op := "setxattr"
 	switch nr {
@@ -467,4 +473,38 @@ func (w *worker) setxattr(nr int) (int64, syscall.Errno) {
 		return failed(errno)
 	}
 	return result(sys.Call(unix.SYS_SETXATTR, w.selfPath(fd), sys.Addr(&w.link[0]), sys.Addr(&w.value[0]), uintptr(a[3]), uintptr(a[4]), 0))
+}
+
+// ownIDs makes the users and groups that an ACL names, as numbers of the caller's
+// user namespace, those of this one, as the kernel would; see
+// linux/posix_acl_xattr.h. What is no ACL is left to the kernel to refuse.
+func (w *worker) ownIDs(acl []byte) syscall.Errno {
+	const version, head, entry, user, group = 2, 4, 8, 0x02, 0x08
+	if len(acl) < head || binary.LittleEndian.Uint32(acl) != version {
+		return 0
+	}
+	var maps [2][]idRange
+	for e := acl[head:]; len(e) >= entry; e = e[entry:] {
+		i, file := 0, "/uid_map"
+		switch binary.LittleEndian.Uint16(e) {
+		case user:
+		case group:
+			i, file = 1, "/gid_map"
+		default:
+			continue
+		}
+		if maps[i] == nil {
+			text, err := w.readProc(file)
+			if err != nil || !w.l.Valid(w.n.ID) {
+				return unix.EACCES
+			}
+			maps[i] = idMap(text)
+		}
+		id, ok := mapID(maps[i], binary.LittleEndian.Uint32(e[4:]))
+		if !ok {
+			return unix.EINVAL
+		}
+		binary.LittleEndian.PutUint32(e[4:], id)
+	}
+	return 0
 }

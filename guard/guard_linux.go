@@ -692,19 +692,24 @@ func (w *worker) empty() uintptr {
 
 // readMounts lists the sandbox's mounts, of which there will be no others.
 func (w *worker) readMounts() bool {
-	b := append(appendInt(w.num[:0], int(w.n.PID)), "/mountinfo\x00"...)
-	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
-	if e != 0 {
-		return false
-	}
-	f := os.NewFile(fd, "mountinfo")
-	defer f.Close()
-	text, err := io.ReadAll(f)
+	text, err := w.readProc("/mountinfo")
 	if err != nil || !w.l.Valid(w.n.ID) {
 		return false
 	}
 	w.mounts = mountPoints(text)
 	return len(w.mounts) > 0
+}
+
+// readProc reads a file of the caller's directory in /proc, of any length.
+func (w *worker) readProc(file string) ([]byte, error) {
+	b := append(append(appendInt(w.num[:0], int(w.n.PID)), file...), 0)
+	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return nil, syscall.Errno(e)
+	}
+	f := os.NewFile(fd, file)
+	defer f.Close()
+	return io.ReadAll(f)
 }
 
 // file opens what a descriptor of the caller is open on, as a place.

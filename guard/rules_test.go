@@ -280,3 +280,15 @@ func TestMountPoints(t *testing.T) {
 		t.Errorf("%v", m)
 	}
 }
+
+func TestMapID(t *testing.T) {
+	m := idMap([]byte("      1000       1001          1\n         0     100000        100\n"))
+	for _, tt := range []struct {
+		id, want uint32
+		ok       bool
+	}{{1000, 1001, true}, {0, 100000, true}, {99, 100099, true}, {100, 0, false}, {1001, 0, false}, {^uint32(0), 0, false}} {
+		if got, ok := mapID(m, tt.id); got != tt.want || ok != tt.ok {
+			t.Errorf("%d: got %d, %v", tt.id, got, ok)
+		}
+	}
+}

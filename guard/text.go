@@ -88,3 +88,30 @@ func terminalOf(stat []byte) (uint64, bool) {
 	major, minor := uint64(u>>8&0xfff), uint64(u&0xff|u>>12&0xfff00)
 	return major<<8 | minor&0xff | minor&^0xff<<12, true
 }
+
+// An idRange is a line of a user namespace's map; see user_namespaces(7).
+type idRange struct{ inside, outside, count uint64 }
+
+// idMap reads /proc/PID/uid_map or gid_map.
+func idMap(text []byte) []idRange {
+	list := []idRange{}
+	for line := range bytes.Lines(text) {
+		var n [3]uint64
+		f := strings.Fields(string(line))
+		for i := 0; i < len(f) && i < len(n); i++ {
+			n[i], _ = strconv.ParseUint(f[i], 10, 32)
+		}
+		list = append(list, idRange{n[0], n[1], n[2]})
+	}
+	return list
+}
+
+// mapID is an id outside of its namespace, false if it has none.
+func mapID(m []idRange, id uint32) (uint32, bool) {
+	for _, r := range m {
+		if n := uint64(id); n >= r.inside && n-r.inside < r.count {
+			return uint32(r.outside + n - r.inside), true
+		}
+	}
+	return 0, false
+}

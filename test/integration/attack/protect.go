@@ -242,6 +242,34 @@ func absent(r *report, dir string) {
 		defer os.Remove("named")
 		return unix.Linkat(cwd, fmt.Sprintf("/proc/self/fd/%d", fd), cwd, "named", unix.AT_SYMLINK_FOLLOW)
 	}())
+	r.err("neighbour: an ACL names its own user", func() error {
+		defer os.Chmod(own, 0o644)
+		// u::rw- u:ID:rw- g::r-- m::rw- o::r--
+		acl := binary.LittleEndian.AppendUint32(nil, 2)
+		for _, e := range [][3]uint32{{1, 6, ^uint32(0)}, {2, 6, uint32(os.Getuid())}, {4, 4, ^uint32(0)}, {16, 6, ^uint32(0)}, {32, 4, ^uint32(0)}} {
+			acl = binary.LittleEndian.AppendUint16(acl, uint16(e[0]))
+			acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
+			acl = binary.LittleEndian.AppendUint32(acl, e[2])
+		}
+		const name = "system.posix_acl_access"
+		err := unix.Setxattr(own, name, acl, 0)
+		if err == unix.EOPNOTSUPP {
+			return nil // a file system without them
+		}
+		if err != nil {
+			return err
+		}
+		got := make([]byte, len(acl)+8)
+		if n, err := unix.Getxattr(own, name, got); err != nil || string(got[:n]) != string(acl) {
+			return fmt.Errorf("set %x, got %x: %v", acl, got[:max(n, 0)], err)
+		}
+		// Of who has no number on the host nothing can be said.
+		binary.LittleEndian.PutUint32(acl[16:], uint32(os.Getuid())+7)
+		if err := unix.Setxattr(own, name, acl, 0); err != unix.EINVAL && os.Getenv("SBXRUN_SANDBOX") != "" {
+			return fmt.Errorf("another user: %v", err)
+		}
+		return nil
+	}())
 	for _, d := range []string{"/tmp", os.Getenv("HOME")} {
 		p := filepath.Join(d, ".mcp.json")
 		if d == "" {

@@ -383,8 +383,10 @@ func (w *worker) terminal() (int, syscall.Errno) {
 // of a lease.
 type waiter struct {
 	id    uint64
+	pid   uint32
 	fd    int
 	flags uint32
+	tries int
 }
 
 func (wt *waiter) drop() { closeFD(wt.fd) }
@@ -401,12 +403,18 @@ func (w *worker) wait(fd int, flags uint32, errno syscall.Errno) (int64, syscall
 		closeFD(fd)
 		return failed(errno)
 	}
-	w.waiting = append(w.waiting, waiter{w.n.ID, fd, flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW)})
+	w.waiting = append(w.waiting, waiter{id: w.n.ID, pid: w.n.PID, fd: fd, flags: flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW)})
 	return 0, waits
 }
 
-// retryEvery is how often a waiting open is tried, ms.
-const retryEvery = 2
+const (
+	retryEvery   = 2  // how often a waiting open is tried, ms
+	signalsEvery = 16 // after how many tries its caller's signals are looked at
+)
+
+// restart is ERESTARTSYS: the kernel ends the call with EINTR, or has it made
+// again, as the signal's handler says. The caller must have a signal pending.
+const restart syscall.Errno = 512
 
 // retry tries the waiting opens and returns for how long there is nothing to do
 // but to wait for a call, ms.
@@ -422,13 +430,19 @@ func (w *worker) retry() int {
 		}
 		syscall.ForkLock.RLock()
 		file, errno := w.again(wt.fd, wt.flags)
+		w.n.ID, w.n.PID = wt.id, wt.pid
 		if errno == unix.ENXIO || errno == unix.EAGAIN {
 			syscall.ForkLock.RUnlock()
+			// While a call is held, only deadly signals interrupt it.
+			if wt.tries++; wt.tries%signalsEvery == 0 && w.signalled() {
+				wt.drop()
+				w.l.Reply(wt.id, 0, restart)
+				continue
+			}
 			kept = append(kept, wt)
 			continue
 		}
 		var res int64
-		w.n.ID = wt.id
 		if errno == 0 {
 			res, errno = w.deliver(file, wt.flags)
 		}
@@ -441,4 +455,12 @@ func (w *worker) retry() int {
 		return -1
 	}
 	return retryEvery
+}
+
+// signalled reports whether a signal waits for the caller that would interrupt a
+// call of its own. Those for the whole process are the main thread's unless it
+// blocks them: of another thread it cannot be told whether it would get one.
+func (w *worker) signalled() bool {
+	text, err := w.readProc("/status")
+	return err == nil && w.l.Valid(w.n.ID) && pending(text)
 }

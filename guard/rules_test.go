@@ -292,3 +292,18 @@ func TestMapID(t *testing.T) {
 		}
 	}
 }
+
+func TestPending(t *testing.T) {
+	for status, want := range map[string]bool{
+		"Name:\tx\nTgid:\t7\nPid:\t7\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\nSigBlk:\t0000000000000000\n": false,
+		"Tgid:\t7\nPid:\t7\nSigPnd:\t0000000000000000\nShdPnd:\t8000000000000000\nSigBlk:\t0000000000000000\n":           true,
+		"Tgid:\t7\nPid:\t7\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\nSigBlk:\t0000000000002000\n":           false,
+		"Tgid:\t7\nPid:\t8\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000002000\nSigBlk:\t0000000000000000\n":           false,
+		"Tgid:\t7\nPid:\t8\nSigPnd:\t0000000000002000\nShdPnd:\t0000000000000000\nSigBlk:\t0000000000000000\n":           true,
+		"": false,
+	} {
+		if got := pending([]byte(status)); got != want {
+			t.Errorf("%q: %v", status, got)
+		}
+	}
+}

@@ -115,3 +115,26 @@ func mapID(m []idRange, id uint32) (uint32, bool) {
 	}
 	return 0, false
 }
+
+// pending reads from /proc/PID/status whether a signal that is not blocked waits
+// for the thread, or for the process if the thread is its first.
+func pending(status []byte) bool {
+	n := map[string]uint64{}
+	for line := range bytes.Lines(status) {
+		key, value, _ := strings.Cut(string(line), ":")
+		radix := 16
+		switch key {
+		case "Tgid", "Pid":
+			radix = 10
+		case "SigPnd", "ShdPnd", "SigBlk":
+		default:
+			continue
+		}
+		n[key], _ = strconv.ParseUint(strings.TrimSpace(value), radix, 64)
+	}
+	waits := n["SigPnd"]
+	if n["Tgid"] == n["Pid"] {
+		waits |= n["ShdPnd"]
+	}
+	return waits&^n["SigBlk"] != 0
+}

@@ -460,5 +460,12 @@ func TestProtectedAnswers(t *testing.T) {
 		// Programs that link where they can copy on EXDEV only.
 		out := f.work(nil, `set +e +o pipefail; touch there; for to in env .mcp.json there; do ln /usr/bin/env $to 2>&1 | grep -o -e 'cross-device' -e 'Permission denied' -e 'File exists'; done`)
 		f.wantLines(out, "cross-device", "Permission denied", "File exists")
+
+		// A signal ends an open that waits for the other end of a FIFO: one that is
+		// not held to be deadly, for it dumps core. What is sent to a handler that
+		// restarts calls ends nothing.
+		out = f.work(nil, `set +e; mkfifo fifo; timeout -s QUIT -k 20 1 sh -c ': >fifo'; echo "timeout: $?"
+			(trap : USR1; echo through >fifo) & sleep 1; kill -USR1 $!; sleep 1; cat fifo; wait; rm fifo there`)
+		f.wantLines(out, "timeout: 124", "through")
 	})
 }

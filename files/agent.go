@@ -3,7 +3,6 @@
 package files
 
 import (
-	"archive/tar"
 	"bufio"
 	"crypto/rand"
 	"encoding/hex"
@@ -196,88 +195,3 @@ func write(path string, mode fs.FileMode, r io.Reader) error {
 	}
 	return err
 }
-
-// Pack writes a file, or a directory and all below it, as a tar stream. Names are
-// relative, the first is the base name of the path. Links stay links; sockets,
-// FIFOs and devices are left out.
-func Pack(w io.Writer, path string) error {
-	root := filepath.Base(filepath.Clean(path))
-	if root == "/" || root == ".." {
-		root = "."
-	}
-	t := tar.NewWriter(w)
-	err := filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-		if err != nil {
-			if p != path && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
-				return nil // gone meanwhile, or not to be read: the rest counts
-			}
-			return err
-		}
-		rel, err := filepath.Rel(path, p)
-		if err != nil {
-			return err
-		}
-		return packOne(t, p, filepath.Join(root, rel))
-	})
-	if err != nil {
-		return err
-	}
-	return t.Close()
-}
-
-func packOne(t *tar.Writer, path, name string) error {
-	fi, err := os.Lstat(path)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		return err
-	}
-	link := ""
-	var f *os.File
-	switch {
-	case fi.Mode().IsRegular():
-		if f, err = regular(path); err != nil {
-			if errors.Is(err, fs.ErrPermission) {
-				return nil
-			}
-			return err
-		}
-		defer f.Close()
-		if fi, err = f.Stat(); err != nil {
-			return err
-		}
-	case fi.Mode()&fs.ModeSymlink != 0:
-		if link, err = os.Readlink(path); err != nil {
-			return err
-		}
-	case !fi.IsDir():
-		return nil
-	}
-	h, err := tar.FileInfoHeader(fi, link)
-	if err != nil {
-		return err
-	}
-	h.Name = filepath.ToSlash(name)
-	// Whose they were means nothing on the other side.
-	h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", ""
-	if fi.IsDir() {
-		h.Name += "/"
-	}
-	if err := t.WriteHeader(h); err != nil {
-		return err
-	}
-	if f == nil {
-		return nil
-	}
-	// A file that grows or shrinks meanwhile keeps the length that was said.
-	n, err := io.Copy(t, io.LimitReader(f, h.Size))
-	if err == nil && n < h.Size {
-		_, err = io.CopyN(t, zeros{}, h.Size-n)
-	}
-	return err
-}
-
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

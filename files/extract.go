@@ -1,3 +1,5 @@
+//go:build unix
+
 package files
 
 import (
@@ -9,6 +11,8 @@ import (
 	"os"
 	"path"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxEntries bounds the entries of a tree that is extracted: each costs an inode.
@@ -19,15 +23,16 @@ var ErrUnsafe = errors.New("leads out of the directory")
 
 // Extract writes a tar stream below a directory of the host, which must exist.
 // Files get the caller's ownership and lose set-user-id and the like; a symbolic
-// link is made as it is, but nothing is ever written through one; hard links,
+// link is made as it is, but nothing is ever written through one, nor removed or
+// changed, also if a directory is swapped for one meanwhile; hard links,
 // devices and FIFOs are refused. What is there is replaced, but a directory only
 // by a directory.
 func Extract(dir string, r io.Reader) error {
-	root, err := os.OpenRoot(dir)
+	root, err := openDir(unix.AT_FDCWD, dir, 0)
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
-	defer root.Close()
+	defer unix.Close(root)
 	t := tar.NewReader(r)
 	for n := 0; ; n++ {
 		h, err := t.Next()
@@ -46,53 +51,56 @@ func Extract(dir string, r io.Reader) error {
 	}
 }
 
-func extractOne(root *os.Root, h *tar.Header, r io.Reader) error {
+func extractOne(root int, h *tar.Header, r io.Reader) error {
 	name, err := local(h.Name)
 	if err != nil {
 		return err
 	}
-	mode := fs.FileMode(h.Mode).Perm()
+	mode := uint32(h.Mode) & 0o777
 	if name == "." {
 		if h.Typeflag != tar.TypeDir {
 			return ErrUnsafe
 		}
 		return nil
 	}
-	// Every part of the way is a directory, not a link to one: what an earlier
-	// entry planted is not followed.
-	if err := parents(root, name); err != nil {
+	dir, name, err := parent(root, name)
+	if err != nil {
 		return err
 	}
+	defer unix.Close(dir)
 	switch h.Typeflag {
 	case tar.TypeDir:
-		fi, err := root.Lstat(name)
-		if err == nil && fi.IsDir() {
-			return root.Chmod(name, mode|0o700)
-		}
+		fd, err := openDir(dir, name, unix.O_NOFOLLOW)
 		if err == nil {
-			if err := root.Remove(name); err != nil {
-				return err
-			}
+			defer unix.Close(fd)
+			return unix.Fchmod(fd, mode|0o700)
 		}
-		return root.Mkdir(name, mode|0o700)
-	case tar.TypeReg:
-		if err := replace(root, name); err != nil {
+		if isLink(err) {
+			err = unix.Unlinkat(dir, name, 0)
+		}
+		if err != nil && err != unix.ENOENT {
 			return err
 		}
-		f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+		return unix.Mkdirat(dir, name, mode|0o700)
+	case tar.TypeReg:
+		if err := replace(dir, name); err != nil {
+			return err
+		}
+		fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, mode)
 		if err != nil {
 			return err
 		}
+		f := os.NewFile(uintptr(fd), name)
 		_, err = io.Copy(f, r)
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}
 		return err
 	case tar.TypeSymlink:
-		if err := replace(root, name); err != nil {
+		if err := replace(dir, name); err != nil {
 			return err
 		}
-		return root.Symlink(h.Linkname, name)
+		return unix.Symlinkat(h.Linkname, dir, name)
 	}
 	return fmt.Errorf("an entry of type %q is not taken", h.Typeflag)
 }
@@ -109,32 +117,44 @@ func local(name string) (string, error) {
 	return clean, nil
 }
 
-// parents makes the directories above a name.
-func parents(root *os.Root, name string) error {
-	for i := range len(name) {
-		if name[i] != '/' {
-			continue
-		}
-		dir := name[:i]
-		fi, err := root.Lstat(dir)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			if err := root.Mkdir(dir, 0o755); err != nil {
-				return err
-			}
-		case err != nil:
-			return err
-		case !fi.IsDir():
-			return ErrUnsafe
-		}
+// parent opens the directory that a name is in, and makes those on the way. Every
+// part is a directory, not a link to one: what an earlier entry planted is not
+// followed, nor what somebody swaps in between.
+func parent(root int, name string) (dir int, base string, err error) {
+	if dir, err = openDir(root, ".", 0); err != nil {
+		return -1, "", err
 	}
-	return nil
+	for {
+		part, rest, more := strings.Cut(name, "/")
+		if !more {
+			return dir, name, nil
+		}
+		next, err := openDir(dir, part, unix.O_NOFOLLOW)
+		if err == unix.ENOENT {
+			if err = unix.Mkdirat(dir, part, 0o755); err == nil || err == unix.EEXIST {
+				next, err = openDir(dir, part, unix.O_NOFOLLOW)
+			}
+		}
+		unix.Close(dir)
+		if isLink(err) {
+			err = ErrUnsafe
+		}
+		if err != nil {
+			return -1, "", err
+		}
+		dir, name = next, rest
+	}
 }
 
 // replace makes room for a file.
-func replace(root *os.Root, name string) error {
-	err := root.Remove(name)
-	if errors.Is(err, fs.ErrNotExist) {
+func replace(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if err == unix.EISDIR || err == unix.EPERM { // of a directory, Linux and POSIX
+		if unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) == nil {
+			return nil
+		}
+	}
+	if err == unix.ENOENT {
 		return nil
 	}
 	return err

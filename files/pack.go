@@ -1,0 +1,186 @@
+//go:build unix
+
+package files
+
+import (
+	"archive/tar"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPath bounds how deep a tree that is packed goes, in bytes: no program could
+// name what is deeper.
+const maxPath = 4096
+
+// Pack writes a file, or a directory and all below it, as a tar stream. Names are
+// relative, the first is the base name of the path. Links stay links, also what
+// becomes one while the tree is read: nothing outside of it is. Sockets, FIFOs and
+// devices are left out.
+func Pack(w io.Writer, path string) error {
+	name := filepath.Base(filepath.Clean(path))
+	if name == "/" || name == ".." {
+		name = "."
+	}
+	t := tar.NewWriter(w)
+	isDir, err := packOne(t, unix.AT_FDCWD, path, name)
+	if err == nil && isDir {
+		var root int
+		if root, err = openDir(unix.AT_FDCWD, path, unix.O_NOFOLLOW); err == nil {
+			err = packIn(t, root, ".", name)
+			unix.Close(root)
+		}
+	}
+	if errno := syscall.Errno(0); errors.As(err, &errno) {
+		err = &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	if err != nil {
+		return err
+	}
+	return t.Close()
+}
+
+// packIn packs what is in a directory below an open one. It is opened by its way
+// from there, one part after the other: depth takes no descriptors.
+func packIn(t *tar.Writer, root int, rel, name string) error {
+	if len(rel) > maxPath {
+		return unix.ENAMETOOLONG
+	}
+	dir, err := openBelow(root, rel)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(dir), rel)
+	defer f.Close()
+	list, err := f.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	slices.Sort(list)
+	var subs []string
+	for _, n := range list {
+		isDir, err := packOne(t, dir, n, filepath.Join(name, n))
+		if err != nil && !isGone(err) {
+			return err
+		}
+		if err == nil && isDir {
+			subs = append(subs, n)
+		}
+	}
+	f.Close()
+	for _, n := range subs {
+		if err := packIn(t, root, filepath.Join(rel, n), filepath.Join(name, n)); err != nil && !isGone(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isGone reports whether a part of a tree is not there any more, is something else
+// by now, or not to be read: the rest counts.
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || isLink(err)
+}
+
+// packOne packs what is at a name in an open directory, of a directory no more than
+// that it is one.
+func packOne(t *tar.Writer, dir int, at, name string) (isDir bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, at, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return false, err
+	}
+	h := &tar.Header{Name: filepath.ToSlash(name)}
+	var f *os.File
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		fd, err := openAt(dir, at, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+		if err != nil {
+			return false, err
+		}
+		f = os.NewFile(uintptr(fd), at)
+		defer f.Close()
+		if err := unix.Fstat(fd, &st); err != nil {
+			return false, err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return false, unix.ENOENT // it is something else by now
+		}
+		h.Typeflag, h.Size = tar.TypeReg, st.Size
+	case unix.S_IFLNK:
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(dir, at, buf)
+		if err == unix.EINVAL {
+			err = unix.ENOENT
+		}
+		if err != nil {
+			return false, err
+		}
+		h.Typeflag, h.Linkname = tar.TypeSymlink, string(buf[:n])
+	case unix.S_IFDIR:
+		isDir = true
+		h.Typeflag = tar.TypeDir
+		h.Name += "/"
+	default:
+		return false, nil
+	}
+	// Whose it was means nothing on the other side.
+	h.Mode, h.ModTime = int64(st.Mode&0o7777), time.Unix(st.Mtim.Unix())
+	if err := t.WriteHeader(h); err != nil {
+		return false, err
+	}
+	if f == nil {
+		return isDir, nil
+	}
+	// A file that grows or shrinks meanwhile keeps the length that was said.
+	n, err := io.Copy(t, io.LimitReader(f, h.Size))
+	if err == nil && n < h.Size {
+		_, err = io.CopyN(t, zeros{}, h.Size-n)
+	}
+	return false, err
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// openBelow opens a directory below an open one, through no symbolic link.
+func openBelow(root int, rel string) (int, error) {
+	dir, err := openDir(root, ".", 0)
+	for part := range strings.SplitSeq(rel, "/") {
+		if err != nil {
+			break
+		}
+		was := dir
+		dir, err = openDir(was, part, unix.O_NOFOLLOW)
+		unix.Close(was)
+	}
+	return dir, err
+}
+
+// openDir opens a directory, and nothing else: no FIFO, which would wait.
+func openDir(dir int, name string, flags int) (int, error) {
+	return openAt(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|flags, 0)
+}
+
+func openAt(dir int, name string, flags int, mode uint32) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// isLink reports whether something is not the directory or file that was to be
+// opened, but a link, for one.
+func isLink(err error) bool {
+	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR)
+}

@@ -389,3 +389,42 @@ func TestAnotherDirectory(t *testing.T) {
 		t.Error("opened through a link")
 	}
 }
+
+func TestMovedIn(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/dir/f", "f")
+	w.write(w.outside+"/precious/old", "old")
+	w.whiteout(w.layer + "/dir")
+	w.take()
+	if err := os.Rename(w.outside+"/precious", w.ws+"/dir/precious"); err != nil {
+		t.Fatal(err)
+	}
+	set := w.collect()
+	r, err := w.apply(set, Options{})
+	if err != nil || !r.Refused() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	w.holds(w.ws+"/dir/precious/old", "old")
+	w.apply(set, Options{OnConflict: KeepOurs})
+	w.holds(w.ws+"/dir/precious/old", "old")
+	w.holds(w.ws+"/dir/f", "")
+}
+
+// TestMovedOver: what took the place of a directory while the sandbox ran is not what it
+// changed.
+func TestMovedOver(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/dir/f", "f")
+	w.write(w.outside+"/precious/f", "precious")
+	w.write(w.layer+"/dir/f", "changed")
+	w.take()
+	os.Rename(w.ws+"/dir", w.outside+"/was")
+	if err := os.Rename(w.outside+"/precious", w.ws+"/dir"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := w.apply(w.collect(), Options{})
+	if err != nil || !r.Refused() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	w.holds(w.ws+"/dir/f", "precious")
+}

@@ -34,7 +34,7 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64, replac
 	info.Workspace, info.Dev, info.Ino, info.Taken, info.Created = b.Path, b.Dev, b.Ino, b.Taken, time.Now()
 	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(), left: int64(max(2*limit, minTotal))}
 	defer c.restore()
-	if err := c.dir("", true, false); err != nil {
+	if err := c.dir(sub{lower: true}); err != nil {
 		w.abort()
 		return nil, fmt.Errorf("the changes were not kept: %w", err)
 	}
@@ -114,7 +114,8 @@ func (c *collector) skip(rel, why string) {
 // there, and opaque that nothing of that shows through. Directories are opened by
 // their path from the top, one at a time: neither depth nor width takes
 // descriptors.
-func (c *collector) dir(rel string, lower, opaque bool) error {
+func (c *collector) dir(at sub) error {
+	rel, opaque := at.rel, at.opaque
 	up, err := c.openUpper(rel)
 	if err != nil {
 		return &os.PathError{Op: "open", Path: rel, Err: err}
@@ -125,7 +126,7 @@ func (c *collector) dir(rel string, lower, opaque bool) error {
 		return &os.PathError{Op: "readdir", Path: rel, Err: err}
 	}
 	low := -1
-	if lower {
+	if at.lower {
 		if low, err = openDir(c.base.root, rel); err != nil {
 			low = -1
 			if !isGone(err) {
@@ -141,7 +142,7 @@ func (c *collector) dir(rel string, lower, opaque bool) error {
 			c.skip(path[:64]+"…", "its path is too long")
 			continue
 		}
-		next, err := c.entry(up, low, path, name, opaque)
+		next, err := c.entry(up, low, path, name, opaque, at.stale)
 		if err != nil {
 			unix.Close(up)
 			if low >= 0 {
@@ -171,12 +172,12 @@ func (c *collector) dir(rel string, lower, opaque bool) error {
 		unix.Close(low)
 	}
 	for _, name := range gone {
-		if err := c.deleted(join(rel, name)); err != nil {
+		if err := c.deleted(join(rel, name), at.stale); err != nil {
 			return err
 		}
 	}
 	for _, s := range subs {
-		if err := c.dir(s.rel, s.lower, s.opaque); err != nil {
+		if err := c.dir(s); err != nil {
 			return err
 		}
 	}
@@ -187,6 +188,7 @@ func (c *collector) dir(rel string, lower, opaque bool) error {
 type sub struct {
 	rel           string
 	lower, opaque bool
+	stale         string // of all below, if the workspace's is another by now
 }
 
 // openUpper opens a directory of the layer. One that its owner took the right to
@@ -227,8 +229,9 @@ func setMode(dir int, rel string, mode uint32) {
 	}
 }
 
-// entry collects one name of the layer, and returns what is to be gone into.
-func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, error) {
+// entry collects one name of the layer, and returns what is to be gone into. Stale
+// is why the directory that it is in is not the one that the overlay was taken of.
+func (c *collector) entry(up, low int, rel, name string, opaque bool, stale string) (*sub, error) {
 	n, st, err := lookup(up, name)
 	if err != nil || n == nil {
 		return nil, err
@@ -244,7 +247,7 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, err
 		if old == nil {
 			return nil, nil // and is gone from the workspace too
 		}
-		return nil, c.deleted(rel)
+		return nil, c.deleted(rel, stale)
 	case n.Type == "":
 		c.skip(rel, "it is a "+special(st.Mode)+", not a file, directory or symbolic link")
 		return nil, nil
@@ -252,8 +255,14 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, err
 		c.skip(rel, "the workspace has a special file there")
 		return nil, nil
 	}
-	stale := ""
-	if old != nil && old.Type != Dir && old.ChangeTime >= c.taken {
+	switch {
+	case stale != "" || old == nil:
+	case old.Type == Dir:
+		// One that goes on to be a directory may well have got new entries.
+		if n.Type != Dir || old.ModTime < c.taken {
+			stale = c.moved(low, old)
+		}
+	case old.ChangeTime >= c.taken:
 		stale = "it was changed in the workspace, too, while the sandbox ran"
 	}
 	add := func(k Kind) {
@@ -278,7 +287,7 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, err
 		case old.Mode != n.Mode:
 			add(Modified)
 		}
-		return &sub{rel, true, opaque || c.opaque(up, name)}, nil
+		return &sub{rel, true, opaque || c.opaque(up, name), stale}, nil
 	case n.Type == File:
 		if ok, err := c.content(up, name, rel, n); !ok || err != nil {
 			return nil, err
@@ -289,7 +298,7 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool) (*sub, err
 		add(Added)
 	case old.Type != n.Type:
 		if old.Type == Dir {
-			if err := c.deletedIn(rel); err != nil {
+			if err := c.deletedIn(rel, stale); err != nil {
 				return nil, err
 			}
 		}
@@ -349,6 +358,16 @@ func (c *collector) openUpperIn(up int, name string) (int, error) {
 func (c *collector) touched(low int) bool {
 	var st unix.Stat_t
 	return low >= 0 && unix.Fstat(low, &st) == nil && st.Ctim.Nano() >= c.taken
+}
+
+// moved says why a directory of the workspace could have come to its name while the
+// sandbox ran, "" if it was there: what is in it keeps its own times of change. One
+// that only had its entries changed can look the same.
+func (c *collector) moved(parent int, n *Node) string {
+	if n.Type != Dir || n.ChangeTime < c.taken || !c.touched(parent) {
+		return ""
+	}
+	return "a directory there was moved or changed in the workspace while the sandbox ran"
 }
 
 // copied reports whether the kernel made something of the layer of what the
@@ -435,8 +454,8 @@ func (s *sparse) Write(b []byte) (int, error) {
 }
 
 // deleted notes that a path of the workspace is not there any more, nor what is
-// below it.
-func (c *collector) deleted(rel string) error {
+// below it. Stale is why that may not be what the sandbox removed.
+func (c *collector) deleted(rel, stale string) error {
 	dir, name := split(rel)
 	fd, err := openDir(c.base.root, dir)
 	if isGone(err) {
@@ -446,6 +465,9 @@ func (c *collector) deleted(rel string) error {
 		return &os.PathError{Op: "open", Path: dir, Err: err}
 	}
 	old, _, err := lookup(fd, name)
+	if err == nil && old != nil && stale == "" {
+		stale = c.moved(fd, old)
+	}
 	unix.Close(fd)
 	if err != nil {
 		return &os.PathError{Op: "stat", Path: rel, Err: err}
@@ -457,19 +479,19 @@ func (c *collector) deleted(rel string) error {
 		c.skip(rel, "the workspace has a special file there")
 		return nil
 	}
-	ch := &Change{Path: rel, Kind: Deleted, Old: old}
-	if old.Type != Dir && old.ChangeTime >= c.taken {
+	ch := &Change{Path: rel, Kind: Deleted, Old: old, Stale: stale}
+	if stale == "" && old.Type != Dir && old.ChangeTime >= c.taken {
 		ch.Stale = "it was changed in the workspace while the sandbox ran"
 	}
 	c.set.Changes = append(c.set.Changes, ch)
 	if old.Type == Dir {
-		return c.deletedIn(rel)
+		return c.deletedIn(rel, stale)
 	}
 	return nil
 }
 
 // deletedIn is deleted for all that a directory of the workspace holds.
-func (c *collector) deletedIn(rel string) error {
+func (c *collector) deletedIn(rel, stale string) error {
 	fd, err := openDir(c.base.root, rel)
 	if isGone(err) {
 		return nil
@@ -484,7 +506,7 @@ func (c *collector) deletedIn(rel string) error {
 	}
 	for _, name := range list {
 		if path := join(rel, name); len(path) <= maxPath {
-			if err := c.deleted(path); err != nil {
+			if err := c.deleted(path, stale); err != nil {
 				return err
 			}
 		}

@@ -428,3 +428,46 @@ func TestMovedOver(t *testing.T) {
 	}
 	w.holds(w.ws+"/dir/f", "precious")
 }
+
+func failOnce(w *world, set *Set, path string, o Options) *Report {
+	w.Helper()
+	blob := ""
+	for _, c := range set.Changes {
+		if c.Path == path {
+			blob = filepath.Join(w.store.dir, set.ID, c.New.Blob)
+		}
+	}
+	if err := os.Rename(blob, blob+"x"); err != nil {
+		w.Fatal(err)
+	}
+	if r, err := w.apply(set, o); err == nil {
+		w.Fatalf("applied: %+v", r)
+	}
+	if err := os.Rename(blob+"x", blob); err != nil {
+		w.Fatal(err)
+	}
+	r, err := w.apply(set, o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return r
+}
+
+// TestAgainReplaced: what was removed to make room counts as done.
+
+func TestAgainReplaced(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/dir/f", "f")
+	w.write(w.ws+"/file", "file")
+	w.write(w.layer+"/a", "a")
+	w.write(w.layer+"/dir", "a file now")
+	w.write(w.layer+"/file/f", "a directory now")
+	r := failOnce(w, w.collect(), "a", Options{})
+	if r.Refused() {
+		t.Errorf("refused: %v %q", r.Conflicts[0].Path, r.Conflicts[0].Why)
+	}
+	w.holds(w.ws+"/dir", "a file now")
+	w.holds(w.ws+"/file/f", "a directory now")
+}
+
+// TestAgainMode: a directory that was made gets its mode the second time.

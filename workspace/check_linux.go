@@ -117,6 +117,9 @@ func (v *view) state(st *Status) error {
 		}
 		conflict("the workspace has a " + string(now.Type) + " there by now")
 		return nil
+	case c.Old != nil && now == nil && c.Kind == Replaced && (c.Old.Type == Dir) != (c.New.Type == Dir):
+		st.State = Clean // an Apply that was interrupted had made room; there is nothing to lose
+		return nil
 	case c.Old != nil && now == nil:
 		conflict("it was removed from the workspace")
 		return nil

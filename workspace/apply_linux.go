@@ -265,16 +265,23 @@ func (a *applier) directory(dir int, name string, st *Status) error {
 	if err == unix.EEXIST {
 		return a.unchanged(dir, name, st)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return chmodDir(dir, name, st.New.Mode|0o700)
 }
 
 // mode gives a directory its mode. One that is somebody else's by now keeps its
-// own.
+// own, but for the mode that one has which was made and not completed.
 func (a *applier) mode(st *Status) error {
-	if st.Old == nil && st.Now != nil {
+	if st.Old == nil && st.Now != nil && st.Now.Mode != st.New.Mode|0o700 {
 		return nil
 	}
-	fd, err := openBelow(a.w.root, st.Path, unix.O_PATH|unix.O_DIRECTORY)
+	return chmodDir(a.w.root, st.Path, st.New.Mode)
+}
+
+func chmodDir(root int, rel string, mode uint32) error {
+	fd, err := openBelow(root, rel, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -283,7 +290,7 @@ func (a *applier) mode(st *Status) error {
 	if err := unix.Fstat(fd, &now); err != nil {
 		return err
 	}
-	return unix.Chmod(procPath(fd), now.Mode&0o7000|st.New.Mode)
+	return unix.Chmod(procPath(fd), now.Mode&0o7000|mode)
 }
 
 // file makes a file of another name with what a change's is to hold.

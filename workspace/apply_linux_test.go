@@ -471,3 +471,20 @@ func TestAgainReplaced(t *testing.T) {
 }
 
 // TestAgainMode: a directory that was made gets its mode the second time.
+func TestAgainMode(t *testing.T) {
+	w := newWorld(t)
+	dirs := map[string]os.FileMode{"dir": 0o755, "sealed": 0o555, "sealed/sub": 0o750}
+	for dir := range dirs {
+		w.write(w.layer+"/"+dir+"/f", "f")
+	}
+	for dir, mode := range dirs {
+		os.Chmod(w.layer+"/"+dir, mode)
+	}
+	t.Cleanup(func() { os.Chmod(w.layer+"/sealed", 0o755); os.Chmod(w.ws+"/sealed", 0o755) })
+	failOnce(w, w.collect(), "sealed/sub/f", Options{})
+	for dir, mode := range dirs {
+		if fi, err := os.Stat(w.ws + "/" + dir); err != nil || fi.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v; want %v", dir, fi, err, mode)
+		}
+	}
+}

@@ -49,7 +49,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 				kept[p] = true
 			}
 			continue
-		case st.State == Conflict && o.OnConflict != Overwrite:
+		case st.State == Conflict && (o.OnConflict != Overwrite || st.blocked):
 			r.Conflicts = append(r.Conflicts, st)
 			continue
 		}
@@ -146,6 +146,26 @@ func (a *applier) parent(st *Status) (fd int, name string, err error) {
 	return fd, name, err
 }
 
+// above makes the directories above a path, which the workspace had.
+func (a *applier) above(rel string) error {
+	for i := range len(rel) {
+		if rel[i] != '/' {
+			continue
+		}
+		up, name := split(rel[:i])
+		fd, err := openDir(a.w.root, up)
+		if err != nil {
+			return err
+		}
+		err = unix.Mkdirat(fd, name, 0o777)
+		unix.Close(fd)
+		if err != nil && err != unix.EEXIST {
+			return err
+		}
+	}
+	return nil
+}
+
 // unchanged is an error if the host has not what it had when the change was
 // checked.
 func (a *applier) unchanged(dir int, name string, st *Status) error {
@@ -218,6 +238,11 @@ func (a *applier) removeAll(rel string) error {
 // put makes what a change has in the place of what was there.
 func (a *applier) put(st *Status) error {
 	dir, name, err := a.parent(st)
+	if err == unix.ENOENT && a.overwrite {
+		if err = a.above(st.Path); err == nil {
+			dir, name, err = a.parent(st)
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -246,7 +246,7 @@ func TestNoEscapeRace(t *testing.T) {
 	}()
 	failed := 0
 	for range 200 {
-		if r, err := w.apply(set, Options{OnConflict: Overwrite}); err != nil || len(r.Kept) > 0 {
+		if r, err := w.apply(set, Options{OnConflict: Overwrite}); err != nil || r.Refused() || len(r.Kept) > 0 {
 			failed++
 		}
 		for i := range 20 {
@@ -390,6 +390,7 @@ func TestAnotherDirectory(t *testing.T) {
 	}
 }
 
+// TestMovedIn: a directory that came while the sandbox ran is none that it removed.
 func TestMovedIn(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.ws+"/dir/f", "f")
@@ -455,6 +456,7 @@ func failOnce(w *world, set *Set, path string, o Options) *Report {
 
 // TestAgainReplaced: what was removed to make room counts as done.
 
+// TestAgainReplaced: what was removed to make room counts as done.
 func TestAgainReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.ws+"/dir/f", "f")
@@ -486,5 +488,59 @@ func TestAgainMode(t *testing.T) {
 		if fi, err := os.Stat(w.ws + "/" + dir); err != nil || fi.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v; want %v", dir, fi, err, mode)
 		}
+	}
+}
+
+// TestOverwriteBelow: a directory that the workspace has not any more comes again, and
+// one that is something else by now keeps anything from being changed.
+func TestOverwriteBelow(t *testing.T) {
+	for name, spoil := range map[string]func(w *world){
+		"removed": func(w *world) { os.RemoveAll(w.ws + "/dir") },
+		"a link": func(w *world) {
+			os.RemoveAll(w.ws + "/dir")
+			os.Symlink(w.outside, w.ws+"/dir")
+		},
+		"a file": func(w *world) {
+			os.RemoveAll(w.ws + "/dir")
+			w.write(w.ws+"/dir", "file")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.write(w.ws+"/dir/sub/f", "f")
+			w.write(w.layer+"/a", "a")
+			w.write(w.layer+"/dir/sub/f", "changed")
+			w.write(w.layer+"/dir/sub/g", "g")
+			set := w.collect()
+			spoil(w)
+			r, err := w.apply(set, Options{OnConflict: Overwrite})
+			if name == "removed" {
+				if err != nil || r.Refused() {
+					t.Errorf("%+v, %v", r, err)
+				}
+				w.holds(w.ws+"/dir/sub/f", "changed")
+				w.holds(w.ws+"/dir/sub/g", "g")
+				return
+			}
+			if err != nil || !r.Refused() {
+				t.Errorf("%+v, %v", r, err)
+			}
+			w.holds(w.ws+"/a", "")
+			w.holds(w.outside+"/sub/f", "")
+		})
+	}
+}
+
+// TestSpecialThere: what is in the way is named.
+func TestSpecialThere(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.layer+"/f", "f")
+	set := w.collect()
+	if err := unix.Mkfifo(w.ws+"/f", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := w.apply(set, Options{})
+	if err != nil || len(r.Conflicts) != 1 || r.Conflicts[0].Why != "the workspace has a special file there by now" {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

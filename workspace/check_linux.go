@@ -96,18 +96,27 @@ func (v *view) state(st *Status) error {
 	case now.same(c.New):
 		st.State = Done
 		return nil
+	}
+	gone := "" // a directory above
+	if now == nil {
+		above, n, err := v.way(c.Path)
+		if err != nil {
+			return err
+		}
+		if n != nil {
+			conflict("the workspace has " + kind(n) + " at " + above + " by now")
+			st.blocked = true
+			return nil
+		}
+		gone = above
+	}
+	switch {
 	case c.Stale != "":
 		conflict(c.Stale)
 		return nil
 	case now == nil && c.Old == nil:
-		dir, _ := split(c.Path)
-		if above := v.byPath[dir]; dir == "" || above != nil && above.New != nil {
-			break
-		}
-		if n, err := v.w.lookup(dir); err != nil {
-			return err
-		} else if n == nil || n.Type != Dir {
-			conflict("the workspace has no directory " + dir + " any more")
+		if gone != "" {
+			conflict("the workspace has no directory " + gone + " any more")
 			return nil
 		}
 	case c.Old == nil && now != nil:
@@ -115,9 +124,9 @@ func (v *view) state(st *Status) error {
 			st.State = Clean // but for its mode, which was another's to choose
 			return nil
 		}
-		conflict("the workspace has a " + string(now.Type) + " there by now")
+		conflict("the workspace has " + kind(now) + " there by now")
 		return nil
-	case c.Old != nil && now == nil && c.Kind == Replaced && (c.Old.Type == Dir) != (c.New.Type == Dir):
+	case c.Old != nil && now == nil && gone == "" && c.Kind == Replaced && (c.Old.Type == Dir) != (c.New.Type == Dir):
 		st.State = Clean // an Apply that was interrupted had made room; there is nothing to lose
 		return nil
 	case c.Old != nil && now == nil:
@@ -143,6 +152,41 @@ func (v *view) state(st *Status) error {
 		return v.emptied(st)
 	}
 	return nil
+}
+
+// way looks at the directories above a path that has nothing: which is the highest
+// that is not there, "" for none, or which is something else, and what. One that
+// the changes make is there.
+func (v *view) way(rel string) (above string, n *Node, err error) {
+	for dir, _ := split(rel); dir != ""; dir, _ = split(dir) {
+		if c := v.byPath[dir]; c != nil && c.New != nil && c.New.Type == Dir && c.Kind != Modified {
+			return above, nil, nil
+		}
+		n, err := v.w.lookup(dir)
+		if err != nil {
+			return "", nil, err
+		}
+		if n != nil && n.Type == Dir {
+			break
+		}
+		if above = dir; n != nil {
+			return above, n, nil
+		}
+	}
+	return above, nil, nil
+}
+
+// kind names what is at a path.
+func kind(n *Node) string {
+	switch n.Type {
+	case File:
+		return "a file"
+	case Dir:
+		return "a directory"
+	case Symlink:
+		return "a symbolic link"
+	}
+	return "a special file"
 }
 
 // fill completes what is known of a file of the host.

@@ -19,6 +19,10 @@ type Status struct {
 
 	// Now is what the host has.
 	Now *Node `json:"now,omitempty"`
+
+	// blocked says that nothing can be put there: what should be a directory
+	// above it is something else, and nobody asked for that to go.
+	blocked bool
 }
 
 // OnConflict says what becomes of changes that conflict with the workspace.
@@ -28,7 +32,7 @@ type OnConflict string
 const (
 	Stop      OnConflict = ""          // nothing is changed at all
 	KeepOurs  OnConflict = "keep"      // the workspace's stays, and the set with it
-	Overwrite OnConflict = "overwrite" // the sandbox's takes its place
+	Overwrite OnConflict = "overwrite" // the sandbox's takes its place, but for a path below what is no directory any more
 )
 
 // Options say how a set is applied.

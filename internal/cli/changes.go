@@ -628,7 +628,7 @@ taken over.`,
 				if r == nil {
 					return err
 				}
-				return o.applied(st, set, r, err, keep)
+				return o.applied(st, set, r, err, ao.OnConflict, keep)
 			})
 		},
 		ValidArgsFunction: completeChanges,
@@ -649,7 +649,7 @@ taken over.`,
 
 // applied tells what came of applying a set, and removes it if nothing of it is
 // left to do.
-func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.Report, err error, keep bool) error {
+func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.Report, err error, how workspace.OnConflict, keep bool) error {
 	if o.json {
 		if jerr := printJSON(r); jerr != nil {
 			return jerr
@@ -666,7 +666,10 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		if len(r.Protected) > 0 {
 			hints = append(hints, "--allow-protected "+r.Protected[0].Protected+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
 		}
-		if len(r.Conflicts) > 0 {
+		switch {
+		case len(r.Conflicts) > 0 && how == workspace.Overwrite:
+			hints = append(hints, "nothing is written through that: make it a directory again, or leave these paths out with --on-conflict keep")
+		case len(r.Conflicts) > 0:
 			hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
 		}
 		say.error(&hinted{errors.New("nothing was changed"), strings.Join(hints, "; ")})

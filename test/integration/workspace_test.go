@@ -278,7 +278,7 @@ func TestOverlayConflict(t *testing.T) {
 			{"modified, deleted", "echo s >> a", "rm a", "it was removed from the workspace"},
 			{"in a directory that is gone", "echo s > d/n", "rm -r d", "no directory d"},
 			{"a file in a directory that goes", "rm -r d", "echo h > d/n", "has n in it by now"},
-			{"a directory became a link", "echo s > d/n", "rm -r d; ln -s ../outside d", "no directory d"},
+			{"a directory became a link", "echo s > d/n", "rm -r d; ln -s ../outside d", "has a symbolic link at d by now"},
 			{"a file became a link", "echo s >> a", "ln -sf ../outside/canary a", "it was changed in the workspace"},
 			{"by chmod", "chmod 755 a", "chmod 600 a", "it was changed in the workspace"},
 		} {
@@ -320,12 +320,27 @@ func TestOverlayConflict(t *testing.T) {
 		}
 		o := newOverlay(t, w)
 		o.file("a", "a\n")
-		o.script("echo s >> a")
+		o.file("d/b", "b\n")
+		o.script("echo s >> a; echo s > d/n")
 		o.file("a", "h\n")
+		gone := func(more string) {
+			t.Helper()
+			if out := o.do(call{args: o.who.command("/usr/bin/env", "-C", o.ws, "/bin/sh", "-c", "rm -r d"+more)}); out.code != 0 {
+				t.Fatalf("%v", out)
+			}
+		}
+		gone("; ln -s ../outside d")
+		if out := o.cli("apply", "--on-conflict", "overwrite"); out.code != 1 || !strings.Contains(out.stderr, "nothing is written through that") {
+			t.Errorf("%v", out)
+		}
+		o.has("a", "h\n")
+		o.wantUnchanged()
+		gone("")
 		if out := o.cli("apply", "--on-conflict", "overwrite"); out.code != 0 {
 			t.Errorf("%v", out)
 		}
 		o.has("a", "a\ns\n")
+		o.has("d/n", "s\n")
 	})
 }
 

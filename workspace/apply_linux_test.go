@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -542,5 +543,36 @@ func TestSpecialThere(t *testing.T) {
 	r, err := w.apply(set, Options{})
 	if err != nil || len(r.Conflicts) != 1 || r.Conflicts[0].Why != "the workspace has a special file there by now" {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestSnapshotBusy: a layer that is being written to can be collected.
+func TestSnapshotBusy(t *testing.T) {
+	w := newWorld(t)
+	for i := range 100 { // a while between a look at the directory and into it
+		w.write(fmt.Sprintf("%s/stays%d", w.layer, i), "stays")
+	}
+	w.take()
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			os.WriteFile(w.layer+"/file", []byte("x"), 0o600)
+			os.Remove(w.layer + "/file")
+			os.Mkdir(w.layer+"/dir", 0o700)
+			os.Remove(w.layer + "/dir")
+		}
+	}()
+	defer func() { stop.Store(true); <-done }()
+	f, err := os.Open(w.layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		if _, err := Collect(w.store, Info{ID: "x"}, w.base, f, 1<<20, true); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

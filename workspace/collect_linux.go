@@ -117,10 +117,17 @@ func (c *collector) skip(rel, why string) {
 func (c *collector) dir(at sub) error {
 	rel, opaque := at.rel, at.opaque
 	up, err := c.openUpper(rel)
+	if isGone(err) && rel != "" {
+		return nil // a sandbox that still runs goes on
+	}
 	if err != nil {
 		return &os.PathError{Op: "open", Path: rel, Err: err}
 	}
 	list, err := names(up)
+	if isGone(err) && rel != "" {
+		unix.Close(up)
+		return nil
+	}
 	if err != nil {
 		unix.Close(up)
 		return &os.PathError{Op: "readdir", Path: rel, Err: err}
@@ -412,6 +419,16 @@ func (c *collector) content(up int, name, rel string, n *Node) (bool, error) {
 		return false, nil
 	}
 	fd, err := c.openUpperIn(up, name)
+	var st unix.Stat_t
+	if err == nil {
+		err = unix.Fstat(fd, &st)
+	}
+	if isGone(err) || err == unix.ENXIO || err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return false, nil // not what it was, in a sandbox that still runs
+	}
 	if err != nil {
 		return false, &os.PathError{Op: "open", Path: rel, Err: err}
 	}

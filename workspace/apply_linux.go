@@ -59,6 +59,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 		return r, nil
 	}
 	a := &applier{w: w, set: s, overwrite: o.OnConflict == Overwrite}
+	defer a.restore()
 	fail := func(st *Status, err error) (*Report, error) {
 		done := make(map[*Status]bool, len(todo))
 		for _, st := range slices.Concat(r.Applied, r.Kept) {
@@ -110,6 +111,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 		r.Applied = append(r.Applied, st)
 	}
 	// Modes of directories come last: one may keep its owner from filling it.
+	a.restore()
 	for _, st := range deepest {
 		if st.New == nil || st.New.Type != Dir || slices.Contains(r.Kept, st) {
 			continue
@@ -137,13 +139,33 @@ type applier struct {
 	w         *Workspace
 	set       *Set
 	overwrite bool
+	modes     []func() // that take back what was made writable
 }
 
-// parent opens the directory that a change is in.
+// parent opens the directory that a change is in. One that its owner took the right
+// to write to from, as the sandbox could give it back, has it for as long as this
+// takes.
 func (a *applier) parent(st *Status) (fd int, name string, err error) {
 	dir, name := split(st.Path)
-	fd, err = openDir(a.w.root, dir)
-	return fd, name, err
+	if fd, err = openDir(a.w.root, dir); err != nil {
+		return fd, name, err
+	}
+	var now unix.Stat_t
+	const need = unix.S_IWUSR | unix.S_IXUSR
+	if unix.Fstat(fd, &now) == nil && now.Mode&need != need && int(now.Uid) == os.Geteuid() {
+		if unix.Fchmod(fd, now.Mode&0o7777|need) == nil {
+			a.modes = append(a.modes, func() { chmodDir(a.w.root, dir, now.Mode&0o777) })
+		}
+	}
+	return fd, name, nil
+}
+
+// restore takes back the right to write from directories that had not given it.
+func (a *applier) restore() {
+	for _, f := range slices.Backward(a.modes) {
+		f()
+	}
+	a.modes = nil
 }
 
 // above makes the directories above a path, which the workspace had.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -573,6 +574,48 @@ func TestSnapshotBusy(t *testing.T) {
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
 		if _, err := Collect(w.store, Info{ID: "x"}, w.base, f, 1<<20, true); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestReadOnlyDirectory: what a sandbox did in a directory after it had made that
+// writable can be taken over, and leaves the directory's mode as it says.
+func TestReadOnlyDirectory(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/kept/f", "f")
+	w.write(w.ws+"/opened/f", "f")
+	w.write(w.ws+"/gone/f", "f")
+	w.write(w.ws+"/file/f", "f")
+	w.write(w.layer+"/file", "a file now")
+	w.write(w.layer+"/kept/f", "changed")
+	w.write(w.layer+"/opened/g", "g")
+	w.whiteout(w.layer + "/gone")
+	for _, dir := range []string{"/kept", "/opened", "/gone", "/file"} {
+		os.Chmod(w.ws+dir, 0o555)
+		t.Cleanup(func() { os.Chmod(w.ws+dir, 0o755) })
+	}
+	os.Chmod(w.layer+"/kept", 0o555)
+	t.Cleanup(func() { os.Chmod(w.layer+"/kept", 0o755) })
+	set := w.collect()
+	ended := make(chan struct{})
+	go func() { // without root's privilege, for good: the thread ends with this
+		defer close(ended)
+		runtime.LockOSThread()
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&hdr, &none[0]); err != nil {
+			t.Error(err)
+		} else if r, err := w.apply(set, Options{}); err != nil || r.Refused() {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}()
+	<-ended
+	w.holds(w.ws+"/kept/f", "changed")
+	w.holds(w.ws+"/opened/g", "g")
+	w.holds(w.ws+"/gone/f", "")
+	for dir, mode := range map[string]os.FileMode{"kept": 0o555, "opened": 0o755, "file": 0o644} {
+		if fi, err := os.Stat(w.ws + "/" + dir); err != nil || fi.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v; want %v", dir, fi, err, mode)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -174,7 +176,9 @@ func empty(dir string) {
 }
 
 func isLoopback(host string) bool {
-	return strings.HasPrefix(host, "127.") || strings.HasPrefix(host, "[::1]") || strings.HasPrefix(host, "localhost:")
+	name, _, err := net.SplitHostPort(host)
+	a, _ := netip.ParseAddr(name) // no address is none of it
+	return err == nil && (name == "localhost" || a.IsLoopback())
 }
 
 // cloneTime bounds a clone.

@@ -26,8 +26,11 @@ type Git struct {
 // ParseGit reads URL[#REF].
 func ParseGit(s string) (*Git, error) {
 	bad := func(want string) (*Git, error) {
-		if u, err := url.Parse(s); err == nil && u.User != nil {
-			s = u.Redacted()
+		// A name alone can be a token, and what does not parse can hold one.
+		if scheme, rest, ok := strings.Cut(s, "://"); ok {
+			if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+				s = scheme + "://***" + rest[at:]
+			}
 		}
 		return nil, &policy.InvalidError{Field: "git", Value: s, Want: want}
 	}

@@ -34,8 +34,10 @@ func TestParseGit(t *testing.T) {
 			t.Errorf("%q: %+v", in, g)
 		}
 	}
-	if _, err := ParseGit("https://user:s3cret@h/a"); err == nil || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("a password: %v", err)
+	for _, in := range []string{"https://user:s3cret@h/a", "https://s3cret@h/a", "https://user:s3cret%zz@h/a", "https://s3cret@h/a#a..b", "https://user:s3cret/x@h/a"} {
+		if _, err := ParseGit(in); err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("a password: %v", err)
+		}
 	}
 }
 

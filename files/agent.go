@@ -167,7 +167,8 @@ func read(w io.Writer, path string, offset, length int64) error {
 	return err
 }
 
-// write replaces a file as a whole: readers see the old or the new one.
+// write replaces a file as a whole: readers see the old or the new one. The mode is
+// a new file's; one that is there keeps its own.
 func write(path string, mode fs.FileMode, r io.Reader) error {
 	if fi, err := os.Lstat(path); err == nil && fi.IsDir() {
 		return syscall.EISDIR
@@ -176,14 +177,23 @@ func write(path string, mode fs.FileMode, r io.Reader) error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
-	var random [6]byte
+	was, err := os.Lstat(path)
+	keep := err == nil && was.Mode().IsRegular()
+	if keep {
+		mode = was.Mode().Perm()
+	}
+	// Not made of the name, which may be as long as one can be.
+	var random [8]byte
 	rand.Read(random[:])
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+hex.EncodeToString(random[:]))
+	tmp := filepath.Join(filepath.Dir(path), ".sbxrun-"+hex.EncodeToString(random[:]))
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(f, r)
+	if err == nil && keep {
+		err = f.Chmod(mode) // of which the umask took bits
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}

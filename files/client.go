@@ -166,7 +166,8 @@ func (b *Box) Read(ctx context.Context, path string, offset, length int64, w io.
 	return b.do(ctx, nil, w, "read", path, strconv.FormatInt(offset, 10), strconv.FormatInt(length, 10))
 }
 
-// Write replaces a file by what is read: as a whole, or not at all.
+// Write replaces a file by what is read: as a whole, or not at all. The mode is a
+// new file's; one that is there keeps its own.
 func (b *Box) Write(ctx context.Context, path string, mode fs.FileMode, r io.Reader) error {
 	return b.do(ctx, r, io.Discard, "write", path, strconv.FormatUint(uint64(mode.Perm()), 8))
 }

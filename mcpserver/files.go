@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -190,11 +189,7 @@ func (s *Server) callWrite(ctx context.Context, _ *mcp.CallToolRequest, in write
 		return nil, writeResult{}, err
 	}
 	out := writeResult{Path: b.at(in.Path), Bytes: len(data)}
-	mode := fs.FileMode(0o644)
-	if i, err := b.files.Stat(ctx, out.Path); err == nil && i.Type == "file" {
-		mode = i.Mode.Perm()
-	}
-	if err := b.files.Write(ctx, out.Path, mode, bytes.NewReader(data)); err != nil {
+	if err := b.files.Write(ctx, out.Path, 0o644, bytes.NewReader(data)); err != nil {
 		return nil, out, err
 	}
 	return text(fmt.Sprintf("wrote %d bytes to %s", out.Bytes, out.Path)), out, nil

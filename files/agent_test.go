@@ -1,0 +1,39 @@
+//go:build unix
+
+package files
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestWriteKeeps: a file that is replaced keeps its mode, whatever the umask is and
+// also behind a link, and a name may be as long as the system lets it be.
+func TestWriteKeeps(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o022))
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, strings.Repeat("n", 255)), filepath.Join(dir, "link")
+	if err := write(path, 0o644, strings.NewReader("new")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o775); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{path, link} {
+		if err := write(p, 0o644, strings.NewReader("newer")); err != nil {
+			t.Fatal(err)
+		}
+		if fi, err := os.Lstat(path); err != nil || fi.Mode() != 0o775 {
+			t.Errorf("%v, %v", fi, err)
+		}
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
+		t.Errorf("%v, %v", list, err)
+	}
+}

@@ -619,3 +619,27 @@ func TestReadOnlyDirectory(t *testing.T) {
 		}
 	}
 }
+
+// TestLongNames: a layer of few inodes can have paths and targets without end, and the
+// set is held in memory.
+func TestLongNames(t *testing.T) {
+	w := newWorld(t)
+	dir := w.layer
+	for range 14 {
+		dir += "/" + strings.Repeat("\x80", 255)
+	}
+	w.write(dir+"/f", "f")
+	for i := range 6000 {
+		if err := os.Symlink("x", fmt.Sprintf("%s/%d", dir, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := w.collect()
+	size := 0
+	for _, c := range set.Changes {
+		size += len(c.Path)
+	}
+	if size > minNames || size < minNames/2 || len(set.Skips) != 1 || !strings.Contains(set.Skips[0].Why, "too long together") {
+		t.Errorf("%d changes with paths of %d bytes, %d left out", len(set.Changes), size, len(set.Skips))
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,11 @@ import (
 const (
 	maxPath  = 4000 // bytes, below the workspace
 	minTotal = 64 << 20
+
+	// Paths and targets of a set together, in bytes, of a storage with as many or
+	// less: a path may take thousands of bytes, and a set is held in memory.
+	minNames   = 16 << 20
+	namesShare = 8 // of what the layer could hold, one in
 )
 
 // Collect compares a layer with the workspace that it was taken of, and keeps the
@@ -32,11 +38,14 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64, replac
 		return nil, err
 	}
 	info.Workspace, info.Dev, info.Ino, info.Taken, info.Created = b.Path, b.Dev, b.Ino, b.Taken, time.Now()
-	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(), left: int64(max(2*limit, minTotal))}
+	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(), left: int64(max(2*limit, minTotal)), names: int64(max(limit/namesShare, minNames))}
 	defer c.restore()
 	if err := c.dir(sub{lower: true}); err != nil {
 		w.abort()
 		return nil, fmt.Errorf("the changes were not kept: %w", err)
+	}
+	if c.over > 0 {
+		c.skip(c.first, "with it the paths of all changes are too long together; it is one of "+strconv.Itoa(c.over)+" that are left out for that, with what is below them")
 	}
 	slices.SortFunc(c.set.Changes, compare)
 	c.origins()
@@ -93,6 +102,9 @@ type collector struct {
 	set   *Set
 	taken int64
 	left  int64    // bytes that may still be copied
+	names int64    // bytes that paths and targets may still have
+	over  int      // paths for which that was not enough
+	first string   // of those
 	modes []func() // that give back what was made readable
 
 	// strays are files that the kernel copied from the workspace, which has
@@ -242,6 +254,14 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool, stale stri
 	n, st, err := lookup(up, name)
 	if err != nil || n == nil {
 		return nil, err
+	}
+	if size := int64(len(rel) + len(n.Target)); size <= c.names {
+		c.names -= size
+	} else {
+		if c.over++; c.over == 1 {
+			c.first = rel
+		}
+		return nil, nil
 	}
 	var old *Node
 	if low >= 0 {

@@ -418,7 +418,7 @@ func (w *worker) Repository(dir []byte) bool {
 	}
 	defer closeFD(fd)
 	// One that was taken apart counts too: a socket can stand in for what it lacks.
-	return repository(fd, "") || commands(fd, "")
+	return exists(fd, "HEAD") && (repository(fd, "") || commands(fd, ""))
 }
 
 // Completes implements [Dirs].

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
 // What the filter does with a call.
@@ -20,7 +22,7 @@ const (
 	noLSM                 // EOPNOTSUPP: as if Landlock were not enabled
 	never                 // EPERM
 	noNS                  // EPERM if the first argument has a flag of a namespace
-	noTrees               // ENOTTY if the second argument is one of trees
+	noTrees               // ENOTTY if the second argument is one of sys.Trees
 	numAnswers
 )
 
@@ -43,18 +45,7 @@ var common = []rule{
 	{unix.SYS_CLONE, noNS}, {unix.SYS_UNSHARE, noNS}, {unix.SYS_SETNS, never}, {unix.SYS_CHROOT, never}, {unix.SYS_PIVOT_ROOT, never},
 	{unix.SYS_MOUNT, never}, {unix.SYS_UMOUNT2, never}, {unix.SYS_OPEN_TREE, never}, {sysOpenTreeAttr, never}, {unix.SYS_MOVE_MOUNT, never},
 	{unix.SYS_FSOPEN, never}, {unix.SYS_FSPICK, never}, {unix.SYS_FSMOUNT, never}, {unix.SYS_MOUNT_SETATTR, never},
-	{unix.SYS_OPEN_BY_HANDLE_AT, never}, {unix.SYS_IOCTL, noTrees},
-}
-
-// trees are the requests of ioctl(2) that make or remove an entry by its name, a
-// snapshot with all that is in it. The built-in filters of package seccomp have
-// them too, a user's own need not.
-var trees = []uint32{
-	0x50009401, 0x50009417, // BTRFS_IOC_SNAP_CREATE, _V2
-	0x5000940e, 0x50009418, // BTRFS_IOC_SUBVOL_CREATE, _V2
-	0x5000940f, 0x5000943f, // BTRFS_IOC_SNAP_DESTROY, _V2
-	0x4020bc10, 0x4020bc11, // BCH_IOCTL_SUBVOLUME_CREATE, _DESTROY
-	0x40186f04, // OCFS2_IOC_REFLINK
+	{unix.SYS_OPEN_BY_HANDLE_AT, never}, {unix.SYS_IOCTL, noTrees}, // the built-in filters of package seccomp have it too, a user's own need not
 }
 
 // Numbers that golang.org/x/sys/unix does not have; the same everywhere.
@@ -146,8 +137,8 @@ func assemble(paths, connect bool) string {
 	place(noLSM, errno(uint32(unix.EOPNOTSUPP)))
 	place(never, errno(uint32(unix.EPERM)))
 	none := []inst{arg(1)}
-	for i, request := range trees {
-		none = append(none, inst{op: jeq, jt: uint8(len(trees) - i), k: request})
+	for i, request := range sys.Trees {
+		none = append(none, inst{op: jeq, jt: uint8(len(sys.Trees) - i), k: request})
 	}
 	place(noTrees, append(none, allowed, errno(uint32(unix.ENOTTY)))...)
 	place(noNS, arg(0), with(newNamespace), errno(uint32(unix.EPERM)), allowed)

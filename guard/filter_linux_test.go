@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
 // evaluate runs a filter on a call, and counts its steps; see
@@ -91,8 +93,8 @@ func TestFilter(t *testing.T) {
 					case never:
 						wants = []want{{[6]uint32{}, errno(uint32(unix.EPERM))}, {all, errno(uint32(unix.EPERM))}}
 					case noTrees:
-						wants = []want{{[6]uint32{}, allow}, {all, allow}, {nth(1, unix.TCGETS), allow}, {nth(1, unix.FICLONE), allow}, {nth(0, trees[0]), allow}}
-						for _, request := range trees {
+						wants = []want{{[6]uint32{}, allow}, {all, allow}, {nth(1, unix.TCGETS), allow}, {nth(1, unix.FICLONE), allow}, {nth(0, sys.Trees[0]), allow}}
+						for _, request := range sys.Trees {
 							wants = append(wants, want{nth(1, request), errno(uint32(unix.ENOTTY))})
 						}
 					case noNS:

@@ -457,8 +457,6 @@ func failOnce(w *world, set *Set, path string, o Options) *Report {
 }
 
 // TestAgainReplaced: what was removed to make room counts as done.
-
-// TestAgainReplaced: what was removed to make room counts as done.
 func TestAgainReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.write(w.ws+"/dir/f", "f")

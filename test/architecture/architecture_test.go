@@ -72,7 +72,7 @@ var rooms = map[string][]string{
 	"cmd/sbxrun-mcp":               {"agents", "driver", "internal/cli", "mcpserver", "command", "policy"},
 	"cmd/sbxrun-serve":             {"internal/cli", "pool", "serve", "policy", "driver"},
 	"cmd/sbxrun-seccomp":           {"seccomp", "seccomp/compile"},
-	"seccomp/internal/gen":         {"seccomp", "seccomp/compile"},
+	"seccomp/internal/gen":         {"seccomp", "seccomp/compile", "internal/sys"},
 	"profiles/internal/gen":        {"profiles"},
 	"internal/cli/man":             {"internal/cli", "driver"},
 	"tools/man":                    {"internal/cli"},

@@ -2,7 +2,11 @@
 
 package main
 
-import specs "github.com/opencontainers/runtime-spec/specs-go"
+import (
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
 
 // The profiles, in the order of a verdict's letters.
 var profiles = [...]string{"strict", "production", "default"}
@@ -189,18 +193,6 @@ func errno(n uint, name string, args ...specs.LinuxSeccompArg) specs.LinuxSyscal
 	return specs.LinuxSyscall{Names: []string{name}, Action: specs.ActErrno, ErrnoRet: &n, Args: args}
 }
 
-// trees are the requests of ioctl(2) that make or remove an entry by its name, a
-// snapshot with all that is in it: nothing that a mount hides is hidden there, and
-// Landlock is not asked. Programs go on without what the file system lacks. See
-// linux/btrfs.h, fs/bcachefs/bcachefs_ioctl.h, fs/ocfs2/ocfs2_fs.h.
-var trees = []uint64{
-	0x50009401, 0x50009417, // BTRFS_IOC_SNAP_CREATE, _V2
-	0x5000940e, 0x50009418, // BTRFS_IOC_SUBVOL_CREATE, _V2
-	0x5000940f, 0x5000943f, // BTRFS_IOC_SNAP_DESTROY, _V2
-	0x4020bc10, 0x4020bc11, // BCH_IOCTL_SUBVOLUME_CREATE, _DESTROY
-	0x40186f04, // OCFS2_IOC_REFLINK
-}
-
 // rules are the calls that arguments decide about.
 func rules(profile string) []specs.LinuxSyscall {
 	r := []specs.LinuxSyscall{
@@ -212,8 +204,8 @@ func rules(profile string) []specs.LinuxSyscall {
 		errno(epermErrno, "ioctl", is(1, tioccons)),
 		errno(epermErrno, "ioctl", is(1, tiocsetd)),
 	}
-	for _, request := range trees {
-		r = append(r, errno(enottyErrno, "ioctl", is(1, request)))
+	for _, request := range sys.Trees {
+		r = append(r, errno(enottyErrno, "ioctl", is(1, uint64(request))))
 	}
 	r = append(r, allow("ioctl", otherwise(1)))
 

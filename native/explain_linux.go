@@ -90,6 +90,9 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 			return "a security module forbids mounting in user namespaces", "allow it in the module's policy; the kernel's log has what was denied" + elsewhere
 		case e.Step == "pivot_root" && e.Errno == syscall.EINVAL:
 			return "the host's root is an initramfs, which cannot be left by pivot_root(2)", "switch to a real root file system first (switch_root)"
+		case e.Step == "move_mount" && e.Errno == syscall.EINVAL:
+			// See do_move_mount in fs/namespace.c.
+			return "", "a directory cannot be mounted on a file, nor a file on a directory: name a place of the same kind"
 		case e.Step == "openat2" && e.Errno == syscall.EACCES:
 			return "", "the path, or a directory above it, is not open to this id without privilege, which a sandbox does not have, root's either"
 		case e.Step == "openat2" && e.Errno == syscall.ENOENT:

@@ -1,0 +1,178 @@
+// Package strictjson refuses JSON that two readers could take for two things.
+//
+// encoding/json takes the last of two members with one name, and a name in any
+// case; others take the first. So a program that logs or checks a message could
+// read another message than the one that is acted upon. Here such a text is an
+// error, and so is one that is not UTF-8, or nested so deep, or of so many
+// members, that reading it is an attack.
+package strictjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// MaxDepth is how many objects and arrays can be within one another. Messages
+	// of people and agents have less than ten.
+	MaxDepth = 100
+
+	// MaxMembers is how many members all objects of a text can have together: the
+	// names of an object are kept until its end.
+	MaxMembers = 1 << 16
+)
+
+// Check reports why a text is not one value of JSON that has one meaning. Names
+// that differ only in case count as one: some readers take them so.
+func Check(text []byte) error {
+	return (&walk{fold: true}).all(text)
+}
+
+// Unmarshal reads a text into what a pointer leads to. Names are those of the type,
+// in the same case; a struct's own fields are meant, not those of an embedded one.
+func Unmarshal(text []byte, to any) error {
+	if err := (&walk{}).all(text, reflect.TypeOf(to)); err != nil {
+		return err
+	}
+	return json.Unmarshal(text, to)
+}
+
+type walk struct {
+	*json.Decoder
+	fold    bool
+	depth   int
+	members int
+}
+
+func (w *walk) all(text []byte, of ...reflect.Type) error {
+	if !utf8.Valid(text) {
+		return errors.New("not UTF-8")
+	}
+	w.Decoder = json.NewDecoder(bytes.NewReader(text))
+	w.UseNumber()
+	var t reflect.Type
+	if len(of) > 0 {
+		t = of[0]
+	}
+	if err := w.value(t); err == io.EOF {
+		return io.ErrUnexpectedEOF
+	} else if err != nil {
+		return err
+	}
+	if _, err := w.Token(); err != io.EOF {
+		return fmt.Errorf("something follows the value, at byte %d", w.InputOffset())
+	}
+	// The decoder of tokens is not the strictest.
+	var whole json.RawMessage
+	return json.Unmarshal(text, &whole)
+}
+
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+// value walks over the next value. Of is what it is read into, nil if that is of no
+// matter.
+func (w *walk) value(of reflect.Type) error {
+	for of != nil && of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	if of != nil && reflect.PointerTo(of).Implements(unmarshaler) {
+		of = nil
+	}
+	t, err := w.Token()
+	if err != nil {
+		return err
+	}
+	open, ok := t.(json.Delim)
+	if !ok {
+		return nil
+	}
+	if w.depth++; w.depth > MaxDepth {
+		return fmt.Errorf("nested deeper than %d", MaxDepth)
+	}
+	if open == '{' {
+		err = w.object(of)
+	} else {
+		if of != nil && (of.Kind() == reflect.Slice || of.Kind() == reflect.Array) {
+			of = of.Elem()
+		} else {
+			of = nil
+		}
+		for err == nil && w.More() {
+			err = w.value(of)
+		}
+	}
+	if err == nil {
+		_, err = w.Token() // what closes it
+	}
+	w.depth--
+	return err
+}
+
+func (w *walk) object(of reflect.Type) error {
+	seen := map[string]bool{}
+	for w.More() {
+		t, err := w.Token()
+		if err != nil {
+			return err
+		}
+		name, ok := t.(string)
+		if !ok {
+			return fmt.Errorf("no name at byte %d", w.InputOffset())
+		}
+		if w.members++; w.members > MaxMembers {
+			return fmt.Errorf("more than %d members", MaxMembers)
+		}
+		key := name
+		if w.fold {
+			key = strings.ToLower(strings.ToUpper(name))
+		}
+		if seen[key] {
+			return fmt.Errorf("key %q is there twice, at byte %d", short(name), w.InputOffset())
+		}
+		seen[key] = true
+		var to reflect.Type
+		if of != nil {
+			switch of.Kind() {
+			case reflect.Map:
+				to = of.Elem()
+			case reflect.Struct:
+				if to = field(of, name); to == nil {
+					return fmt.Errorf("unknown key %q at byte %d", short(name), w.InputOffset())
+				}
+			}
+		}
+		if err := w.value(to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// field is the type of a struct's field by its name in JSON, nil if there is none.
+func field(of reflect.Type, name string) reflect.Type {
+	for i := range of.NumField() {
+		f := of.Field(i)
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "" {
+			tag = f.Name
+		}
+		if f.IsExported() && tag == name && tag != "-" {
+			return f.Type
+		}
+	}
+	return nil
+}
+
+// short is a name for an error.
+func short(name string) string {
+	if r := []rune(name); len(r) > 64 {
+		return string(r[:64]) + "…"
+	}
+	return name
+}

@@ -36,9 +36,9 @@ type flow struct {
 	resolved netip.Addr // dialled; invalid behind an upstream proxy
 	own      bool
 	protocol protocol
+	claim    string // the name that the connection says it is for; "" if it says none
 	method   string // of a plain HTTP request
 	rule     string
-	pending  bool // the rules have to be asked again once the protocol is known
 	absolute bool // the server is an upstream proxy, and takes absolute URLs
 	sent     int  // bytes of the method of the first request that went ahead
 	start    time.Time
@@ -181,7 +181,6 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 			q.resolved, q.own = a, g.own.has(a)
 			if each := r.decide(q); each.allow {
 				candidates = append(candidates, a)
-				d.protocol = d.protocol || each.protocol
 			} else {
 				d = each
 			}
@@ -190,7 +189,7 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 			return nil, denial(d)
 		}
 	}
-	f.rule, f.pending = d.rule, d.protocol
+	f.rule = d.rule
 	if !d.allow {
 		f.rule = r.decide(query{target: t}).rule // some addresses were passed over
 	}
@@ -205,6 +204,17 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 	f.absolute = via != nil && absolute
 	if !c.carry(f, server) {
 		return nil, &refusal{verdict: Error, cause: causeFailed, reason: "the sandbox ended"}
+	}
+	// Rules that came while it was dialled count, too: from carry on, a reload finds
+	// the flow.
+	if now := g.rules.Load(); now != r {
+		if refused := f.decide(now, f.protocol); refused != nil {
+			c.mu.Lock()
+			c.server, c.flow = nil, nil
+			c.mu.Unlock()
+			server.close()
+			return nil, refused
+		}
 	}
 	g.stats.connections.Add(1)
 	return f, nil
@@ -227,29 +237,26 @@ func (c *connection) carry(f *flow, server *side) bool {
 // claims to be for a name; "" claims nothing.
 func (c *connection) recheck(f *flow, p protocol, claim string) *refusal {
 	c.mu.Lock()
-	f.protocol = p
+	f.protocol, f.claim = p, claim
 	c.mu.Unlock()
-	r := c.g.rules.Load()
-	if refused := c.decideFlow(r, f); refused != nil {
-		return refused
-	}
-	if f.target.name != "" || claim == "" {
-		return nil
-	}
-	// The connection was made to an address that a rule lists. A name that it
-	// claims cannot widen that, but a deny rule for it counts.
-	if d := r.denied(query{target: target{name: claim, port: f.target.port}, protocol: p}); d.rule != "" {
-		return denial(d)
-	}
-	return nil
+	return f.decide(c.g.rules.Load(), p)
 }
 
-func (c *connection) decideFlow(r *rules, f *flow) *refusal {
-	q := query{target: f.target, protocol: f.protocol, own: f.own}
+// decide asks the rules about a flow that carries p.
+func (f *flow) decide(r *rules, p protocol) *refusal {
+	q := query{target: f.target, protocol: p, own: f.own}
 	if f.target.name != "" {
 		q.resolved = f.resolved
 	}
 	if d := r.decide(q); !d.allow {
+		return denial(d)
+	}
+	if f.target.name != "" || f.claim == "" {
+		return nil
+	}
+	// The connection was made to an address that a rule lists. A name that it
+	// claims cannot widen that, but a deny rule for it counts.
+	if d := r.denied(query{target: target{name: f.claim, port: f.target.port}, protocol: p}); d.rule != "" {
 		return denial(d)
 	}
 	return nil
@@ -262,7 +269,7 @@ func (c *connection) again(r *rules) *refusal {
 	if c.flow == nil {
 		return nil
 	}
-	return c.decideFlow(r, c.flow)
+	return c.flow.decide(r, c.flow.protocol)
 }
 
 // closeServer ends the current flow and records it.

@@ -66,14 +66,15 @@ func (a *activity) idle(now time.Time) time.Duration {
 var errStopped = errors.New("stopped")
 
 // pump moves bytes from src to dst until src ends, and passes the end on. It can
-// be stopped, unless the connection is steady: set stop, then the read deadline of
+// be stopped, unless the connection is steady: set d.stop, then the read deadline of
 // src to the past, in this order.
-func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle time.Duration, stop *atomic.Bool) error {
+func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle time.Duration, d *direction) error {
 	act.touch(time.Now())
 	if len(src.pre) > 0 {
 		b := src.pre
 		src.pre = nil
 		dst.conn.SetWriteDeadline(time.Now().Add(idle))
+		d.hear(b)
 		k, err := dst.write(b, act)
 		n.Add(int64(k))
 		if err != nil {
@@ -82,6 +83,7 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 	}
 	var werr error
 	to := writerFunc(func(b []byte) (n int, err error) {
+		d.hear(b)
 		n, werr = dst.write(b, act)
 		return n, werr
 	})
@@ -94,7 +96,7 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 		now := time.Now()
 		src.conn.SetReadDeadline(now.Add(idle))
 		dst.conn.SetWriteDeadline(now.Add(idle + handshakeTimeout))
-		if stop.Load() {
+		if d.stop.Load() {
 			return errStopped
 		}
 		k, err := step(to, src.conn, n.Load(), 1<<62)
@@ -116,7 +118,7 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 		case errors.Is(err, io.EOF):
 			dst.closeWrite()
 			return nil
-		case stop.Load() && errors.Is(err, os.ErrDeadlineExceeded):
+		case d.stop.Load() && errors.Is(err, os.ErrDeadlineExceeded):
 			return errStopped
 		case errors.Is(err, os.ErrDeadlineExceeded) && act.idle(time.Now()) < idle:
 			// The other direction moved.

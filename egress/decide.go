@@ -40,11 +40,13 @@ const (
 	protoOther
 	protoTLS
 	protoHTTP
+	protoUnread // whatever it is: tcp://HOST:PORT
 )
 
-func (p protocol) String() string { return [...]string{"", "tcp", "tls", "http"}[p] }
+func (p protocol) String() string { return [...]string{"", "tcp", "tls", "http", "unread"}[p] }
 
-// A query is one question to the rules.
+// A query is one question to the rules. What they allow while the protocol is not
+// known has to be asked again once it is.
 type query struct {
 	target
 	protocol protocol
@@ -58,10 +60,6 @@ type decision struct {
 	rule   string // as it was written
 	grant  string // the flag that would allow what was denied; "" if none would, or if none is to be advised
 	reason string // why it was denied
-
-	// protocol: the answer holds if the connection carries what some rule
-	// asks for, and has to be asked again once that is known.
-	protocol bool
 }
 
 // byDefault is the rule that denies what no rule allows.
@@ -74,7 +72,7 @@ type rule struct {
 	any      bool         // "*"
 	net      netip.Prefix // an address or network
 	ports    []policy.PortRange
-	protocol protocol // protoUnknown: any
+	protocol protocol // protoUnknown: what is usual; protoUnread: any
 }
 
 // rules are the rules of a policy. The zero value denies everything.
@@ -96,6 +94,9 @@ func compile(p policy.Egress) (*rules, error) {
 		r.allow = appendRule(r.allow, er)
 	}
 	for _, er := range p.Deny {
+		if er.Protocol == policy.ProtocolTCP {
+			er.Protocol = policy.ProtocolAny // whatever it carries is refused
+		}
 		r.deny = appendRule(r.deny, er)
 	}
 	return r, nil
@@ -108,6 +109,8 @@ func appendRule(list []rule, er policy.EgressRule) []rule {
 		ru.protocol = protoTLS
 	case policy.ProtocolHTTP:
 		ru.protocol = protoHTTP
+	case policy.ProtocolTCP:
+		ru.protocol = protoUnread
 	}
 	switch {
 	case er.Host == "*":
@@ -149,6 +152,38 @@ func (r *rule) matchName(name string) bool {
 	return r.name != "" && r.name == name
 }
 
+// reaches reports whether the rule is about where an address leads.
+func (r *rule) reaches(a netip.Addr) bool {
+	return r.net.Contains(a) || r.net.Contains(behindNAT64(a))
+}
+
+// carries reports whether an allow rule lets a protocol through on a port; one that is
+// not known yet may turn out to be right. What is not read passes only where a rule says
+// so, and there anything does.
+func (r *rule) carries(port uint16, p protocol) bool {
+	only := r.protocol
+	if only == protoUnknown {
+		only = usual(port)
+	}
+	if p == protoUnread || only == protoUnread {
+		return only == protoUnread
+	}
+	return only == protoUnknown || p == protoUnknown || p == only
+}
+
+// usual is the one protocol of a port that is for TLS or HTTP; protoUnknown is any.
+// There a server that many share goes by the name that the connection says, so that
+// nothing may pass in which the name cannot be read.
+func usual(port uint16) protocol {
+	switch port {
+	case 443:
+		return protoTLS
+	case 80:
+		return protoHTTP
+	}
+	return protoUnknown
+}
+
 func (r *rule) matchPort(port uint16) bool {
 	return len(r.ports) == 0 || slices.ContainsFunc(r.ports, func(p policy.PortRange) bool { return p.Has(port) })
 }
@@ -164,7 +199,6 @@ func (r *rules) decide(q query) decision {
 	if d.rule != "" {
 		return d
 	}
-	pending := d.protocol
 	if q.name == "" {
 		d = r.allowAddr(q.addr, q)
 	} else {
@@ -178,22 +212,18 @@ func (r *rules) decide(q query) decision {
 						reason: q.name + " resolves to " + q.resolved.String() + ", " + s.what + ", which has to be listed by itself",
 					}
 				}
-				d.protocol = d.protocol || listed.protocol
 			}
 		}
 	}
-	d.protocol = d.allow && (d.protocol || pending)
 	return d
 }
 
 // denied asks the deny rules only; the decision has no rule if none of them
 // denies.
 func (r *rules) denied(q query) decision {
-	pending := false
 	for i := range r.deny {
 		ru := &r.deny[i]
-		match := ru.any || ru.matchName(q.name) ||
-			q.addr.IsValid() && ru.net.Contains(q.addr) || q.resolved.IsValid() && ru.net.Contains(q.resolved)
+		match := ru.any || ru.matchName(q.name) || ru.reaches(q.addr) || ru.reaches(q.resolved)
 		if !match {
 			continue
 		}
@@ -203,54 +233,44 @@ func (r *rules) denied(q query) decision {
 		} else {
 			match = ru.matchPort(q.port)
 		}
-		switch {
-		case !match:
-		case ru.protocol == protoUnknown || ru.protocol == q.protocol:
+		// What is not read may be what the rule is about.
+		if match && (ru.protocol == protoUnknown || ru.protocol == q.protocol || q.protocol == protoUnread) {
 			return decision{rule: "deny " + ru.text, reason: "the rule \"deny " + ru.text + "\" refuses " + q.target.String()}
-		case q.protocol == protoUnknown:
-			pending = true
 		}
 	}
-	return decision{protocol: pending}
+	return decision{}
 }
 
 // allowName looks for an allow rule for q's name.
 func (r *rules) allowName(q query) decision {
 	var other []string // what rules for the name ask for instead
-	var maybe *rule
 	for i := range r.allow {
 		ru := &r.allow[i]
 		if !ru.matchName(q.name) {
 			continue
 		}
-		switch {
-		case q.port != 0 && !ru.matchPort(q.port):
-			other = append(other, ru.text)
-		case ru.protocol == protoUnknown || ru.protocol == q.protocol || q.port == 0:
+		if q.port == 0 || ru.matchPort(q.port) && ru.carries(q.port, q.protocol) {
 			return decision{allow: true, rule: ru.text}
-		case q.protocol == protoUnknown:
-			if maybe == nil {
-				maybe = ru
-			}
-		default:
-			other = append(other, ru.text)
 		}
-	}
-	if maybe != nil {
-		return decision{allow: true, rule: maybe.text, protocol: true}
+		other = append(other, ru.text)
 	}
 	return none(q, other)
 }
 
 // none is the answer where no rule allows.
 func none(q query, other []string) decision {
-	d := decision{rule: byDefault, grant: grant(q.target), reason: "no rule allows " + q.target.String()}
-	if len(other) > 0 {
-		d.reason += " (allowed: " + strings.Join(other[:min(len(other), 3)], ", ") + ")"
-		if q.protocol != protoUnknown {
-			d.reason += " carrying " + q.protocol.String()
-		}
+	d := decision{rule: byDefault, grant: grant(q.target, q.protocol), reason: "no rule allows " + q.target.String()}
+	if len(other) == 0 {
+		return d
 	}
+	if q.protocol != protoUnknown {
+		d.reason += " carrying " + q.protocol.String()
+	}
+	d.reason += " (allowed: " + strings.Join(other[:min(len(other), 3)], ", ")
+	if u := usual(q.port); u != protoUnknown && u != q.protocol {
+		d.reason += "; port " + strconv.Itoa(int(q.port)) + " carries " + u.String() + " unless the rule says otherwise"
+	}
+	d.reason += ")"
 	return d
 }
 
@@ -260,27 +280,15 @@ func none(q query, other []string) decision {
 func (r *rules) allowAddr(a netip.Addr, q query) decision {
 	s := classify(a, q.own)
 	var other []string
-	var maybe *rule
 	for i := range r.allow {
 		ru := &r.allow[i]
 		if !ru.net.IsValid() || !ru.net.Contains(a) {
 			continue
 		}
-		switch {
-		case ru.net.Bits() < s.bits, q.port != 0 && !ru.matchPort(q.port):
-			other = append(other, ru.text)
-		case ru.protocol == protoUnknown || ru.protocol == q.protocol:
+		if ru.net.Bits() >= s.bits && (q.port == 0 || ru.matchPort(q.port)) && ru.carries(q.port, q.protocol) {
 			return decision{allow: true, rule: ru.text}
-		case q.protocol == protoUnknown:
-			if maybe == nil {
-				maybe = ru
-			}
-		default:
-			other = append(other, ru.text)
 		}
-	}
-	if maybe != nil {
-		return decision{allow: true, rule: maybe.text, protocol: true}
+		other = append(other, ru.text)
 	}
 	t := target{addr: a, port: q.port}
 	d := none(query{target: t, protocol: q.protocol}, other)
@@ -293,8 +301,18 @@ func (r *rules) allowAddr(a netip.Addr, q query) decision {
 	return d
 }
 
-// grant is the flag that allows t.
-func grant(t target) string { return "--allow-host " + t.String() }
+// grant is the flag that allows t, carrying p.
+func grant(t target, p protocol) string {
+	switch u := usual(t.port); {
+	case p == protoUnknown || u == protoUnknown || u == p:
+		return "--allow-host " + t.String()
+	case p == protoTLS:
+		return "--allow-host tls://" + t.String()
+	case p == protoHTTP:
+		return "--allow-host http://" + t.String()
+	}
+	return "--allow-host tcp://" + t.String()
+}
 
 // ports lists the ports of allow rules. Where they are too many, those of rules for
 // the host's loopback are kept: nothing is told of a connection to loopback before it

@@ -63,6 +63,9 @@ func TestDecide(t *testing.T) {
 		{name: "nor metadata", allow: []string{"0.0.0.0/0", "169.254.0.0/16"}, q: query{target: target{addr: netip.MustParseAddr("169.254.169.254"), port: 80}}},
 		{name: "metadata by itself", allow: []string{"169.254.169.254"}, q: query{target: target{addr: netip.MustParseAddr("169.254.169.254"), port: 80}}, want: true, rule: "169.254.169.254"},
 
+		{name: "E10: a denied address, behind NAT64", allow: []string{"*"}, deny: []string{"93.184.216.0/24"}, q: query{target: target{name: "a.example", port: 443}, resolved: mustAddr("64:ff9b::5db8:d823")}, rule: "deny 93.184.216.0/24"},
+		{name: "E10: a denied address, dialled behind NAT64", allow: []string{"::/0"}, deny: []string{"93.184.216.35"}, q: query{target: target{addr: mustAddr("64:ff9b::5db8:d823"), port: 443}}, rule: "deny 93.184.216.35"},
+		{name: "E10: an address behind NAT64 that is not denied", allow: []string{"*"}, deny: []string{"93.184.216.34"}, q: query{target: target{name: "a.example", port: 443}, resolved: mustAddr("64:ff9b::5db8:d823")}, want: true, rule: "*"},
 		{name: "E10: a name that is private", allow: []string{"*"}, q: query{target: target{name: "a.example", port: 443}, resolved: netip.MustParseAddr("10.0.0.1")}},
 		{name: "E10: listed by itself", allow: []string{"*", "10.0.0.0/8:443"}, q: query{target: target{name: "a.example", port: 443}, resolved: netip.MustParseAddr("10.0.0.1")}, want: true, rule: "*"},
 		{name: "E10: listed on another port", allow: []string{"*", "10.0.0.0/8:80"}, q: query{target: target{name: "a.example", port: 443}, resolved: netip.MustParseAddr("10.0.0.1")}},
@@ -78,9 +81,23 @@ func TestDecide(t *testing.T) {
 		{name: "a protocol that is not known yet", allow: []string{"https://a.example"}, q: query{target: target{name: "a.example", port: 443}}, want: true, rule: "https://a.example"},
 		{name: "the protocol", allow: []string{"https://a.example"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoTLS}, want: true, rule: "https://a.example"},
 		{name: "another protocol", allow: []string{"https://a.example"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoOther}},
-		{name: "another protocol, by another rule", allow: []string{"https://a.example", "*.example"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoOther}, want: true, rule: "*.example"},
+		{name: "another protocol, by another rule", allow: []string{"https://a.example", "*.example"}, q: query{target: target{name: "a.example", port: 8443}, protocol: protoOther}, want: true, rule: "*.example"},
+		{name: "443 is TLS", allow: []string{"a.example"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoOther}},
+		{name: "443 is no HTTP", allow: []string{"a.example"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoHTTP}},
+		{name: "unless a rule says so", allow: []string{"http://a.example:443"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoHTTP}, want: true, rule: "http://a.example:443"},
+		{name: "443 of an address", allow: []string{"1.1.1.1"}, q: query{target: target{addr: netip.MustParseAddr("1.1.1.1"), port: 443}, protocol: protoOther}},
+		{name: "80 is HTTP", allow: []string{"a.example"}, q: query{target: target{name: "a.example", port: 80}, protocol: protoOther}},
+		{name: "80 is HTTP, of a network, too", allow: []string{"*", "10.0.0.0/8"}, q: query{target: target{name: "a.example", port: 80}, resolved: netip.MustParseAddr("10.0.0.1"), protocol: protoTLS}},
+		{name: "unread", allow: []string{"tcp://a.example:443"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoUnread}, want: true, rule: "tcp://a.example:443"},
+		{name: "unread only where a rule says so", allow: []string{"a.example", "tls://*", "http://*:1-65535"}, q: query{target: target{name: "a.example", port: 2222}, protocol: protoUnread}},
+		{name: "unread on that port", allow: []string{"tcp://a.example:443", "a.example"}, q: query{target: target{name: "a.example", port: 444}, protocol: protoUnread}},
+		{name: "unread, the protocol found out", allow: []string{"tcp://a.example:443"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoHTTP}, want: true, rule: "tcp://a.example:443"},
+		{name: "unread at a private address", allow: []string{"tcp://a.example:443", "10.0.0.0/8:443"}, q: query{target: target{name: "a.example", port: 443}, resolved: mustAddr("10.0.0.1"), protocol: protoUnread}},
+		{name: "unread at a private address that is", allow: []string{"tcp://a.example:443", "tcp://10.0.0.0/8:443"}, q: query{target: target{name: "a.example", port: 443}, resolved: mustAddr("10.0.0.1"), protocol: protoUnread}, want: true, rule: "tcp://a.example:443"},
+		{name: "unread, a protocol denied", allow: []string{"tcp://a.example:443"}, deny: []string{"tls://*"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoUnread}, rule: "deny tls://*"},
+		{name: "deny tcp is deny whatever it carries", allow: []string{"*"}, deny: []string{"tcp://*:443"}, q: query{target: target{name: "a.example", port: 443}, protocol: protoTLS}, rule: "deny *:443"},
 		{name: "deny a protocol", allow: []string{"*"}, deny: []string{"http://*"}, q: query{target: target{name: "a.example", port: 80}, protocol: protoHTTP}, rule: "deny http://*"},
-		{name: "deny a protocol and no other", allow: []string{"*"}, deny: []string{"http://*"}, q: query{target: target{name: "a.example", port: 80}, protocol: protoTLS}, want: true, rule: "*"},
+		{name: "deny a protocol and no other", allow: []string{"*"}, deny: []string{"http://*:8080"}, q: query{target: target{name: "a.example", port: 8080}, protocol: protoTLS}, want: true, rule: "*"},
 	} {
 		d := mustCompile(t, c.allow, c.deny).decide(c.q)
 		if d.allow != c.want {
@@ -107,6 +124,7 @@ func TestGrant(t *testing.T) {
 		{target: target{addr: netip.MustParseAddr("10.0.0.1"), port: 80}},
 		{target: target{addr: netip.MustParseAddr("2001:4860::1"), port: 80}},
 		{target: target{name: "b.example", port: 443}, resolved: netip.MustParseAddr("192.168.0.1")},
+		{target: target{name: "b.example", port: 443}, protocol: protoOther},
 	} {
 		allow := []string{"b.example"}
 		d := mustCompile(t, allow, nil).decide(q)

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -68,6 +69,57 @@ func TestServerSpeaksFirst(t *testing.T) {
 	}
 	if err := talk(c, "SSH-2.0-client\r\n"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestUnread: what tcp:// lets through goes as it is, on every route, whatever it looks
+// like; without it each is refused; and it ends when the rule does.
+func TestUnread(t *testing.T) {
+	sent := []string{
+		"SSH-2.0-client of_two_words\r\n", // where the server has not spoken
+		"set key 0 0 1\r\nx\r\n",          // memcached
+		"some.metric 1 1700000000\n",      // Graphite
+		"\x16\x03\x01\x00\x05hello",       // no ClientHello
+		"GET / HTTP/1.1\r\nHost: other.example\r\n\r\n",
+	}
+	for _, port := range []uint16{443, 80, 11211} {
+		rule := fmt.Sprintf("a.example:%d", port)
+		for _, unread := range []bool{true, false} {
+			p := allow(rule, "*.example:1-65535") // a wider rule takes nothing away
+			if unread {
+				p = allow("*.example:1-65535", "tcp://"+rule)
+			}
+			w := newPatientWorld(t, p, 300*time.Millisecond)
+			w.host("a.example", "93.184.216.34", port, echo)
+			for _, say := range sent {
+				for route, dial := range map[string]func() net.Conn{
+					"transparent": func() net.Conn { return w.dialTransparent(netip.AddrPortFrom(w.number("a.example"), port)) },
+					"CONNECT":     func() net.Conn { return w.openConnect(rule) },
+					"SOCKS":       func() net.Conn { return w.openSOCKS5("a.example", port) },
+				} {
+					c := dial()
+					if err := talk(c, say); (err == nil) != unread {
+						t.Errorf("unread %v, port %d, %s: %q: %v", unread, port, route, say, err)
+					}
+					c.Close()
+				}
+			}
+			if !unread {
+				continue
+			}
+			w.record(func(r Record) bool { return r.Verdict == Allow && r.Protocol == "unread" })
+			c := w.openConnect(rule)
+			defer c.Close()
+			if err := talk(c, sent[0]); err != nil {
+				t.Error(err)
+			}
+			if err := w.g.Reload(allow("*.example:1-65535")); err != nil {
+				t.Fatal(err)
+			}
+			if err := talk(c, sent[0]); err == nil {
+				t.Errorf("port %d: it goes on without its rule", port)
+			}
+		}
 	}
 }
 

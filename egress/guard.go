@@ -93,8 +93,8 @@ func classify(a netip.Addr, own bool) special {
 			s = special{specials[i].what, p.Bits(), specials[i].what == metadata || a.IsLoopback() || a.IsUnspecified()}
 		}
 	}
-	if b := a.As16(); a.Is6() && netip.PrefixFrom(nat64, 96).Contains(a) {
-		if inner := classify(netip.AddrFrom4([4]byte(b[12:])), false); inner.what != "" {
+	if v4 := behindNAT64(a); v4.IsValid() {
+		if inner := classify(v4, false); inner.what != "" {
 			s = special{inner.what + " behind NAT64", 128, inner.host}
 		}
 	}
@@ -102,6 +102,15 @@ func classify(a netip.Addr, own bool) special {
 		s = special{"one of this host's own addresses", a.BitLen(), true}
 	}
 	return s
+}
+
+// behindNAT64 returns the IPv4 address that a leads to, invalid if there is none.
+func behindNAT64(a netip.Addr) netip.Addr {
+	if !netip.PrefixFrom(nat64, 96).Contains(a) {
+		return netip.Addr{}
+	}
+	b := a.As16()
+	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
 // ownAddrs knows the host's own addresses, for a few seconds at a time: asking
@@ -132,11 +141,7 @@ func (o *ownAddrs) has(a netip.Addr) bool {
 		}
 		o.until = now.Add(ownTTL)
 	}
-	if b := a.As16(); a.Is6() && netip.PrefixFrom(nat64, 96).Contains(a) {
-		if _, ok := o.addrs[netip.AddrFrom4([4]byte(b[12:]))]; ok {
-			return true
-		}
-	}
+	_, behind := o.addrs[behindNAT64(a)]
 	_, ok := o.addrs[a]
-	return ok
+	return ok || behind
 }

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"bytes"
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
@@ -15,10 +16,17 @@ import (
 )
 
 // readHead reads the head of a message ahead and takes it. io.EOF says that there
-// was none, *badMessage that it is not acceptable.
-func (s *side) readHead() (*head, error) {
+// was none, *badMessage that it is not acceptable. Start, unless it is nil, checks the
+// start line as soon as that is whole.
+func (s *side) readHead(start func(line string) error) (*head, error) {
 	from := 0
 	for {
+		if line, _, whole := bytes.Cut(s.pre, []byte("\r\n")); whole && start != nil {
+			if err := start(string(line)); err != nil {
+				return nil, err
+			}
+			start = nil
+		}
 		n, err := endOfHead(s.pre, from)
 		if err == nil {
 			h, err := parseHead(s.pre[:n])
@@ -56,7 +64,7 @@ func (c *connection) relay(route Route, pin *flow) {
 			}
 			c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
 		}
-		h, err := c.client.readHead()
+		h, err := c.client.readHead(checkRequestLine)
 		var r *request
 		if err == nil {
 			r, err = parseRequest(h)
@@ -177,7 +185,7 @@ func (c *connection) serve(route Route, t target, method string, host authority,
 	c.mu.Unlock()
 	var f *flow
 	switch {
-	case old != nil && old.target == t && old.method == "" && old.in.Load() == 0:
+	case old != nil && old.target == t && old.method == "" && old.in.Load() == 0 && (old.sent > 0 || alive(server.conn)):
 		f = old // a tunnel that turned out to carry HTTP
 	case old != nil && old.target == t && len(server.pre) == 0 && alive(server.conn):
 		if refused := c.g.rate(c.g.rules.Load(), t); refused != nil {
@@ -345,7 +353,7 @@ const (
 // Upgrade is called before the connection leaves HTTP.
 func (c *connection) respond(f *flow, server *side, r *request, upgrade func()) (keep bool, err error) {
 	for range maxInterim {
-		h, err := server.readHead()
+		h, err := server.readHead(nil)
 		var status int
 		if err == nil {
 			status, err = h.status()
@@ -430,7 +438,7 @@ func (c *connection) final(f *flow, server *side, r *request, h *head, status in
 			return false, err
 		}
 	}
-	if !delimited || !h.persistent() || len(server.pre) > 0 {
+	if !delimited || !h.persistent() || len(server.pre) > 0 || !r.body.empty() {
 		c.closeServer()
 	}
 	return keep, nil
@@ -446,17 +454,16 @@ func (c *connection) toClient(f *flow, b []byte) error {
 // bothWays passes bytes on until both sides have ended.
 func (c *connection) bothWays(f *flow, server *side) {
 	var act activity
-	var never atomic.Bool
 	act.touch(time.Now())
 	c.settle()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if c.pump(&c.client, server, &f.in, &act, idleTimeout, &never) != nil {
+		if c.pump(&c.client, server, &f.in, &act, idleTimeout, new(direction)) != nil {
 			c.abort(nil)
 		}
 	}()
-	if c.pump(server, &c.client, &f.out, &act, idleTimeout, &never) != nil {
+	if c.pump(server, &c.client, &f.out, &act, idleTimeout, new(direction)) != nil {
 		c.abort(nil)
 	}
 	<-done

@@ -274,7 +274,7 @@ func TestConnectionCap(t *testing.T) {
 			t.Fatal("the place of a connection that ended is not given to another")
 		}
 	}
-	if err := talk(open[1], "still there"); err != nil {
+	if err := talk(open[1], "still-there"); err != nil {
 		t.Error(err)
 	}
 }
@@ -313,6 +313,89 @@ func TestReload(t *testing.T) {
 	r := w.record(func(r Record) bool { return r.Name == "a.example" && r.BytesIn > 0 })
 	if r.Verdict != Deny || r.Rule != byDefault {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestReloadDial: a rule that goes while a connection is being made is asked before the
+// first byte, on every route (E25).
+func TestReloadDial(t *testing.T) {
+	dialling, dial := make(chan bool), make(chan bool)
+	w := newWorld(t, allow("a.example"), func(o *Options) {
+		real := o.Dial
+		o.Dial = func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+			dialling <- true
+			<-dial
+			return real(ctx, addr)
+		}
+	})
+	got := make(chan string, 10)
+	w.host("a.example", "93.184.216.34", 7, func(c net.Conn) {
+		io.WriteString(c, "greeting")
+		b, _ := io.ReadAll(c)
+		got <- string(b)
+	})
+	to := netip.AddrPortFrom(w.number("a.example"), 7)
+	for route, use := range map[string]func() string{
+		"transparent": func() string {
+			c := w.dialTransparent(to)
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(time.Second))
+			io.WriteString(c, "secret")
+			b, _ := io.ReadAll(c)
+			return string(b)
+		},
+		"connect": func() string {
+			c, answer := w.dialConnect("a.example:7")
+			if c == nil {
+				return ""
+			}
+			io.WriteString(c, "secret")
+			c.Close()
+			return answer
+		},
+		"socks": func() string {
+			c, _ := w.dialSOCKS5("a.example", 7)
+			if c == nil {
+				return ""
+			}
+			io.WriteString(c, "secret")
+			c.Close()
+			return "open"
+		},
+		"http": func() string {
+			c := w.dialProxy()
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(time.Second))
+			io.WriteString(c, "POST http://a.example:7/ HTTP/1.1\r\nHost: a.example:7\r\nContent-Length: 6\r\n\r\nsecret")
+			b, _ := io.ReadAll(c)
+			if strings.HasPrefix(string(b), "HTTP/1.1 403 ") {
+				return ""
+			}
+			return string(b)
+		},
+	} {
+		w.g.Reload(allow("a.example"))
+		answer := make(chan string, 1)
+		go func() { answer <- use() }()
+		<-dialling
+		w.g.Reload(allow("b.example"))
+		dial <- true
+		if a, s := <-answer, <-got; a != "" || s != "" {
+			t.Errorf("%s: the client got %q, the server %q", route, a, s)
+		}
+	}
+	w.record(func(r Record) bool { return r.Verdict == Deny && r.Rule == byDefault && r.Name == "a.example" })
+	// The control: rules that stay the same.
+	w.g.Reload(allow("a.example"))
+	go func() { <-dialling; dial <- true }()
+	if c, _ := w.dialSOCKS5("a.example", 7); c == nil {
+		t.Error("refused")
+	} else {
+		io.WriteString(c, "secret")
+		c.Close()
+		if s := <-got; s != "secret" {
+			t.Errorf("the server got %q", s)
+		}
 	}
 }
 
@@ -508,9 +591,8 @@ func TestStuckWriter(t *testing.T) {
 	go near.Write([]byte("some"))
 	var n atomic.Int64
 	var act activity
-	var stop atomic.Bool
 	c := &connection{}
-	if err := c.pump(&side{conn: stuck{far}}, &side{conn: far}, &n, &act, time.Hour, &stop); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err := c.pump(&side{conn: stuck{far}}, &side{conn: far}, &n, &act, time.Hour, new(direction)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error(err)
 	}
 }

@@ -283,19 +283,28 @@ type request struct {
 	upgrade  bool // to WebSocket
 }
 
-// parseRequest reads a request from its head.
-func parseRequest(h *head) (*request, error) {
-	r := &request{head: h}
-	parts := strings.Split(h.line, " ")
-	if h.line == "PRI * HTTP/2.0" {
-		return nil, &badMessage{505, "HTTP/2 without TLS"}
+// checkRequestLine refuses what is no request line, whatever it is for.
+func checkRequestLine(line string) error {
+	parts := strings.Split(line, " ")
+	if line == "PRI * HTTP/2.0" {
+		return &badMessage{505, "HTTP/2 without TLS"}
 	}
 	if len(parts) != 3 || !isTokenString(parts[0]) || len(parts[0]) > 32 || parts[1] == "" {
-		return nil, bad("no request line of HTTP/1")
+		return bad("no request line of HTTP/1")
 	}
 	if parts[2] != "HTTP/1.1" && parts[2] != "HTTP/1.0" {
-		return nil, &badMessage{505, "a version other than HTTP/1.0 and HTTP/1.1"}
+		return &badMessage{505, "a version other than HTTP/1.0 and HTTP/1.1"}
 	}
+	return nil
+}
+
+// parseRequest reads a request from its head.
+func parseRequest(h *head) (*request, error) {
+	if err := checkRequestLine(h.line); err != nil {
+		return nil, err
+	}
+	r := &request{head: h}
+	parts := strings.Split(h.line, " ")
 	r.method = parts[0]
 	for i := range len(parts[1]) {
 		if c := parts[1][i]; c <= ' ' || c >= 0x7f || c == '#' {
@@ -453,6 +462,10 @@ func (r *request) append(b []byte, t target, asURL bool, auth string) []byte {
 	b = r.appendFields(b)
 	if len(r.values("Content-Length")) > 0 || r.body.chunked {
 		b = r.body.append(b)
+	}
+	if !r.body.empty() {
+		// A server that does not read a body takes it for the next request.
+		b = append(b, "Connection: close\r\n"...)
 	}
 	if r.upgrade {
 		b = append(b, "Connection: Upgrade\r\nUpgrade: websocket\r\n"...)

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 )
@@ -15,53 +16,96 @@ const (
 	maxFirstLine = 8 << 10
 )
 
-// sniff tells from the first bytes of a client what a connection carries.
-// errShort asks for more. Web says that the port is that of plain HTTP, where
-// whatever might be a request is taken for one.
-func sniff(b []byte, web bool) (protocol, error) {
+// An opening is what the first bytes of a connection begin, on a port where anything
+// may.
+type opening uint8
+
+const (
+	openingRaw     opening = iota // neither of these
+	openingTLS                    // a TLS record, or a ClientHello of SSLv2
+	openingRequest                // a line that says HTTP/, or does not end
+	openingWords                  // another line of two or more words
+)
+
+// sniff tells what the first bytes of a client begin. errShort asks for more.
+//
+// It errs on the side of TLS and HTTP, for a server may be more lenient than the
+// standards: whatever some server could take for them is one of them here, and has to
+// stand the strict parser. What it calls raw no server takes for either.
+func sniff(b []byte) (opening, error) {
 	if len(b) == 0 {
-		return protoUnknown, errShort
+		return openingRaw, errShort
 	}
-	// A TLS record (RFC 8446, 5.1) of type handshake that holds a ClientHello.
-	// Its version is not looked at, because servers do not.
-	if b[0] == 22 {
-		switch {
-		case len(b) < 6:
-			return protoUnknown, errShort
-		case b[5] == 1:
-			return protoTLS, nil
+	if tls, err := sniffRecord(b); tls || err != nil {
+		return openingTLS, err
+	}
+	b = b[separators(b):]
+	// Apache's takes any byte for part of a method, if it is told to be lenient.
+	word := 0
+	for word < len(b) && b[word] > ' ' && b[word] != 0x7f && (b[0] >= 0x80 || separators(b[word:]) == 0) {
+		word++
+	}
+	rest := b[word:]
+	gap := separators(rest)
+	switch end := bytes.IndexByte(rest[:gap], '\n'); {
+	case len(rest) > 0 && (word == 0 || gap == 0):
+		return openingRaw, nil // a byte that is no text
+	case end >= 0:
+		return openingRaw, nil // one word
+	case gap == len(rest):
+		if gap > 0 && len(b) >= maxFirstLine {
+			return openingRequest, nil
 		}
-		return protoOther, nil
-	}
-	// A request line (RFC 9112, 3). Servers pass over empty lines before it.
-	b = bytes.TrimLeft(b, "\r\n")
-	token := 0
-	for token < len(b) && isToken(b[token]) {
-		token++
-	}
-	switch {
-	case token > 32:
-		return protoOther, nil
-	case token == len(b):
-		return protoUnknown, errShort
-	case token == 0 || b[token] != ' ' && b[token] != '\t':
-		return protoOther, nil
-	case web:
-		return protoHTTP, nil
-	}
-	// A request is for a path, a URL or "*"; RFC 9112, 3.2.
-	if to := bytes.TrimLeft(b[token:], " \t"); len(to) > 0 && to[0] != '/' && to[0] != '*' && !bytes.HasPrefix([]byte("http"), bytes.ToLower(to[:min(len(to), 4)])) {
-		return protoOther, nil
+		return openingRaw, errShort
+	case b[0] == '0' && word == 1 && gap == 1 && rest[gap] == 2:
+		return openingRaw, nil // LDAP: a sequence, its length, a number
 	}
 	line, _, whole := bytes.Cut(b, []byte("\n"))
-	if !whole && len(b) < maxFirstLine {
-		return protoUnknown, errShort
+	switch {
+	case bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")):
+		return openingRequest, nil
+	case whole:
+		return openingWords, nil
+	case len(b) >= maxFirstLine:
+		return openingRequest, nil // the parser refuses it
 	}
-	// A line that does not end is taken for a request: the parser refuses it.
-	if !whole || bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) {
-		return protoHTTP, nil
+	return openingRaw, errShort
+}
+
+// sniffRecord reports whether a server could take b for the beginning of TLS: a record,
+// or a ClientHello in the form of SSLv2.
+//
+// Most servers ask for version 3 of SSL in a record, but Go's takes any that is below
+// 16, in what it reads first: a ClientHello, or an alert of two bytes.
+func sniffRecord(b []byte) (bool, error) {
+	need := 6
+	switch {
+	case b[0] >= 0x80:
+		need = 4
+	case b[0] < 20 || b[0] > 24:
+		return false, nil
+	case len(b) >= 2 && b[1] == 3:
+		return true, nil
+	case len(b) >= 2 && b[1] >= 16:
+		return false, nil
 	}
-	return protoOther, nil
+	switch {
+	case len(b) < need:
+		return false, errShort
+	case b[0] >= 0x80:
+		return b[2] == 1 && b[3] <= 3, nil
+	}
+	return b[3] == 0 && b[4] <= 2 || b[0] == 22 && b[5] == 1, nil
+}
+
+// separators counts the bytes at the start of b that some server takes for space:
+// Python's splits a request at each of these.
+func separators(b []byte) int {
+	n := 0
+	for n < len(b) && (b[n] == ' ' || b[n] >= '\t' && b[n] <= '\r' || b[n] >= 0x1c && b[n] <= 0x1f || b[n] == 0x85 || b[n] == 0xa0) {
+		n++
+	}
+	return n
 }
 
 // A clientHello is what matters here of that message.
@@ -147,54 +191,89 @@ func parseClientHello(b []byte) (h clientHello, err error) {
 	return h, nil
 }
 
-// A record is what a client's TLS record after its first ClientHello may be.
-type record uint8
+// between returns the length of the record at the start of b if it is one that TLS has
+// a client send before the server's answer, or before a second ClientHello: the one
+// byte of a change of cipher (RFC 8446, D.4), and early data if the ClientHello offered
+// it. 0 says that it is neither.
+func between(b []byte, early bool) (int, error) {
+	if len(b) > 0 && b[0] != 20 && !(early && b[0] == 23) {
+		return 0, nil
+	}
+	if len(b) < 5 {
+		return 0, errShort
+	}
+	n := 5 + int(binary.BigEndian.Uint16(b[3:]))
+	switch {
+	case b[1] != 3 || n > 5+1<<14+256 || b[0] == 20 && n != 6:
+		return 0, nil
+	case len(b) < n:
+		return 0, errShort
+	case b[0] == 20 && b[5] != 1:
+		return 0, nil
+	}
+	return n, nil
+}
+
+// An answer is what a server says to a ClientHello.
+type answer uint8
 
 const (
-	recordShort record = iota // more bytes are needed to tell
-	recordPass                // what may come before a second ClientHello
-	recordHello               // a second ClientHello, or part of one
-	recordLast                // no second ClientHello comes any more
+	answerGoOn  answer = iota // ServerHello: the name was taken, and is not asked for again
+	answerRetry               // HelloRetryRequest: another ClientHello has to come
+	answerEnd                 // a fatal alert
+	answerOther               // no TLS
 )
 
-// maxLaterHello is how long the longest ClientHello is that a server reads;
-// OpenSSL's CLIENT_HELLO_MAX_LENGTH is 128 KiB.
-const maxLaterHello = 1 << 18
+// retryRandom is the random of a ServerHello that is a HelloRetryRequest; RFC 8446,
+// 4.1.3.
+var retryRandom = sha256.Sum256([]byte("HelloRetryRequest"))
 
-// afterHello tells what the record at the start of b is, and its length. Early says
-// that the first ClientHello offered early data.
-//
-// A server that cannot use the key of a ClientHello asks for another one
-// (HelloRetryRequest; RFC 8446, 4.1.4), and may go by the name in that. A change
-// of cipher and early data come before it. Whatever else the client sends next is
-// part of the encrypted handshake, or a ClientKeyExchange of TLS 1.2. An encrypted
-// message of TLS 1.2 (the end of a resumed handshake) has type 22 as well, and
-// looks like a ClientHello of plausible length once in 2^14 times; then the
-// connection is refused, and the client does not resume the next time.
-func afterHello(b []byte, early bool) (kind record, size int) {
-	if len(b) < 5 {
-		return recordShort, 0
+// parseAnswer reads a server's answer to a ClientHello, up to the end of a
+// HelloRetryRequest. errShort asks for more.
+func parseAnswer(b []byte) (a answer, size int, err error) {
+	var msg []byte
+	for {
+		if len(b) > 0 && (b[0] < 20 || b[0] > 22) || len(b) > 1 && b[1] != 3 || size > maxHello {
+			return answerOther, size, nil
+		}
+		if len(b) < 5 {
+			return 0, 0, errShort
+		}
+		n := int(binary.BigEndian.Uint16(b[3:]))
+		part := b[5:min(len(b), 5+n)]
+		switch {
+		case b[0] == 22 && n > 0:
+			msg = append(msg, part...)
+			if len(msg) > 0 && msg[0] != 2 {
+				return answerOther, size, nil
+			}
+			if len(msg) < 4+2+32 {
+				break
+			}
+			if !bytes.Equal(msg[6:38], retryRandom[:]) {
+				return answerGoOn, size, nil
+			}
+			switch need := 4 + int(msg[1])<<16 + int(msg[2])<<8 + int(msg[3]); {
+			case len(msg) > need || need > maxHello:
+				return answerOther, size, nil
+			case len(msg) == need && len(part) == n:
+				return answerRetry, size + 5 + n, nil
+			}
+		case b[0] == 21 && n == 2 && len(msg) == 0:
+			// A warning is not the end, unless it is close_notify.
+			if len(part) == 2 && (part[0] != 1 || part[1] == 0) {
+				return answerEnd, size, nil
+			}
+		case b[0] == 20 && n == 1 && len(msg) == 0:
+		default:
+			return answerOther, size, nil
+		}
+		if len(part) < n {
+			return 0, 0, errShort
+		}
+		b = b[5+n:]
+		size += 5 + n
 	}
-	size = 5 + int(binary.BigEndian.Uint16(b[3:]))
-	switch {
-	case b[0] == 20, b[0] == 23 && early:
-		return recordPass, size
-	case b[0] != 22:
-		return recordLast, size
-	case size == 5:
-		return recordHello, size // parseClientHello refuses it
-	case len(b) < 6:
-		return recordShort, 0
-	case b[5] != 1:
-		return recordLast, size
-	case len(b) < 9 && size < 9:
-		return recordHello, size // cut before its length
-	case len(b) < 9:
-		return recordShort, 0
-	case int(b[6])<<16+int(b[7])<<8+int(b[8]) > maxLaterHello:
-		return recordLast, size
-	}
-	return recordHello, size
 }
 
 // reader takes big-endian values from bytes. Once they do not suffice, ok is

@@ -20,7 +20,7 @@ func (g *Gateway) transparent(c *connection) {
 		return
 	}
 	t, refused := g.target(local.Addr(), local.Port())
-	if refused == nil && t.port == 80 && g.upstream.proxyFor(t) != nil {
+	if refused == nil && t.port == 80 && g.upstream.proxyFor(t) != nil && !g.rules.Load().decide(query{target: t, protocol: protoUnread}).allow {
 		// An upstream proxy takes tunnels to port 443 and requests to port 80,
 		// as a rule, so what comes has to be seen first: HTTP clients speak first.
 		c.relay(RouteTransparent, &flow{target: t})
@@ -39,9 +39,11 @@ func (g *Gateway) transparent(c *connection) {
 	c.tunnel()
 }
 
-// tunnel carries the current flow until both sides have ended. Both directions
-// run from the start, because in many protocols the server speaks first; what the
-// client sends is held until its first bytes have shown what it is.
+// tunnel carries the current flow until both sides have ended.
+//
+// Where the rules let anything through, both directions run from the start, because in
+// many protocols the server speaks first; what the client sends is held until its first
+// bytes have shown what it is. Elsewhere nothing passes before that.
 func (c *connection) tunnel() {
 	c.mu.Lock()
 	f, server := c.flow, c.server
@@ -51,71 +53,66 @@ func (c *connection) tunnel() {
 	}
 	var act activity
 	act.touch(time.Now())
-	down := &direction{done: make(chan struct{})}
+	down := &direction{done: make(chan struct{}), spoke: make(chan struct{}), answers: make(chan answer, 2), wake: func() { c.client.conn.SetReadDeadline(time.Unix(1, 0)) }}
 	start := func() {
+		down.started = true
 		go func() {
 			defer close(down.done)
-			down.err = c.pump(&c.client, server, &f.in, &act, idleTimeout, &down.stop)
+			down.err = c.pump(&c.client, server, &f.in, &act, idleTimeout, down)
 			if down.err != nil && down.err != errStopped {
 				c.abort(nil) // the other direction may wait for long
 			}
 		}()
 	}
-	// A rule that asks for a protocol gets to see it before anything is passed
-	// on.
-	started := !f.pending
-	if started {
+	p, err := protoUnknown, error(nil)
+	if c.carries(f, protoUnread) {
+		p = protoUnread
 		start()
+	} else if c.carries(f, protoOther) {
+		start()
+		p, err = c.first(f, server, down)
+	} else if p, err = c.firstByte(); err == nil {
+		err = asError(c.recheck(f, p, ""))
 	}
-	var first clientHello
-	p, err := c.first(f, server, !started)
-	if err == nil {
-		switch {
-		case p == protoHTTP:
-			if started {
-				down.stop.Store(true)
-				server.conn.SetReadDeadline(time.Unix(1, 0))
-				<-down.done
-				if down.err != errStopped { // it ended by itself, and so does this
-					err = io.EOF
-					break
-				}
-				server.conn.SetReadDeadline(time.Time{})
-			}
-			c.relay(f.route, f)
-			return
-		case p == protoTLS:
-			if first, err = c.hello(f); err != nil {
-				c.alert()
-			}
-		default:
-			err = asError(c.recheck(f, p, ""))
+	if p == protoHTTP && err == nil && down.started {
+		down.stop.Store(true)
+		server.conn.SetReadDeadline(time.Unix(1, 0))
+		<-down.done
+		if err = down.err; err == errStopped {
+			err = nil
+			server.conn.SetReadDeadline(time.Time{})
+		} else if err == nil {
+			err = io.EOF // it ended by itself, and so does this
 		}
-	}
-	if err == nil {
-		if !started {
-			start()
-			started = true
-		}
-		if p == protoTLS {
-			if err = c.laterHello(f, server, first, &act); err != nil {
-				c.alert()
-			}
-		}
-	}
-	if err == nil {
-		var never atomic.Bool
-		c.settle()
-		err = c.pump(server, &c.client, &f.out, &act, idleTimeout, &never)
 	}
 	var refused *refusal
+	switch {
+	case p == protoHTTP && err == nil:
+		c.relay(f.route, f)
+		return
+	case p == protoHTTP && errors.As(err, &refused):
+		c.answerRefusal(f.target, refused)
+	case p == protoTLS && err == nil:
+		err = c.handshake(f, server, down, &act, start)
+		fallthrough
+	case p == protoTLS:
+		if errors.As(err, &refused) && refused.verdict == Deny {
+			c.alert()
+		}
+	case err == nil:
+		err = asError(c.recheck(f, p, ""))
+	}
+	if err == nil {
+		c.settle()
+		err = c.pump(server, &c.client, &f.out, &act, idleTimeout, new(direction))
+	}
 	if errors.As(err, &refused) {
 		f.refused.CompareAndSwap(nil, refused)
 	}
 	if err != nil {
 		c.abort(nil)
 	}
-	if started {
+	if down.started {
 		<-down.done
 	}
 }
@@ -127,11 +124,66 @@ func (c *connection) settle() {
 	c.mu.Unlock()
 }
 
-// direction is one half of a tunnel that runs by itself.
+// A direction is one half of a tunnel. That from the server tells what it hears.
 type direction struct {
-	stop atomic.Bool
-	done chan struct{}
-	err  error
+	stop    atomic.Bool
+	started bool
+	done    chan struct{} // closed once it has ended
+	err     error         // after done
+
+	// what is spoken, as far as it matters to the other half
+	state    atomic.Uint32
+	spoke    chan struct{} // closed when the server spoke before anything else was known
+	answers  chan answer   // to ClientHellos: two at most
+	heard    []byte        // of the next answer
+	retried  bool
+	answered atomic.Bool // before answers has the first
+	wake     func()      // the other half, which may read early data
+}
+
+func (d *direction) hasSpoken() bool {
+	select {
+	case <-d.spoke:
+		return true
+	default:
+		return false
+	}
+}
+
+// The states of a direction.
+const (
+	stateOpen uint32 = iota // nothing was said
+	stateTLS                // the client began a TLS handshake, which goes on
+	stateFree               // whatever comes is passed on
+)
+
+// hear is told what the server says, before the client is.
+func (d *direction) hear(b []byte) {
+	if d.state.CompareAndSwap(stateOpen, stateFree) && d.spoke != nil {
+		close(d.spoke)
+	}
+	if d.state.Load() != stateTLS {
+		return
+	}
+	for d.heard = append(d.heard, b...); ; {
+		a, n, err := parseAnswer(d.heard)
+		if err != nil {
+			return
+		}
+		d.heard = d.heard[n:]
+		if a == answerRetry && d.retried {
+			a = answerOther // there is one at most; RFC 8446, 4.1.4
+		}
+		d.answered.Store(true)
+		d.wake()
+		d.answers <- a
+		if a != answerRetry {
+			d.state.Store(stateFree)
+			d.heard = nil
+			return
+		}
+		d.retried = true
+	}
 }
 
 // asError keeps a nil refusal a nil error.
@@ -142,23 +194,74 @@ func asError(r *refusal) error {
 	return r
 }
 
-// first reads ahead until it is clear what the client sends. A client that sends
-// nothing may wait for the server as long as it likes, unless a rule waits for
-// it; but one that began has to go on.
-//
-// What could become the method of an HTTP request and has not yet, a word, is
-// passed on meanwhile: in another protocol it may be all that the client has to
-// say before it wants an answer, and in HTTP it says nothing of the host.
-func (c *connection) first(f *flow, server *side, hurry bool) (protocol, error) {
-	web := f.target.port == 80
-	c.client.conn.SetReadDeadline(time.Now().Add(idleTimeout))
-	if hurry {
-		c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
+// firstByte tells by a client's first byte what it speaks, where the rules ask for TLS or
+// HTTP: which of them it is, and whether it is, is checked by those who go on.
+func (c *connection) firstByte() (protocol, error) {
+	c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
+	if len(c.client.pre) == 0 {
+		if err := c.client.fill(maxHead); err != nil {
+			return protoUnknown, err
+		}
 	}
+	switch b := c.client.pre[0]; {
+	case b == 22:
+		return protoTLS, nil
+	case isToken(b), b == '\r', b == '\n', b == ' ', b == '\t':
+		return protoHTTP, nil
+	}
+	return protoOther, nil
+}
+
+// first reads ahead until it is clear what the client sends, where it may be anything. A
+// client that sends nothing may wait for the server as long as it likes; but one that
+// began has to go on.
+//
+// A word is passed on meanwhile: in another protocol it may be all that the client has
+// to say before it wants an answer, and in HTTP it says nothing of the host.
+//
+// Words that are no request are held until the server has spoken, as those of SSH, SMTP
+// and FTP do by themselves; those of HTTP wait for a request.
+func (c *connection) first(f *flow, server *side, down *direction) (protocol, error) {
+	c.client.conn.SetReadDeadline(time.Now().Add(idleTimeout))
 	passed, begun := 0, false
 	for {
 		b := c.client.pre
-		p, err := sniff(b, web)
+		what, err := sniff(b)
+		p := protoOther
+		switch {
+		case err == nil && what == openingTLS:
+			// Even after the server has spoken: what it says from now on is its answer.
+			down.state.Store(stateTLS)
+			p = protoTLS
+		case err == nil && what == openingRequest:
+			p = protoHTTP
+		case err == nil && what == openingWords:
+			timer := time.NewTimer(c.g.patience)
+			defer timer.Stop()
+			select {
+			case <-down.spoke:
+			case <-down.done:
+				return protoUnknown, io.EOF
+			case <-timer.C:
+				p = protoHTTP
+			}
+		case err != nil && len(b) > passed:
+			if word := separators(b); word == len(b) || len(bytes.TrimFunc(b[word:], isPrintable)) == 0 {
+				server.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
+				if _, err := server.conn.Write(b[passed:]); err != nil {
+					return protoUnknown, err
+				}
+				if passed = len(b); passed > maxFirstLine/2 && word == 0 {
+					// More of a word than any method has: its length is all that matters.
+					f.out.Add(int64(passed - 64))
+					passed = 64
+					c.client.pre = b[:passed]
+				}
+			} else if !begun {
+				begun = true
+				c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
+			}
+		}
 		if err == nil {
 			f.out.Add(int64(passed))
 			if p == protoHTTP {
@@ -170,21 +273,12 @@ func (c *connection) first(f *flow, server *side, hurry bool) (protocol, error) 
 			c.client.take(passed)
 			return p, nil
 		}
-		if word := b[lineEnds(b):]; !web && !hurry && len(b) > passed && (len(word) == 0 || word[0] != 22 && isTokenString(string(word))) {
-			server.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
-			if _, err := server.conn.Write(b[passed:]); err != nil {
-				return protoUnknown, err
-			}
-			passed = len(b)
-		} else if len(b) > passed && !begun {
-			begun = true
-			c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
-		}
 		switch err := c.client.fill(maxFirstLine); {
 		case err == nil:
-		case err == errTooLong:
-			return protoUnknown, malformed(f.target.String() + ": nothing but empty lines")
 		case errors.Is(err, io.EOF):
+			if begun && !down.hasSpoken() {
+				return protoUnknown, malformed(f.target.String() + ": the first line has no end")
+			}
 			c.client.take(passed)
 			f.out.Add(int64(passed))
 			return protoOther, nil
@@ -195,6 +289,8 @@ func (c *connection) first(f *flow, server *side, hurry bool) (protocol, error) 
 		}
 	}
 }
+
+func isPrintable(r rune) bool { return r > ' ' && r != 0x7f }
 
 // lineEnds counts the bytes of line ends at the start of b.
 func lineEnds(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
@@ -207,47 +303,103 @@ func (c *connection) alert() {
 	c.linger()
 }
 
-// laterHello passes on what the client sends until no further ClientHello can
-// come, and checks one that does. See afterHello.
-func (c *connection) laterHello(f *flow, server *side, first clientHello, act *activity) error {
+// handshake carries a TLS handshake as far as names are said in it. Nothing but what TLS
+// has a client send there reaches the server: a ClientHello, which is checked; early
+// data; and after a HelloRetryRequest a change of cipher and one more ClientHello. Start
+// starts the other direction, if it is to wait for the ClientHello.
+func (c *connection) handshake(f *flow, server *side, down *direction, act *activity, start func()) error {
 	pass := func(n int) error {
-		server.conn.SetWriteDeadline(time.Now().Add(idleTimeout))
+		server.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
 		k, err := server.conn.Write(c.client.pre[:n])
 		f.out.Add(int64(k))
 		c.client.take(n)
 		act.touch(time.Now())
 		return err
 	}
-	if err := pass(first.size); err != nil {
-		return err
-	}
-	for {
-		kind, size := afterHello(c.client.pre, first.early)
-		switch {
-		case kind == recordLast:
-			return nil
-		case kind == recordHello:
-			h, err := c.hello(f)
+	// passBetween passes on what may come between; it ends at what may not.
+	passBetween := func(early bool) error {
+		for {
+			n, err := between(c.client.pre, early)
+			switch {
+			case n > 0:
+				err = pass(n)
+			case err == errShort:
+				err = c.client.fill(2 * maxHello)
+			default:
+				return nil
+			}
 			if err != nil {
 				return err
 			}
-			if err := pass(h.size); err != nil {
-				return err
-			}
-			continue
-		case kind == recordPass && len(c.client.pre) >= size:
-			if err := pass(size); err != nil {
-				return err
-			}
-			continue
 		}
-		c.client.conn.SetReadDeadline(time.Now().Add(idleTimeout))
-		switch err := c.client.fill(2 * maxHello); {
-		case err == nil:
-		case errors.Is(err, io.EOF):
-			return nil // passed on by who called
-		case errors.Is(err, os.ErrDeadlineExceeded) && act.idle(time.Now()) < idleTimeout:
-		default:
+	}
+	// await waits for the server's answer, and passes on early data meanwhile.
+	await := func(early bool) (answer, error) {
+		for early {
+			c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
+			if down.answered.Load() {
+				break
+			}
+			n, err := between(c.client.pre, true)
+			if n > 0 {
+				err = pass(n)
+			} else if err == errShort {
+				err = c.client.fill(2 * maxHello)
+			} else {
+				break // held
+			}
+			if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
+				return answerEnd, err
+			}
+			early = err == nil
+		}
+		timer := time.NewTimer(c.g.patience)
+		defer timer.Stop()
+		select {
+		case a := <-down.answers:
+			return a, nil
+		case <-down.done:
+			return answerEnd, io.EOF
+		case <-timer.C:
+			return answerEnd, os.ErrDeadlineExceeded
+		}
+	}
+	for retried, name := false, ""; ; retried = true {
+		h, err := c.hello(f)
+		if err != nil {
+			return err
+		}
+		if retried && h.name != name {
+			return malformed(f.target.String() + ": the second TLS ClientHello is for another name than the first")
+		}
+		name = h.name
+		early := h.early && !retried
+		if !down.started {
+			down.state.Store(stateTLS)
+			start()
+		}
+		if err := pass(h.size); err != nil {
+			return err
+		}
+		switch a, err := await(early); {
+		case err != nil:
+			return err
+		case a == answerGoOn:
+			return nil
+		case a != answerRetry:
+			// The client has what the server said, and may not say more.
+			server.closeWrite()
+			select {
+			case <-down.done:
+			case <-time.After(graceTimeout):
+			}
+			if a == answerOther {
+				return &refusal{verdict: Error, cause: causeFailed, reason: f.target.String() + ": the server does not answer a TLS ClientHello"}
+			}
+			return io.EOF
+		}
+		c.client.conn.SetReadDeadline(time.Now().Add(c.g.patience))
+		if err := passBetween(early); err != nil {
 			return err
 		}
 	}
@@ -292,7 +444,7 @@ func (c *connection) checkHello(f *flow, sni string) *refusal {
 		}
 		claim = name
 	}
-	if f.target.name != "" && claim != f.target.name && (claim != "" || f.target.port == 443 || f.pending) {
+	if f.target.name != "" && claim != f.target.name && (claim != "" || !c.carries(f, protoOther)) {
 		said := "has no server name"
 		if claim != "" {
 			said = "is for " + claim
@@ -300,6 +452,11 @@ func (c *connection) checkHello(f *flow, sni string) *refusal {
 		return &refusal{verdict: Deny, cause: causeDenied, rule: byAgreement, reason: "the TLS ClientHello to " + f.target.String() + " " + said}
 	}
 	return c.recheck(f, protoTLS, claim)
+}
+
+// carries reports whether the rules let a flow carry p.
+func (c *connection) carries(f *flow, p protocol) bool {
+	return f.decide(c.g.rules.Load(), p) == nil
 }
 
 // byAgreement is the rule that what a connection claims must be what it is for.

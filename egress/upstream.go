@@ -164,7 +164,7 @@ func (s *side) tunnelThrough(t target, via *upstream) error {
 	if _, err := s.conn.Write(b.Bytes()); err != nil {
 		return err
 	}
-	h, err := s.readHead()
+	h, err := s.readHead(nil)
 	if err != nil {
 		return errors.New("the host's upstream proxy does not speak HTTP")
 	}

@@ -56,8 +56,8 @@ type EgressRule struct {
 	// matches a connection that was made to an address.
 	Host string `json:"host"`
 
-	Ports    []PortRange    `json:"ports,omitempty"`    // empty: every port
-	Protocol EgressProtocol `json:"protocol,omitempty"` // zero: anything over TCP
+	Ports    []PortRange    `json:"ports,omitempty"` // empty: every port
+	Protocol EgressProtocol `json:"protocol,omitempty"`
 }
 
 // A PortRange is the ports from First to Last, both included.
@@ -67,13 +67,14 @@ type PortRange struct{ First, Last uint16 }
 type EgressProtocol uint8
 
 const (
-	ProtocolAny  EgressProtocol = iota // anything over TCP
+	ProtocolAny  EgressProtocol = iota // TLS on port 443, HTTP on 80, what is not held to these elsewhere
 	ProtocolTLS                        // a TLS ClientHello that names the host
 	ProtocolHTTP                       // HTTP/1 without TLS
+	ProtocolTCP                        // anything, unread; needs ports. In a deny rule: whatever it carries
 )
 
 // ParseEgressRule reads [PROTOCOL://]HOST[:PORT[,PORT…]]. PROTOCOL is https,
-// http, tls or tcp; https and http imply ports 443 and 80. A PORT is a number or
+// http, tls or tcp; https and http imply ports 443 and 80, tcp needs ports. A PORT is a number or
 // FIRST-LAST. An IPv6 address or network with ports is in brackets. Names may
 // hold letters of any script, which become their ASCII form (IDNA 2008).
 //
@@ -95,6 +96,7 @@ func ParseEgressRule(s string) (EgressRule, error) {
 		case "tls":
 			r.Protocol = ProtocolTLS
 		case "tcp":
+			r.Protocol = ProtocolTCP
 		default:
 			return bad("https, http, tls or tcp before ://")
 		}
@@ -123,6 +125,9 @@ func ParseEgressRule(s string) (EgressRule, error) {
 		return bad(err.(*InvalidError).Want + example)
 	}
 	if !hasPorts {
+		if r.Protocol == ProtocolTCP {
+			return bad("tcp://HOST:PORT, for nothing reads what passes there")
+		}
 		return r, nil
 	}
 	r.Ports = nil
@@ -288,6 +293,8 @@ func (r EgressRule) String() string {
 		ports = nil
 	case r.Protocol == ProtocolTLS:
 		b.WriteString("tls://")
+	case r.Protocol == ProtocolTCP:
+		b.WriteString("tcp://")
 	case r.Protocol == ProtocolHTTP:
 		b.WriteString("http://")
 		if len(ports) == 0 {
@@ -344,7 +351,7 @@ func (p *PortRange) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-var protocolNames = [...]string{"any", "tls", "http"}
+var protocolNames = [...]string{"any", "tls", "http", "tcp"}
 
 func (p EgressProtocol) String() string {
 	if int(p) < len(protocolNames) {
@@ -387,7 +394,10 @@ func (e *Egress) Validate() error {
 			if host != r.Host {
 				return &InvalidError{Field: l.field, Value: r.Host, Want: host}
 			}
-			if r.Protocol > ProtocolHTTP {
+			if r.Protocol == ProtocolTCP && len(r.Ports) == 0 {
+				return &InvalidError{Field: l.field, Value: r.String(), Want: "ports, for nothing reads what passes there"}
+			}
+			if r.Protocol > ProtocolTCP {
 				return &InvalidError{Field: l.field, Value: r.Host, Want: "a protocol of " + strings.Join(protocolNames[:], ", ")}
 			}
 			for _, p := range r.Ports {

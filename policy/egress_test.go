@@ -22,7 +22,8 @@ func TestParseEgressRule(t *testing.T) {
 		{"http://example.com", "http://example.com"},
 		{"http://example.com:8080", "http://example.com:8080"},
 		{"tls://*.example.com", "tls://*.example.com"},
-		{"tcp://example.com:22", "example.com:22"},
+		{"tcp://example.com:22", "tcp://example.com:22"},
+		{"TCP://[2001:db8::1]:443", "tcp://[2001:db8::1]:443"},
 		{"bücher.example", "xn--bcher-kva.example"},
 		{"BÜCHER.example:443", "xn--bcher-kva.example:443"},
 		{"_sip._tcp.example.com", "_sip._tcp.example.com"},
@@ -58,7 +59,7 @@ func TestParseEgressRuleBad(t *testing.T) {
 		"example.0x1", "example.123", "0x", "::ffff:127.0.0.1", "[::ffff:127.0.0.1]:80", "fe80::1%eth0", "[fe80::1%25eth0]:80",
 		"10.0.0.1/8", "10.0.0.0/33", "10.0.0.0/08", "::ffff:10.0.0.0/104", "10.0.0.0/", "10/8",
 		"example.com:", "example.com:0", "example.com:65536", "example.com:443,", "example.com:-1", "example.com:20-10", "example.com:+80", "example.com:080", "example.com:80-", "example.com:http",
-		"[example.com]:80", "[::1", "[::1]80", "[::1]:", "ftp://example.com", "https://example.com/path", "https://", "https://user@example.com",
+		"[example.com]:80", "[::1", "[::1]80", "[::1]:", "ftp://example.com", "https://example.com/path", "https://", "https://user@example.com", "tcp://example.com", "tcp://*", "tcp://10.0.0.0/8", "tcp://",
 		"exa mple.com", "example.com\n", "example.com\x00", "exa%6dple.com", "-example.com", "example-.com", "exa\x1bmple.com", "\xff.com", "a\u200b.com\u2028",
 		strings.Repeat("a", 64) + ".com", strings.Repeat("a.", 127) + "com", strings.Repeat("ü", 1025),
 	} {

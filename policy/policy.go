@@ -80,6 +80,10 @@ type Policy struct {
 	Degrade Layers `json:"degrade"`
 }
 
+// Dispensable are the layers that a run may be without: those in Degrade that are
+// not in Require. Every driver decides by it, and by nothing else.
+func (p *Policy) Dispensable() Layers { return p.Degrade &^ p.Require }
+
 // Scratch bounds private storage. Zero means the driver's own default, never
 // unlimited.
 type Scratch struct {

@@ -161,8 +161,24 @@ func (l *limited) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
+// atMost writes no more than was asked for: who reads has room for that.
+type atMost struct {
+	io.Writer
+	left int64
+}
+
+func (a *atMost) Write(p []byte) (int, error) {
+	if a.left -= int64(len(p)); a.left < 0 {
+		return 0, errors.New("too much output of the agent")
+	}
+	return a.Writer.Write(p)
+}
+
 // Read copies a part of a regular file, or all of it if the length is negative.
 func (b *Box) Read(ctx context.Context, path string, offset, length int64, w io.Writer) error {
+	if length >= 0 {
+		w = &atMost{w, length}
+	}
 	return b.do(ctx, nil, w, "read", path, strconv.FormatInt(offset, 10), strconv.FormatInt(length, 10))
 }
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sparse"
 )
 
 // maxEntries bounds the entries of a tree that is extracted: each costs an inode.
@@ -91,7 +93,7 @@ func extractOne(root int, h *tar.Header, r io.Reader) error {
 			return err
 		}
 		f := os.NewFile(uintptr(fd), name)
-		_, err = io.Copy(f, r)
+		_, err = sparse.Copy(f, r) // what claims to be large takes no room
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}

@@ -19,9 +19,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // agentCommand is the agent's first argument.
@@ -46,7 +47,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	return e.Op + " " + strconv.Quote(e.Path) + " in the sandbox: " + e.Text
+	return e.Op + " " + quote.Inside(e.Path) + " in the sandbox: " + quote.Line(e.Text)
 }
 
 // Unwrap returns the errno, so that errors.Is(err, fs.ErrNotExist) holds.

@@ -5,6 +5,7 @@ package files
 import (
 	"archive/tar"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // maxPath bounds how deep a tree that is packed goes, in bytes: no program could
@@ -24,18 +27,19 @@ const maxPath = 4096
 // Pack writes a file, or a directory and all below it, as a tar stream. Names are
 // relative, the first is the base name of the path. Links stay links, also what
 // becomes one while the tree is read: nothing outside of it is. Sockets, FIFOs and
-// devices are left out.
+// devices are left out. It is an error if the files together claim to hold more than
+// twice what their file system could, as those with holes and hard links can.
 func Pack(w io.Writer, path string) error {
 	name := filepath.Base(filepath.Clean(path))
 	if name == "/" || name == ".." {
 		name = "."
 	}
-	t := tar.NewWriter(w)
-	isDir, err := packOne(t, unix.AT_FDCWD, path, name)
+	p := &packer{t: tar.NewWriter(w)}
+	isDir, err := p.one(unix.AT_FDCWD, path, name)
 	if err == nil && isDir {
 		var root int
 		if root, err = openDir(unix.AT_FDCWD, path, unix.O_NOFOLLOW); err == nil {
-			err = packIn(t, root, ".", name)
+			err = p.in(root, ".", name)
 			unix.Close(root)
 		}
 	}
@@ -45,12 +49,31 @@ func Pack(w io.Writer, path string) error {
 	if err != nil {
 		return err
 	}
-	return t.Close()
+	return p.t.Close()
 }
 
-// packIn packs what is in a directory below an open one. It is opened by its way
+type packer struct {
+	t           *tar.Writer
+	claim, most uint64 // bytes of all files, and what they may be
+}
+
+// room is an error if one more file makes too much.
+func (p *packer) room(fd int, size int64, name string) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return err
+	}
+	p.claim += uint64(size)
+	p.most = max(p.most, 2*uint64(st.Blocks)*uint64(st.Bsize))
+	if st.Blocks > 0 && p.claim > p.most { // without a number of blocks it is the kernel's, or a server's
+		return fmt.Errorf("with %s the files claim to hold more than twice what their file system could", quote.Inside(name))
+	}
+	return nil
+}
+
+// in packs what is in a directory below an open one. It is opened by its way
 // from there, one part after the other: depth takes no descriptors.
-func packIn(t *tar.Writer, root int, rel, name string) error {
+func (p *packer) in(root int, rel, name string) error {
 	if len(rel) > maxPath {
 		return unix.ENAMETOOLONG
 	}
@@ -67,7 +90,7 @@ func packIn(t *tar.Writer, root int, rel, name string) error {
 	slices.Sort(list)
 	var subs []string
 	for _, n := range list {
-		isDir, err := packOne(t, dir, n, filepath.Join(name, n))
+		isDir, err := p.one(dir, n, filepath.Join(name, n))
 		if err != nil && !isGone(err) {
 			return err
 		}
@@ -77,7 +100,7 @@ func packIn(t *tar.Writer, root int, rel, name string) error {
 	}
 	f.Close()
 	for _, n := range subs {
-		if err := packIn(t, root, filepath.Join(rel, n), filepath.Join(name, n)); err != nil && !isGone(err) {
+		if err := p.in(root, filepath.Join(rel, n), filepath.Join(name, n)); err != nil && !isGone(err) {
 			return err
 		}
 	}
@@ -90,9 +113,9 @@ func isGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || isLink(err)
 }
 
-// packOne packs what is at a name in an open directory, of a directory no more than
+// one packs what is at a name in an open directory, of a directory no more than
 // that it is one.
-func packOne(t *tar.Writer, dir int, at, name string) (isDir bool, err error) {
+func (p *packer) one(dir int, at, name string) (isDir bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, at, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return false, err
@@ -112,6 +135,9 @@ func packOne(t *tar.Writer, dir int, at, name string) (isDir bool, err error) {
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFREG {
 			return false, unix.ENOENT // it is something else by now
+		}
+		if err := p.room(fd, st.Size, name); err != nil {
+			return false, err
 		}
 		h.Typeflag, h.Size = tar.TypeReg, st.Size
 	case unix.S_IFLNK:
@@ -133,16 +159,16 @@ func packOne(t *tar.Writer, dir int, at, name string) (isDir bool, err error) {
 	}
 	// Whose it was means nothing on the other side.
 	h.Mode, h.ModTime = int64(st.Mode&0o7777), time.Unix(st.Mtim.Unix())
-	if err := t.WriteHeader(h); err != nil {
+	if err := p.t.WriteHeader(h); err != nil {
 		return false, err
 	}
 	if f == nil {
 		return isDir, nil
 	}
 	// A file that grows or shrinks meanwhile keeps the length that was said.
-	n, err := io.Copy(t, io.LimitReader(f, h.Size))
+	n, err := io.Copy(p.t, io.LimitReader(f, h.Size))
 	if err == nil && n < h.Size {
-		_, err = io.CopyN(t, zeros{}, h.Size-n)
+		_, err = io.CopyN(p.t, zeros{}, h.Size-n)
 	}
 	return false, err
 }

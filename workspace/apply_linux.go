@@ -4,13 +4,15 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/sparse"
 )
 
 // allowed reports whether a protected path may be changed.
@@ -58,7 +60,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	if r.Refused() {
 		return r, nil
 	}
-	a := &applier{w: w, set: s, overwrite: o.OnConflict == Overwrite}
+	a := &applier{w: w, set: s, overwrite: o.OnConflict == Overwrite, unlinked: map[inode]bool{}}
 	defer a.restore()
 	fail := func(st *Status, err error) (*Report, error) {
 		done := make(map[*Status]bool, len(todo))
@@ -70,7 +72,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 				r.Remaining = append(r.Remaining, st)
 			}
 		}
-		return r, fmt.Errorf("%s: %w", path.Join(w.Path, st.Path), err)
+		return r, fmt.Errorf("%s: %w", quote.Inside(path.Join(w.Path, st.Path)), err)
 	}
 	// What goes makes room for what takes its place: the deepest first.
 	deepest := slices.SortedFunc(slices.Values(todo), func(a, b *Status) int { return strings.Compare(b.Path, a.Path) })
@@ -140,6 +142,19 @@ type applier struct {
 	set       *Set
 	overwrite bool
 	modes     []func() // that take back what was made writable
+
+	// unlinked are files that lost a name by this: the kernel notes that as a change
+	// of those that have another.
+	unlinked map[inode]bool
+}
+
+type inode struct{ dev, ino uint64 }
+
+// lost notes that what the host had at a path lost that name.
+func (a *applier) lost(st *Status) {
+	if st.Now != nil && st.Now.Type != Dir {
+		a.unlinked[inode{st.Now.Dev, st.Now.Ino}] = true
+	}
 }
 
 // parent opens the directory that a change is in. One that its owner took the right
@@ -195,6 +210,9 @@ func (a *applier) unchanged(dir int, name string, st *Status) error {
 	if err != nil {
 		return err
 	}
+	if now != nil && st.Now != nil && a.unlinked[inode{now.Dev, now.Ino}] {
+		now.ChangeTime = st.Now.ChangeTime
+	}
 	if now == nil && st.Now == nil || now.known(st.Now) || now != nil && st.Now != nil && now.Type == Dir && st.Now.Type == Dir && now.Ino == st.Now.Ino {
 		return nil
 	}
@@ -212,6 +230,7 @@ func (a *applier) remove(st *Status) error {
 		return err
 	}
 	if st.Now.Type != Dir {
+		a.lost(st)
 		return unix.Unlinkat(dir, name, 0)
 	}
 	err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
@@ -299,8 +318,10 @@ func (a *applier) put(st *Status) error {
 	}
 	if err != nil {
 		unix.Unlinkat(dir, temp, 0)
+		return err
 	}
-	return err
+	a.lost(st)
+	return nil
 }
 
 // directory makes a directory, which its owner can fill.
@@ -347,12 +368,22 @@ func (a *applier) file(dir int, name, temp string, st *Status) (err error) {
 		return err
 	}
 	defer from.Close()
-	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	// Without a name until it is complete: nothing stays of one that a kill interrupts.
+	// The errors are those of file systems and kernels without such files; see open(2).
+	nameless := true
+	fd, err := unix.Openat(dir, ".", unix.O_WRONLY|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
+	if err == unix.EOPNOTSUPP || err == unix.EISDIR || err == unix.ENOENT || err == unix.EINVAL {
+		nameless = false
+		fd, err = unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	}
 	if err != nil {
 		return err
 	}
 	to := os.NewFile(uintptr(fd), temp)
 	defer func() {
+		if err == nil && nameless {
+			err = unix.Linkat(unix.AT_FDCWD, procPath(fd), dir, temp, unix.AT_SYMLINK_FOLLOW)
+		}
 		if cerr := to.Close(); err == nil {
 			err = cerr
 		}
@@ -360,11 +391,7 @@ func (a *applier) file(dir int, name, temp string, st *Status) (err error) {
 			unix.Unlinkat(dir, temp, 0)
 		}
 	}()
-	w := &sparse{f: to}
-	if _, err = io.Copy(w, from); err != nil {
-		return err
-	}
-	if err = to.Truncate(w.at); err != nil {
+	if _, err = sparse.Copy(to, from); err != nil {
 		return err
 	}
 	if st.Now != nil && st.Now.Type == File {

@@ -531,6 +531,43 @@ func TestOverwriteBelow(t *testing.T) {
 	}
 }
 
+// TestHardLinks: names of one file of the workspace's change together, and one that
+// is outside keeps what it holds.
+func TestHardLinks(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.outside+"/linked", "old")
+	names := []string{"changed1", "changed2", "deleted1", "deleted2", "dir/deleted3", "became"}
+	for _, name := range append(names, "dir/other") {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(w.ws+"/"+name), 0o755), os.Link(w.outside+"/linked", w.ws+"/"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.take()
+	for _, name := range names {
+		switch {
+		case strings.HasPrefix(name, "changed"):
+			w.write(w.layer+"/"+name, "new "+name)
+		case name == "became":
+			w.write(w.layer+"/became/in", "new")
+		default:
+			w.whiteout(w.layer + "/" + name)
+		}
+	}
+	set := w.collect()
+	r, err := w.apply(set, Options{})
+	if err != nil || r.Refused() {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	w.holds(w.ws+"/changed1", "new changed1")
+	w.holds(w.ws+"/changed2", "new changed2")
+	for _, name := range names[2:5] {
+		w.holds(w.ws+"/"+name, "")
+	}
+	w.holds(w.ws+"/became/in", "new")
+	w.holds(w.ws+"/dir/other", "old")
+	w.holds(w.outside+"/linked", "old")
+}
+
 // TestSpecialThere: what is in the way is named.
 func TestSpecialThere(t *testing.T) {
 	w := newWorld(t)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/guard"
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // A Workspace is the host's side of a set, open.
@@ -221,7 +222,7 @@ func (v *view) emptied(st *Status) error {
 	}
 	for _, name := range list {
 		if c := v.byPath[st.Path+"/"+name]; c == nil || c.Kind != Deleted {
-			st.State, st.Why = Conflict, "the workspace has "+name+" in it by now"
+			st.State, st.Why = Conflict, "the workspace has "+quote.Inside(name)+" in it by now"
 			return nil
 		}
 	}

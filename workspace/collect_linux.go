@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sparse"
 )
 
 // Bounds on what of a layer is looked at. A path that is longer than the system
@@ -461,33 +463,13 @@ func (c *collector) content(up int, name, rel string, n *Node) (bool, error) {
 	defer to.Close()
 	h := sha256.New()
 	// No more than was said: a sandbox that still runs can write on.
-	size, err := io.Copy(io.MultiWriter(&sparse{f: to}, h), io.LimitReader(f, n.Size))
-	if err == nil {
-		err = to.Truncate(size)
-	}
+	size, err := sparse.Copy(to, io.TeeReader(io.LimitReader(f, n.Size), h))
 	if err != nil {
 		return false, err
 	}
 	n.Size, n.Sum, n.Blob = size, hex.EncodeToString(h.Sum(nil)), blob
 	c.left -= size
 	return true, nil
-}
-
-// sparse writes a file and leaves out what is zero.
-type sparse struct {
-	f  *os.File
-	at int64
-}
-
-func (s *sparse) Write(b []byte) (int, error) {
-	at := s.at
-	s.at += int64(len(b))
-	for _, x := range b {
-		if x != 0 {
-			return s.f.WriteAt(b, at)
-		}
-	}
-	return len(b), nil
 }
 
 // deleted notes that a path of the workspace is not there any more, nor what is

@@ -20,29 +20,29 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 		now = nil
 	}
 	name := st.Path
-	head := "diff --git " + quote("a/"+name) + " " + quote("b/"+name) + "\n"
-	to := st.New
+	head := "diff --git " + gitQuoted("a/"+name) + " " + gitQuoted("b/"+name) + "\n"
+	to, remark := st.New, ""
 	if to != nil && to.Type == Dir {
 		// A patch has no word for directories; what they hold has its own.
 		if now != nil && now.Type == Dir {
-			return fmt.Sprintf("# %s/: mode %04o, was %04o\n", quote(name), to.Mode, now.Mode), nil
+			return exactMode(name+"/", now, to), nil
 		}
-		to = nil
+		remark, to = exactMode(name+"/", nil, to), nil
 	}
 	if now != nil && now.Type == Dir {
 		now = nil
 	}
 	if now == nil && to == nil {
-		return "", nil
+		return remark, nil
 	}
-	binary := false
+	unread := false
 	var err error
 	switch {
 	case now == nil:
 	case now.Type == Symlink:
 		old = now.Target
 	case now.Size > maxText:
-		binary = true
+		unread = true
 	default:
 		if old, err = w.read(st.Path, now.Size); err != nil {
 			return "", err
@@ -54,16 +54,23 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 	case to.Type == Symlink:
 		text = to.Target
 	case to.Size > maxText:
-		binary = true
+		unread = true
 	default:
 		if text, err = s.read(to); err != nil {
 			return "", err
 		}
 	}
-	binary = binary || !isText(old) || !isText(text)
+	if to != nil {
+		remark = exactMode(name, now, to)
+	}
+	differ := old != text
+	if unread {
+		differ = now == nil || to == nil || to.Sum == "" || to.Sum != now.Sum && !(now.known(st.Old) && to.Sum == st.Old.Sum)
+	}
+	binary := unread || !isText(old) || !isText(text)
 	if now != nil && to != nil && (now.Type != to.Type || now.Type == Symlink) {
 		// Two patches, as Git has it: one takes away, the other adds.
-		return head + "deleted file mode " + mode(now) + "\n" + body(name, binary, old, "", true, false) +
+		return remark + head + "deleted file mode " + mode(now) + "\n" + body(name, binary, old, "", true, false) +
 			head + "new file mode " + mode(to) + "\n" + body(name, binary, "", text, false, true), nil
 	}
 	switch {
@@ -73,27 +80,48 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 		head += "deleted file mode " + mode(now) + "\n"
 	case mode(now) != mode(to):
 		head += "old mode " + mode(now) + "\nnew mode " + mode(to) + "\n"
-	case now.Mode != to.Mode:
-		head = fmt.Sprintf("# %s: mode %04o, was %04o\n", quote(name), to.Mode, now.Mode)
-		if old == text {
-			return head, nil
-		}
-		head += "diff --git " + quote("a/"+name) + " " + quote("b/"+name) + "\n"
+	case !differ:
+		head = "" // a mode that Git has no word for
 	}
-	return head + body(name, binary, old, text, now != nil, to != nil), nil
+	if !differ {
+		return remark + head, nil
+	}
+	return remark + head + body(name, binary, old, text, now != nil, to != nil), nil
+}
+
+// exactMode is a remark on a mode that Git has no word for: one that changes, or
+// that grants more than Git's would.
+func exactMode(name string, now, to *Node) string {
+	git := uint32(0o644)
+	if to.Type == Dir || to.Mode&0o100 != 0 {
+		git = 0o755
+	}
+	was := ""
+	switch {
+	case to.Type == Symlink:
+		return ""
+	case now != nil && now.Type == to.Type && (to.Type == Dir || mode(now) == mode(to)):
+		if now.Mode == to.Mode {
+			return ""
+		}
+		was = fmt.Sprintf(", was %04o", now.Mode)
+	case to.Mode&^git == 0:
+		return ""
+	}
+	return fmt.Sprintf("# %s: mode %04o%s\n", gitQuoted(name), to.Mode, was)
 }
 
 // body is the part of a patch that shows content.
 func body(name string, binary bool, old, text string, hasOld, hasNew bool) string {
 	if old == text && !binary {
-		return ""
+		return "" // empty
 	}
 	from, to := "/dev/null", "/dev/null"
 	if hasOld {
-		from = quote("a/" + name)
+		from = gitQuoted("a/" + name)
 	}
 	if hasNew {
-		to = quote("b/" + name)
+		to = gitQuoted("b/" + name)
 	}
 	if binary {
 		return "Binary files " + from + " and " + to + " differ\n"

@@ -1,10 +1,14 @@
 package workspace
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/aymanbagabas/go-udiff/lcs"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // context is how many lines around a change a diff shows.
@@ -80,32 +84,33 @@ func isText(s string) bool {
 	return strings.IndexByte(s[:min(len(s), 8000)], 0) < 0
 }
 
-// quote is a path as Git's patches have it: in quotes, with escapes, if it has
-// characters that would not be read back.
-func quote(s string) string {
-	plain := true
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < ' ' || c == 0x7f || c == '"' || c == '\\' {
-			plain = false
-		}
-	}
-	if plain {
+// gitQuoted is a path as Git's patches have it: in quotes, with escapes, if it has
+// characters that would not be read back, or that a reader does not see. GNU patch
+// takes a name without quotes to end at a space, or what follows one for a date.
+func gitQuoted(s string) string {
+	if quote.Escape(s) == s && !strings.ContainsAny(s, " \"\\") {
 		return s
 	}
-	b := []byte{'"'}
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c == '\n':
-			b = append(b, '\\', 'n')
-		case c == '\t':
-			b = append(b, '\\', 't')
-		case c < ' ' || c == 0x7f:
-			b = append(b, '\\', '0'+c>>6, '0'+c>>3&7, '0'+c&7)
+	var b strings.Builder
+	b.WriteByte('"')
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteString(`\` + s[:1])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r == utf8.RuneError && n == 1, quote.Hidden(r):
+			for i := range n {
+				fmt.Fprintf(&b, `\%03o`, s[i])
+			}
 		default:
-			b = append(b, c)
+			b.WriteString(s[:n])
 		}
+		s = s[n:]
 	}
-	return string(append(b, '"'))
+	b.WriteByte('"')
+	return b.String()
 }

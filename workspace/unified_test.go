@@ -81,8 +81,8 @@ func TestUnifiedBounded(t *testing.T) {
 }
 
 func TestQuote(t *testing.T) {
-	for in, want := range map[string]string{"a b": "a b", "a\nb": `"a\nb"`, `a"b`: `"a\"b"`, "\x1b[2J": `"\033[2J"`, "ü": "ü", `a\b`: `"a\\b"`} {
-		if got := quote(in); got != want {
+	for in, want := range map[string]string{"a b": `"a b"`, "\u202eb": `"\342\200\256b"`, "\xff": `"\377"`, "ü b": `"ü b"`, "a ": `"a "`, "a\nb": `"a\nb"`, `a"b`: `"a\"b"`, "\x1b[2J": `"\033[2J"`, "ü": "ü", `a\b`: `"a\\b"`} {
+		if got := gitQuoted(in); got != want {
 			t.Errorf("%q: %s, want %s", in, got, want)
 		}
 	}

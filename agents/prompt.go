@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -180,7 +181,7 @@ func codes(list []string, most int) string {
 // cannot add a line to what the model is told.
 func code(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < 0x20 || r >= 0x7f && r < 0xa0 || r == '`' || r == 0x2028 || r == 0x2029 {
+		if r == '`' || quote.Hidden(r) {
 			return '\uFFFD'
 		}
 		return r

@@ -29,6 +29,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // Config is where and how much to record.
@@ -173,7 +174,7 @@ func (l *Log) line(r *Record) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
-	return append(escape(b), '\n'), nil
+	return append(quote.JSON(b), '\n'), nil
 }
 
 func (l *Log) text(s string) string { return cut(l.redact.Text(s), maxText) }
@@ -201,23 +202,6 @@ func cut(s string, most int) string {
 		at--
 	}
 	return s[:at] + "… " + strconv.Itoa(len(s)-at) + " bytes more"
-}
-
-// escape replaces, in JSON, what encoding/json leaves of characters that move a
-// cursor, end a line for some readers, or reorder text: DEL and the C1 controls,
-// and Unicode's marks for direction.
-func escape(b []byte) []byte {
-	out := make([]byte, 0, len(b)+1)
-	for len(b) > 0 {
-		r, n := utf8.DecodeRune(b)
-		if r >= 0x7f && r < 0xa0 || r == 0x061c || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff {
-			out = append(out, fmt.Sprintf(`\u%04x`, r)...)
-		} else {
-			out = append(out, b[:n]...)
-		}
-		b = b[n:]
-	}
-	return out
 }
 
 // append writes one line, into a new file if this one is full.
@@ -309,11 +293,23 @@ func (l *Log) open() (*os.File, error) {
 	return f, nil
 }
 
+// patience bounds the wait for the lock. Who writes a line has it for less than a
+// millisecond; who can open the file can have it for ever.
+var patience = 10 * time.Second
+
 // lock waits for the lock on a file, which its end gives up; see flock(2).
 func lock(f *os.File) error {
-	for {
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != syscall.EINTR {
+	end := time.Now().Add(patience)
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == syscall.EINTR:
+		case err != syscall.EWOULDBLOCK:
 			return err
+		case time.Now().After(end):
+			return errors.New("another program keeps it locked")
+		default:
+			time.Sleep(pause)
 		}
 	}
 }

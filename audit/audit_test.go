@@ -14,7 +14,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -251,4 +253,29 @@ func FuzzLine(f *testing.F) {
 			t.Fatalf("%q: %v", body, err)
 		}
 	})
+}
+
+// TestLocked: who keeps the file locked costs a record, and no run its end.
+func TestLocked(t *testing.T) {
+	defer func(d time.Duration) { patience = d }(patience)
+	patience = 50 * time.Millisecond
+	file := filepath.Join(t.TempDir(), "audit")
+	l, err := Open(Config{File: file}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Open(file) // to read is enough
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Flock(int(other.Fd()), syscall.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Run(Record{Source: "run"}, nil, nil); err == nil || !strings.Contains(err.Error(), "keeps it locked") {
+		t.Errorf("locked: %v", err)
+	}
+	other.Close()
+	if err := l.Run(Record{Source: "run"}, nil, nil); err != nil || len(read(t, file)) != 1 {
+		t.Errorf("free again: %v", err)
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/mounts"
 	"github.com/sbxrun/sbxrun/policy"
@@ -28,9 +28,9 @@ import (
 func (d Driver) find() (string, error) {
 	path := d.Path
 	if path == "" {
-		var err error
-		if path, err = exec.LookPath("bwrap"); err != nil || !filepath.IsAbs(path) {
-			return "", &driver.UnavailableError{What: "driver " + Name, Cause: "there is no bwrap in PATH", Fix: "install bubblewrap (Debian: apt-get install bubblewrap)"}
+		var err *programs.NotFoundError
+		if path, err = programs.Find("bwrap"); err != nil {
+			return "", &driver.UnavailableError{What: "driver " + Name, Cause: err.Error(), Fix: err.Hint("install bubblewrap (Debian: apt-get install bubblewrap)")}
 		}
 	}
 	return path, nil
@@ -192,7 +192,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
 		Paths: []string{path}, Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Dir: "/",
-		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true,
+		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true,
 		Signal:    func(_ int, sig syscall.Signal) error { return st.signal(sig) },
 		Terminate: func(int) error { return st.terminate() },
 		Ended: func(s *driver.Status, err error) (*driver.Status, error) {

@@ -4,7 +4,6 @@ package cgroups
 
 import (
 	"errors"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -22,7 +21,7 @@ func Acquire(*specs.LinuxResources) (Layout, error) { return Layout{}, errors.Er
 func Prepare(Layout, *specs.LinuxResources) (*Group, error) { return nil, errors.ErrUnsupported }
 
 // Prune reports that this system has no control groups.
-func Prune(time.Duration) ([]string, error) { return nil, errors.ErrUnsupported }
+func Prune() ([]string, error) { return nil, errors.ErrUnsupported }
 
 // Name is empty.
 func (*Group) Name() string { return "" }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,7 @@ type Group struct {
 type slot struct {
 	fd     int // O_PATH, of the parent
 	made   bool
+	lock   *os.File    // the directory, with flock(2): its owner lives; nil in groups within
 	handed Controllers // that groups within have too
 	ParentSetup
 }
@@ -131,19 +133,77 @@ func (g *Group) Parents() []Slot {
 // it. Nothing in the group exists yet, so the command must not join before.
 func (g *Group) Create() error {
 	for i := range g.slots {
-		if err := g.slots[i].create(); err != nil {
+		s := &g.slots[i]
+		err := s.hold()
+		if err == nil {
+			err = s.limit()
+		}
+		if err != nil {
 			return errors.Join(err, g.Remove())
 		}
 	}
 	return nil
 }
 
+// hold makes the directory and locks it, for as long as this process lives or until
+// Close: [Prune] removes what nobody holds. Nobody else may open it, and so lock it.
+func (s *slot) hold() error {
+	for range holdTries {
+		if err := s.mkdir(heldMode); err != nil {
+			return err
+		}
+		fd, err := unix.Openat(s.fd, s.Name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err == unix.ENOENT {
+			continue // removed, before it was held
+		}
+		if err != nil {
+			return fmt.Errorf("cgroups: open %s/%s: %w", s.Path, s.Name, err)
+		}
+		for {
+			if err = unix.Flock(fd, unix.LOCK_EX); err != unix.EINTR {
+				break
+			}
+		}
+		if err == nil {
+			// Who removed it meanwhile had it locked.
+			err = unix.Faccessat(fd, "cgroup.procs", unix.F_OK, 0)
+		}
+		if err == nil {
+			s.lock = os.NewFile(uintptr(fd), s.Name)
+			return nil
+		}
+		unix.Close(fd)
+		if err != unix.ENOENT {
+			return fmt.Errorf("cgroups: lock %s/%s: %w", s.Path, s.Name, err)
+		}
+	}
+	return fmt.Errorf("cgroups: %s/%s is removed as often as it is made", s.Path, s.Name)
+}
+
+// heldMode is the mode of a group that is locked while its owner lives.
+const heldMode = 0o700
+
+// holdTries bounds how often a group is made that somebody removes.
+const holdTries = 100
+
+// create makes a directory within a group.
 func (s *slot) create() error {
+	if err := s.mkdir(0o755); err != nil {
+		return err
+	}
+	return s.limit()
+}
+
+func (s *slot) mkdir(mode uint32) error {
 	// An existing directory is never taken over: whoever made it set its limits.
-	if err := unix.Mkdirat(s.fd, s.Name, 0o755); err != nil {
+	if err := unix.Mkdirat(s.fd, s.Name, mode); err != nil {
 		return fmt.Errorf("cgroups: mkdir %s/%s: %w", s.Path, s.Name, err)
 	}
 	s.made = true
+	return nil
+}
+
+func (s *slot) limit() error {
 	for _, w := range s.Writes {
 		err := writeAt(s.fd, s.Name+"/"+w.File, w.Value)
 		switch {
@@ -227,6 +287,9 @@ func (g *Group) stats(usage bool) (Stats, error) {
 				// failcnt (seen on Linux 6.18). A page that did not fit in
 				// means that the peak is the limit, rounded down to pages.
 				st.MemoryLimitReached = usage && st.MemoryPeak+uint64(os.Getpagesize()) > uint64(g.memory)
+				var sockets uint64
+				read("memory.kmem.tcp.max_usage_in_bytes", optional, counter{"", &sockets})
+				st.MemoryPeak += sockets
 			}
 		}
 		if s.Controllers.Has(Pids) {
@@ -256,7 +319,60 @@ func (g *Group) stats(usage bool) (Stats, error) {
 			st.Throttled = time.Duration(throttled)
 		}
 	}
+	if usage && st.OOMKills > 0 && !st.MemoryLimitReached {
+		st.OOMBy = g.blame()
+	}
 	return st, err
+}
+
+// blame says who was short of memory, if not the group: the nearest group above that
+// has a limit and has reached it, or else the host.
+func (g *Group) blame() string {
+	value := func(file, key string) (n uint64) {
+		var buf [1024]byte
+		if got, err := readAt(unix.AT_FDCWD, file, buf[:]); err == nil {
+			scan(buf[:got], counter{key, &n})
+		}
+		return n
+	}
+	for i := range g.slots {
+		s := &g.slots[i]
+		if !s.Controllers.Has(Memory) {
+			continue
+		}
+		// Above the hierarchy's root there are no such files.
+		for dir := filepath.Clean(s.Path); dir != "/"; dir = filepath.Dir(dir) {
+			limit := value(dir+"/memory.max", "")                   // "max" is no number
+			reached := value(dir+"/memory.events.local", "oom") > 0 // Linux 5.2; what is below counts its own
+			if !s.V2 {
+				limit = value(dir+"/memory.limit_in_bytes", "")
+				reached = value(dir+"/memory.max_usage_in_bytes", "")+uint64(os.Getpagesize()) > limit
+			}
+			if limit > 0 && reached {
+				return fmt.Sprintf("the cgroup %s, which has a limit of %d bytes", dir, limit)
+			}
+		}
+	}
+	return "the host"
+}
+
+// Sockets returns what TCP and UDP sockets hold beside memory on v1, bytes, and how
+// much they may. They may pass that: the kernel never denies a socket a few KiB. On
+// v2 they are part of memory, and both are 0.
+func (g *Group) Sockets() (used, limit int64) {
+	for i := range g.slots {
+		s := &g.slots[i]
+		if s.V2 || !s.Controllers.Has(Memory) {
+			continue
+		}
+		var buf [32]byte
+		var n uint64
+		if m, err := readAt(s.fd, s.Name+"/memory.kmem.tcp.usage_in_bytes", buf[:]); err == nil {
+			scan(buf[:m], counter{"", &n})
+			return int64(n), g.memory / socketShare
+		}
+	}
+	return 0, 0
 }
 
 // need says whether every kernel that has the controller has a file. The files
@@ -449,7 +565,12 @@ func (s *slot) remove() error {
 // Close closes the group's descriptors. It removes nothing.
 func (g *Group) Close() {
 	for i := range g.slots {
-		unix.Close(g.slots[i].fd)
+		s := &g.slots[i]
+		if s.lock != nil {
+			sweep(s)
+			s.lock.Close()
+		}
+		unix.Close(s.fd)
 	}
 	g.slots = nil
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -604,49 +605,146 @@ func TestNoDescriptorsLeak(t *testing.T) {
 	}
 }
 
+// TestPrune: what nobody holds is removed at once, with what is in it, by Prune and by
+// the next run; what somebody holds stays, however old and empty it is.
 func TestPrune(t *testing.T) {
-	g := prepare(t, strict())
-	now := time.Now()
-	for _, s := range g.slots {
+	old := time.Now().Add(-48 * time.Hour)
+	there := func(g *Group) bool {
+		t.Helper()
+		n := 0
+		for _, s := range g.slots {
+			if _, err := os.Stat(s.Path + "/" + s.Name); err == nil {
+				n++
+			}
+		}
+		if n != 0 && n != len(g.slots) {
+			t.Errorf("in %d of %d hierarchies", n, len(g.slots))
+		}
+		return n > 0
+	}
+	made := func(when time.Time, random uint64) *Group {
+		t.Helper()
+		g := prepare(t, strict())
+		g.name = groupName(when, 1, random)
+		for i := range g.slots {
+			g.slots[i].Name = g.name
+		}
+		if err := g.Create(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { g.Remove() })
+		if _, err := g.Sub("c0"); err != nil { // as in a session
+			t.Fatal(err)
+		}
+		return g
+	}
+	// leave is the end of an owner that was killed.
+	leave := func(g *Group) {
+		for i := range g.slots {
+			g.slots[i].lock.Close()
+			g.slots[i].lock = nil
+		}
+	}
+	pruned := func(g *Group) bool {
+		t.Helper()
+		removed, err := Prune()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(removed, func(path string) bool { return strings.HasSuffix(path, "/"+g.name) })
+	}
+
+	t.Run("held", func(t *testing.T) {
+		if g := made(old, 1); pruned(g) || !there(g) {
+			t.Error("removed, and somebody holds it")
+		}
+	})
+	t.Run("left", func(t *testing.T) {
+		g := made(time.Now(), 2)
+		leave(g)
+		if !pruned(g) || there(g) {
+			t.Error("stays, and nobody holds it")
+		}
+	})
+	t.Run("left with a process", func(t *testing.T) {
+		g := made(time.Now(), 3)
+		c := sleeper(t, g)
+		leave(g)
+		if !pruned(g) || there(g) {
+			t.Error("stays, and nobody holds it")
+		}
+		if err := c.Wait(); err == nil {
+			t.Error("the process lives")
+		}
+	})
+	t.Run("left, and the next run", func(t *testing.T) {
+		dead, next := made(old, 4), made(old, 5)
+		leave(dead)
+		defer made(old, 6).Remove() // somebody else's
+		next.Remove()
+		next.Close()
+		if there(dead) {
+			t.Error("stays, and nobody holds it")
+		}
+	})
+	t.Run("removed before it is held", func(t *testing.T) {
+		var g atomic.Pointer[Group]
+		g.Store(prepare(t, strict()))
+		stop, over := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(over)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					for _, s := range g.Load().slots {
+						prune(unix.AT_FDCWD, s.Path+"/"+s.Name, s.V2, time.Now())
+					}
+				}
+			}
+		}()
+		for range 50 {
+			next := prepare(t, strict())
+			g.Store(next)
+			if err := next.Create(); err != nil {
+				t.Fatal(err)
+			}
+			if !there(next) {
+				t.Fatal("removed, and somebody holds it")
+			}
+			if err := next.Remove(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(stop)
+		<-over
+	})
+	t.Run("of a version without locks", func(t *testing.T) {
+		g := prepare(t, strict())
+		s := g.slots[0]
 		for _, tc := range []struct {
 			name string
 			gone bool
 		}{
-			{groupName(now.Add(-48*time.Hour), 1, 1), true},
-			{groupName(now.Add(-time.Hour), 1, 2), false},
+			{groupName(old, 1, 7), true},
+			{groupName(time.Now(), 1, 8), false},
 			{"someone-elses", false},
 		} {
 			dir := s.Path + "/" + tc.name
-			if err := os.Mkdir(dir, 0o755); err != nil {
+			if err := os.MkdirAll(dir+"/c0", 0o755); err != nil {
 				t.Fatal(err)
 			}
 			defer unix.Rmdir(dir)
-			// As a session's holder leaves it.
-			if err := os.Mkdir(dir+"/c0", 0o755); err != nil {
-				t.Fatal(err)
-			}
 			defer unix.Rmdir(dir + "/c0")
-			removed, err := Prune(24 * time.Hour)
-			if err != nil {
+			if _, err := Prune(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) != tc.gone || slices.Contains(removed, dir) != tc.gone {
-				t.Errorf("%s: gone: %v, removed %v", dir, err, removed)
+			if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) != tc.gone {
+				t.Errorf("%s: %v", tc.name, err)
 			}
 		}
-	}
-	// One that has processes stays, however old.
-	for i := range g.slots {
-		g.slots[i].Name = groupName(now.Add(-48*time.Hour), 1, 3)
-	}
-	if err := g.Create(); err != nil {
-		t.Fatal(err)
-	}
-	defer g.Remove()
-	sleeper(t, g)
-	if removed, err := Prune(24 * time.Hour); err != nil || len(removed) != 0 {
-		t.Errorf("removed %v, %v", removed, err)
-	}
+	})
 }
 
 // The usual, short way of reading gives what the long one does.

@@ -365,6 +365,9 @@ func writesV2(l Limits, c Controllers) []Write {
 	return w
 }
 
+// socketShare is the part of a limit of memory that sockets may have beside it on v1.
+const socketShare = 4
+
 // writesV1 are the files of cgroup-v1/memory.rst, scheduler/sched-bwc.rst and
 // cgroup-v1/pids.rst.
 //
@@ -380,6 +383,10 @@ func writesV1(l Limits, c Controllers) []Write {
 			// Memory and swap together; never below limit_in_bytes, so after it.
 			w = append(w, Write{"memory.memsw.limit_in_bytes", decimal(l.Memory + l.Swap), SwappinessInstead})
 		}
+		// What TCP and UDP sockets hold is not part of memory here, as it is on
+		// v2, and not counted at all without a limit of its own. Absent where a
+		// kernel has no IPv4.
+		w = append(w, Write{"memory.kmem.tcp.limit_in_bytes", decimal(l.Memory / socketShare), SkipAbsent})
 	}
 	if c.Has(CPU) {
 		if l.CPUPeriod != defaultPeriod {

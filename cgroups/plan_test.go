@@ -273,6 +273,7 @@ once: mkdir /sys/fs/cgroup/memory/sbxrun
 v1 (memory): mkdir /sys/fs/cgroup/memory/sbxrun/NAME
   echo 2147483648 > memory.limit_in_bytes
   echo 2147483648 > memory.memsw.limit_in_bytes
+  echo 536870912 > memory.kmem.tcp.limit_in_bytes
 v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
   echo 100000 > cpu.cfs_quota_us
 `,
@@ -287,6 +288,7 @@ v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
 v1 (memory): mkdir /sys/fs/cgroup/memory/sbxrun/NAME
   echo 1073741824 > memory.limit_in_bytes
   echo 1073741824 > memory.memsw.limit_in_bytes
+  echo 268435456 > memory.kmem.tcp.limit_in_bytes
 v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
   echo 100000 > cpu.cfs_quota_us
 `,
@@ -300,6 +302,7 @@ v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
 v1 (memory): mkdir /sys/fs/cgroup/memory/u/sbxrun/NAME
   echo 2147483648 > memory.limit_in_bytes
   echo 2147483648 > memory.memsw.limit_in_bytes
+  echo 536870912 > memory.kmem.tcp.limit_in_bytes
 v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
   echo 100000 > cpu.cfs_quota_us
 missing pids: no group of cgroup v1 can be written by this user
@@ -313,6 +316,7 @@ missing pids: no group of cgroup v1 can be written by this user
 			want: `v1 (memory): mkdir /sys/fs/cgroup/memory/sbxrun/NAME
   echo 2147483648 > memory.limit_in_bytes
   echo 2147483648 > memory.memsw.limit_in_bytes
+  echo 536870912 > memory.kmem.tcp.limit_in_bytes
 v1 (cpu): mkdir /sys/fs/cgroup/cpu,cpuacct/sbxrun/NAME
   echo 100000 > cpu.cfs_quota_us
 once: echo +pids > /sys/fs/cgroup/unified/cgroup.subtree_control
@@ -473,9 +477,9 @@ func TestWrites(t *testing.T) {
 	swap := Limits{Memory: 64 << 20, Swap: 32 << 20}
 	for _, tc := range []struct{ got, want string }{
 		{files(writesV2(swap, Memory)), "memory.max=67108864;memory.swap.max=33554432;memory.oom.group=1;"},
-		{files(writesV1(swap, Memory)), "memory.limit_in_bytes=67108864;memory.memsw.limit_in_bytes=100663296;"},
+		{files(writesV1(swap, Memory)), "memory.limit_in_bytes=67108864;memory.memsw.limit_in_bytes=100663296;memory.kmem.tcp.limit_in_bytes=16777216;"},
 		{files(writesV2(Limits{Memory: 64 << 20, Swap: -1}, Memory)), "memory.max=67108864;memory.oom.group=1;"},
-		{files(writesV1(Limits{Memory: 64 << 20, Swap: -1}, Memory)), "memory.limit_in_bytes=67108864;"},
+		{files(writesV1(Limits{Memory: 64 << 20, Swap: -1}, Memory)), "memory.limit_in_bytes=67108864;memory.kmem.tcp.limit_in_bytes=16777216;"},
 		{files(writesV2(Limits{CPUQuota: 50000, CPUPeriod: 200000}, CPU)), "cpu.max=50000 200000;"},
 		{files(writesV1(Limits{CPUQuota: 50000, CPUPeriod: 200000}, CPU)), "cpu.cfs_period_us=200000;cpu.cfs_quota_us=50000;"},
 	} {

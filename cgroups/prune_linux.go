@@ -6,26 +6,21 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// minAge keeps Prune from a group that was made for a command that is just
-// being started: it has no processes yet.
-const minAge = time.Minute
-
-// Prune removes groups of runs and sessions that were never cleaned up, wherever
-// in the hierarchies they are: directories with a group's name, made longer ago
-// than olderThan (a minute at least), without processes. Those of others, which
-// cannot be removed, are passed over. It returns the paths of those that it
-// removed.
-func Prune(olderThan time.Duration) ([]string, error) {
+// Prune removes the groups of runs and sessions that nobody holds, wherever in the
+// hierarchies they are, and kills what is left in them: whoever made a group has its
+// directory locked for as long as it lives. Those of others, which cannot be opened,
+// are passed over. It returns the paths of those that it removed.
+func Prune() ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("cgroups: %w", err)
 	}
-	limit := time.Now().Add(-max(olderThan, minAge))
 	var removed []string
 	var errs []error
 	for _, m := range ParseMounts(string(text)) {
@@ -33,33 +28,104 @@ func Prune(olderThan time.Duration) ([]string, error) {
 			if err != nil || !d.IsDir() {
 				return nil // not to be read, or gone meanwhile
 			}
-			made, ok := parseName(d.Name())
-			if !ok || filepath.Base(filepath.Dir(path)) != Parent {
+			if filepath.Base(filepath.Dir(path)) != Parent {
 				return nil
 			}
-			if made.Before(limit) {
-				if err := prune(path); err == nil {
+			if made, ok := parseName(d.Name()); ok {
+				gone, err := prune(unix.AT_FDCWD, path, m.V2, made)
+				if gone {
 					removed = append(removed, path)
-				} else if err != unix.EBUSY && err != unix.ENOENT && err != unix.EACCES && err != unix.EPERM {
-					errs = append(errs, fmt.Errorf("cgroups: rmdir %s: %w", path, err))
 				}
+				if err != nil {
+					errs = append(errs, err)
+				}
+				return fs.SkipDir
 			}
-			return fs.SkipDir
+			return nil
 		})
 	}
 	return removed, errors.Join(errs...)
 }
 
-// prune removes a group and those of a session's commands within it. EBUSY: it
-// has processes.
-func prune(path string) error {
-	err := unix.Rmdir(path)
-	if err != unix.EBUSY {
-		return err
+// unheldAge is how old a group must be that was made by a version of sbxrun which
+// does not lock them, and that is empty.
+const unheldAge = 24 * time.Hour
+
+// prune removes a group that nobody holds, and those within it.
+func prune(parent int, name string, v2 bool, made time.Time) (gone bool, err error) {
+	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false, nil // somebody else's, or gone meanwhile
 	}
-	below, _ := filepath.Glob(path + "/c[0-9]*")
-	for _, dir := range below {
-		unix.Rmdir(dir)
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	fi, err := dir.Stat()
+	if err != nil || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return false, nil
 	}
-	return unix.Rmdir(path)
+	if unix.Faccessat(fd, "cgroup.procs", unix.F_OK, 0) != nil {
+		return false, nil // removed since it was opened: the name may be another's
+	}
+	if fi.Mode().Perm() != heldMode {
+		if time.Since(made) < unheldAge {
+			return false, nil
+		}
+		below, _ := dir.Readdirnames(-1)
+		for _, sub := range below {
+			unix.Unlinkat(fd, sub, unix.AT_REMOVEDIR) // no directory, or not empty
+		}
+		return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) == nil, nil
+	}
+	if err := removeTree(parent, name, v2); err != nil {
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) {
+			err = nil
+		}
+		return false, err
+	}
+	return true, nil
+}
+
+// removeTree removes a group and those within it, and kills what is in them.
+func removeTree(parent int, name string, v2 bool) error {
+	if fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+		dir := os.NewFile(uintptr(fd), name)
+		list, _ := dir.ReadDir(-1)
+		for _, e := range list {
+			if e.IsDir() {
+				removeTree(fd, e.Name(), v2) // if it stays, so does what it is in
+			}
+		}
+		dir.Close()
+	}
+	s := slot{fd: parent, ParentSetup: ParentSetup{Name: name, V2: v2}}
+	return s.remove()
+}
+
+// maxSweep is how many groups of others one run looks at.
+const maxSweep = 8
+
+// sweep removes groups beside one that are nobody's: those of runs that were killed
+// with all that would have removed them.
+func sweep(s *slot) {
+	var st unix.Stat_t
+	if unix.Fstatat(s.fd, "", &st, unix.AT_EMPTY_PATH) != nil || st.Nlink <= 2 {
+		return // there is none
+	}
+	fd, err := unix.Openat(s.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	dir := os.NewFile(uintptr(fd), s.Path)
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	names = slices.DeleteFunc(names, func(name string) bool { _, ok := parseName(name); return !ok || name == s.Name })
+	if len(names) == 0 {
+		return
+	}
+	first := int(time.Now().UnixNano()/1000) % len(names)
+	for i := range min(len(names), maxSweep) {
+		name := names[(first+i)%len(names)]
+		made, _ := parseName(name)
+		prune(fd, name, s.V2, made)
+	}
 }

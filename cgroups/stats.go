@@ -20,13 +20,17 @@ import "time"
 // that was registered in cgroup.event_control, which costs each run more than
 // it gives: the count is read when the command has ended, which ends the rest.
 type Stats struct {
-	MemoryPeak uint64 // bytes; memory.peak, since Linux 5.19. v1: memory.max_usage_in_bytes
+	MemoryPeak uint64 // bytes; memory.peak, since Linux 5.19. v1: memory.max_usage_in_bytes, and what sockets held at their peak
 	OOMKills   uint64 // kills; where the group dies as a whole its first victim is counted again (seen on Linux 6.1)
 
 	// MemoryLimitReached reports that the group asked for more than its limit
 	// and nothing could be reclaimed: memory.events oom. v1: the peak is the
 	// limit, which may also have been reached by what could be reclaimed.
 	MemoryLimitReached bool
+
+	// OOMBy says whose shortage of memory the kills are for if it was not the group's
+	// own limit: "" for that, and where there are no kills.
+	OOMBy string
 
 	PidsPeak   uint64 // processes and threads; pids.peak, since Linux 6.1
 	PidsDenied uint64 // forks

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -158,7 +159,7 @@ type Refusal struct {
 }
 
 func (f Refusal) String() string {
-	return fmt.Sprintf("%d:%d: %s: %s", f.Line, f.Column, f.Word, f.Reason)
+	return fmt.Sprintf("%d:%d: %s: %s", f.Line, f.Column, quote.Inside(f.Word), f.Reason)
 }
 
 // lookup decides on one command by its words. The empty string is yes.

@@ -27,13 +27,13 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -169,13 +169,18 @@ func (Driver) Available(ctx context.Context) error {
 }
 
 func find() (string, error) {
+	missing := &programs.NotFoundError{Name: "cu or container-use"}
 	for _, name := range [...]string{"cu", "container-use"} {
 		// cu(1) is also a program that calls up another system.
-		if file, err := exec.LookPath(name); err == nil && filepath.IsAbs(file) {
+		file, err := programs.Find(name)
+		if err == nil {
 			return file, nil
 		}
+		if err.Passed != "" {
+			missing = err
+		}
 	}
-	return "", &driver.UnavailableError{What: "driver " + Name, Cause: "neither cu nor container-use is on PATH", Fix: "install container-use (https://container-use.com), or use --driver docker"}
+	return "", &driver.UnavailableError{What: "driver " + Name, Cause: missing.Error(), Fix: missing.Hint("install container-use (https://container-use.com), or use --driver docker")}
 }
 
 // output runs cu in a directory and returns what it printed.
@@ -256,7 +261,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		r.delete()
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
-	r.degraded = p.Degrade
+	r.degraded = p.Dispensable()
 	r.setup = time.Since(begin)
 	return r, nil
 }

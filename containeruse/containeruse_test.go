@@ -27,15 +27,27 @@ func plain(dir string, command ...string) *policy.Policy {
 	}
 }
 
+// put makes a program cu where programs are found.
+func put(t *testing.T, text string) {
+	t.Helper()
+	home := t.TempDir()
+	bin := filepath.Join(home, ".local/bin")
+	if err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, "cu"), []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", home)
+	t.Setenv("PATH", bin+":/usr/bin:/bin")
+}
+
 // standIn puts the stand-in for cu on PATH, and returns what it was called with.
 func standIn(t *testing.T, env ...string) func() string {
 	t.Helper()
-	dir, err := filepath.Abs("testdata")
+	program, err := os.ReadFile("testdata/cu")
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := filepath.Join(t.TempDir(), "log")
-	t.Setenv("PATH", dir+":/usr/bin:/bin")
+	put(t, string(program))
 	t.Setenv("CU_LOG", log)
 	for _, e := range env {
 		k, v, _ := strings.Cut(e, "=")
@@ -106,9 +118,7 @@ func TestFailures(t *testing.T) {
 		t.Error(err)
 	}
 	// A program of that name that does not have the commands.
-	dir := t.TempDir()
-	os.WriteFile(filepath.Join(dir, "cu"), []byte("#!/bin/sh\necho unknown command >&2; exit 1\n"), 0o755)
-	t.Setenv("PATH", dir)
+	put(t, "#!/bin/sh\necho unknown command >&2; exit 1\n")
 	if err := (Driver{}).Available(context.Background()); !errors.As(err, &u) || !strings.Contains(u.Fix, "MCP") {
 		t.Error(err)
 	}

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"encoding/csv"
 	"path"
 	"slices"
@@ -40,6 +41,11 @@ type Facts struct {
 	// own is not installed; "" is the engine's own.
 	Init string
 
+	// Image is the id of the driver's image, "" for its name, and Volumes are the
+	// directories that it declares to be volumes.
+	Image   string
+	Volumes []string
+
 	// Stdin attaches the command's standard input.
 	Stdin bool
 }
@@ -70,6 +76,11 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	// Engines keep what a container prints, on their disk and without a bound,
 	// unless they are told not to. It reaches the client all the same.
 	add("--log-driver", "none")
+	// What an image wants to be run every now and then is not the command.
+	add("--no-healthcheck")
+	if f.Podman {
+		add("--image-volume", "ignore") // beside what mounts has for each
+	}
 	// Its first process gets signals as any other does, and orphans are reaped.
 	// The engine puts that program into /sbin, which must be the image's.
 	if coversInit(p) {
@@ -138,7 +149,7 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 		add("--entrypoint", d.command(p))
 		command = command[1:]
 	}
-	add("--", d.Image)
+	add("--", cmp.Or(f.Image, d.Image))
 	add(command...)
 	if len(e.Rules) != 0 {
 		return nil, e
@@ -278,14 +289,31 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 			bind(r.Path, r.Path, r.Access)
 		}
 	}
+	// An engine would make a directory of its own on the host's disk for each volume
+	// that an image declares, without a bound. Private storage takes its place.
+	private := p.OCI.Mounts
+	for _, v := range f.Volumes {
+		at := path.Clean("/" + v)
+		under := func(dir string) bool { return within(at, dir) }
+		switch {
+		case slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/sbin"}, under) || at == "/" || strings.ContainsAny(at, ":"):
+			refused = append(refused, "image.volumes."+at)
+		case slices.ContainsFunc(all, func(m mount) bool { return m.at == at }) || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == at }):
+			// Something else is there.
+		case slices.ContainsFunc(all, func(m mount) bool { return under(m.at) }) || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && under(m.Destination) }):
+			refused = append(refused, "image.volumes."+at+" (below a directory of this host)")
+		default:
+			private = append(private[:len(private):len(private)], specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"mode=1777"}})
+		}
+	}
 	storage := 0
-	for i := range p.OCI.Mounts {
-		if m := &p.OCI.Mounts[i]; m.Type == "tmpfs" && !hasSize(m.Options) {
+	for i := range private {
+		if m := &private[i]; m.Type == "tmpfs" && !hasSize(m.Options) {
 			storage++
 		}
 	}
-	for i := range p.OCI.Mounts {
-		m := &p.OCI.Mounts[i]
+	for i := range private {
+		m := &private[i]
 		switch m.Type {
 		case "tmpfs":
 			if m.Destination == "/dev" {

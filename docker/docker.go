@@ -14,8 +14,8 @@
 // (both are killed, the machine stops) the next run finds by its label.
 //
 // It adds no user namespace to an engine that has none: the command has the
-// caller's ids and sees them. The files of the image, and volumes that it
-// declares, are the engine's. What the first process of a container was ended
+// caller's ids and sees them. The files of the image are the engine's. A
+// volume that it declares is empty private storage, and its health check does not run. What the first process of a container was ended
 // by is known only as an exit code: a signal that sbxrun did not send is
 // reported as 128+N, with the reason "exit".
 package docker
@@ -27,11 +27,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -214,15 +214,15 @@ type client struct {
 
 // find looks the client up on the caller's PATH.
 func (d Driver) find() (*client, error) {
-	file, err := exec.LookPath(d.Name())
-	if err == nil && filepath.IsAbs(file) {
+	file, err := programs.Find(d.Name())
+	if err == nil {
 		return &client{d: d, path: file}, nil
 	}
 	fix := "install Docker (https://docs.docker.com/engine/install; Debian: apt-get install docker.io)"
 	if d.Podman {
 		fix = "install podman (Debian: apt-get install podman)"
 	}
-	return nil, &driver.UnavailableError{What: "driver " + d.Name(), Cause: "the program " + d.Name() + " is not on PATH", Fix: fix}
+	return nil, &driver.UnavailableError{What: "driver " + d.Name(), Cause: err.Error(), Fix: err.Hint(fix)}
 }
 
 // patience bounds each request to an engine that should answer at once.
@@ -444,7 +444,7 @@ func (d Driver) lacking(p *policy.Policy, e *engine) error {
 	all := *e
 	all.memory, all.cpu, all.pids = true, true, true
 	want |= d.layers(p, &all) & policy.LayerCgroup
-	if missing := want &^ p.Degrade &^ d.layers(p, e); missing != 0 {
+	if missing := want &^ p.Dispensable() &^ d.layers(p, e); missing != 0 {
 		return &driver.UnavailableError{
 			What: "layer " + missing.String(), Cause: "the engine of " + d.Name() + " does not have it",
 			Fix: d.Name() + " info tells more; to go without: --allow-degraded " + missing.String(),

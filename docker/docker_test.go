@@ -77,6 +77,9 @@ func TestArgs(t *testing.T) {
 			r.Command = []string{"--flag", "a b"}
 		}},
 		{name: "ports", driver: Driver{Ports: []string{"127.0.0.1:8080:80"}}, change: func(r *profiles.Request) { m := policy.EgressHost; r.Net = &m }},
+		{name: "volumes", facts: func(f *Facts) {
+			f.Image, f.Volumes = "sha256:0123", []string{"/v", "/v/../v/deep/", "/tmp", "/tmp/v", "rel", "/home/u/ws"}
+		}},
 		{name: "options", policy: func(p *policy.Policy) {
 			p.OCI.Process.ApparmorProfile = "p"
 			p.OCI.Process.Terminal = true
@@ -155,6 +158,14 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for _, at := range []string{"/", "/proc/x", "/sys", "/dev/shm", "/sbin", "/a:rw", "/home/u/ws/sub"} {
+		f := facts()
+		f.Volumes = []string{at}
+		var e *driver.UnsupportedError
+		if args, err := (Driver{Image: "x"}).Args(resolve(t, nil), f); !errors.As(err, &e) || !strings.Contains(err.Error(), "image.volumes."+at) {
+			t.Errorf("volume %s: %q, %v", at, args, err)
+		}
+	}
 	var e *driver.UnsupportedError
 	if err := (Driver{}).Check(resolve(t, nil)); !errors.As(err, &e) || !strings.Contains(e.Fix, "--image") {
 		t.Errorf("no image: %v", err)
@@ -217,6 +228,10 @@ func TestLacking(t *testing.T) {
 		}
 		if d.layers(p, &e).Has(l) {
 			t.Errorf("%s is reported", name)
+		}
+		p.Require |= l
+		if err := d.lacking(p, &e); !errors.As(err, &u) {
+			t.Errorf("%s, required and agreed to be missing: %v", name, err)
 		}
 	}
 	p.Require |= policy.LayerUser

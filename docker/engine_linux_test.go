@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -555,6 +556,87 @@ func TestCanceled(t *testing.T) {
 	nothingLeft(t, "docker")
 }
 
+// hostile makes an image that declares volumes, and a health check where the engine
+// has them.
+func hostile(t *testing.T, client string) string {
+	t.Helper()
+	const name = "sbxrun-test:hostile"
+	do := func(stdin io.Reader, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(client, args...)
+		cmd.Stdin = stdin
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	id := strings.TrimSpace(do(nil, "create", "--network", "none", image, "true"))
+	files := do(nil, "export", id)
+	do(nil, "rm", id)
+	args := []string{"import", "--change", "VOLUME /v", "--change", "VOLUME /v/deep"}
+	if client == "docker" {
+		args = append(args, "--change", "HEALTHCHECK --interval=1s CMD touch /tmp/health")
+	}
+	do(strings.NewReader(files), append(args, "-", name)...)
+	return name
+}
+
+// testHostile is R15: what an image declares gets it no room on the host's disk, and
+// is not run beside the command.
+func testHostile(t *testing.T, client string, run func(change func(*profiles.Request), script string) (*policy.Policy, *driver.Result, error)) {
+	script := "for d in /v /v/deep; do dd if=/dev/zero of=$d/f bs=1M count=30 2>/dev/null || echo full; rm -f $d/f; echo x >$d/x && cat $d/x; done"
+	if client == "docker" {
+		script += "; sleep 2; ls /tmp | grep health"
+	}
+	volumes := func() string {
+		out, err := exec.Command(client, "volume", "ls", "-q").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	disk := func(r *profiles.Request) { n := uint64(20 << 20); r.Disk = &n }
+	if _, res, err := run(disk, script); err != nil || res.Stdout != "full\nx\nfull\nx\n" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if left := volumes(); left != "" {
+		t.Errorf("volumes: %q", left)
+	}
+	// The control, by the engine itself.
+	args := []string{"run", "--pull", "never", "--name", "sbxrun-test-control", "--network", "none"}
+	if client == "podman" {
+		args = append(args, "--ulimit", "nofile=256:256", "--ulimit", "nproc=4096:4096")
+	}
+	control := exec.Command(client, append(args, "sbxrun-test:hostile", "sh", "-c", script+"; true")...)
+	if client == "podman" { // it looks for credentials in what is docker's
+		control.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "DOCKER_CONFIG=") })
+	}
+	out, err := control.CombinedOutput()
+	want := "x\nx\n"
+	if client == "docker" {
+		want += "health\n"
+	}
+	if err != nil || string(out) != want || volumes() == "" {
+		t.Errorf("control: %q, %v", out, err)
+	}
+	if out, err := exec.Command(client, "rm", "-v", "sbxrun-test-control").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestHostile is R15 with docker.
+func TestHostile(t *testing.T) {
+	needEngine(t)
+	d := docker.Driver{Image: hostile(t, "docker")}
+	testHostile(t, "docker", func(change func(*profiles.Request), script string) (*policy.Policy, *driver.Result, error) {
+		p := resolve(t, change, "sh", "-c", script)
+		res, err := driver.Run(t.Context(), d, p, driver.RunOptions{Capture: true})
+		return p, res, err
+	})
+	nothingLeft(t, "docker")
+}
+
 // TestPodman: podman takes the same arguments. Its storage and configuration are
 // the test's own.
 func TestPodman(t *testing.T) {
@@ -599,6 +681,8 @@ func TestPodman(t *testing.T) {
 	if _, res, err = do(func(r *profiles.Request) { m := uint64(32 << 20); r.Memory = &m }, `x=a; while :; do x=$x$x; done`); err != nil || res.Reason != driver.ReasonOOM {
 		t.Errorf("%+v, %v", res, err)
 	}
+	d.Image = hostile(t, "podman")
+	testHostile(t, "podman", do)
 	nothingLeft(t, "podman")
 	if removed, err := d.Prune(context.Background()); err != nil || len(removed) != 0 {
 		t.Errorf("%q, %v", removed, err)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/internal/rundir"
 )
 
 // unused reports whether nobody has used podman in a home directory: it then has
@@ -33,7 +35,7 @@ func (c *client) borrowHome() (func(), error) {
 	if !c.d.Podman || !unused(os.Getenv) {
 		return func() {}, nil
 	}
-	dir, err := os.MkdirTemp("", "sbxrun-podman-")
+	dir, err := rundir.Make(rundir.Parent(os.Geteuid()), "podman", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +43,6 @@ func (c *client) borrowHome() (func(), error) {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"}, name)
 	})
-	c.env = append(c.env, "HOME="+dir)
-	return func() { os.RemoveAll(dir) }, nil
+	c.env = append(c.env, "HOME="+dir.Path)
+	return func() { dir.Remove() }, nil
 }

@@ -7,9 +7,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"github.com/sbxrun/sbxrun/internal/programs"
+	"github.com/sbxrun/sbxrun/internal/rundir"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,10 +52,11 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	// Four answers that do not depend on each other.
 	var e *engine
 	var askErr, imageErr error
+	var image *imageConfig
 	var host string
 	var all sync.WaitGroup
 	all.Go(func() { e, askErr = c.ask(ctx) })
-	all.Go(func() { _, imageErr = c.output(ctx, "image", "inspect", "--format", "{{.Id}}", d.Image) })
+	all.Go(func() { image, imageErr = c.image(ctx) })
 	if !d.Podman {
 		all.Go(func() { host, _ = c.output(ctx, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}") })
 	}
@@ -70,14 +75,17 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		if err := c.pull(ctx); err != nil {
 			return nil, err
 		}
+		if image, err = c.image(ctx); err != nil {
+			return nil, &ImagePullError{Image: d.Image, Err: err}
+		}
 	}
 
 	name, err := newName()
 	if err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
-	r := &container{c: c, name: name, policy: p, layers: d.layers(p, e)}
-	r.degraded = p.Degrade &^ r.layers
+	r := &container{c: c, name: name, policy: p, layers: d.layers(p, e), image: image}
+	r.degraded = p.Dispensable() &^ r.layers
 	if err := r.guard(); err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
@@ -132,10 +140,10 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		// What watches a container for podman leaves a file "oom" in the directory
 		// that it was started in when the memory limit ended a process, and podman
 		// does not find it there.
-		if r.dir, err = os.MkdirTemp("", "sbxrun-podman-"); err != nil {
+		if r.dir, err = rundir.Make(rundir.Parent(os.Geteuid()), "podman", nil); err != nil {
 			return fail(&driver.SetupError{Driver: d.Name(), Err: err})
 		}
-		r.client.Dir = r.dir
+		r.client.Dir = r.dir.Path
 	}
 	if err := r.client.Start(); err != nil {
 		return fail(&driver.SetupError{Driver: d.Name(), Err: err})
@@ -143,6 +151,26 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	r.setup = time.Since(begin)
 	r.pruned.Go(func() { d.prune(context.Background(), c) })
 	return r, nil
+}
+
+// An imageConfig is what an image says of itself that no policy overrides. The
+// container is made of the image with this id, whatever its name is by then.
+type imageConfig struct {
+	ID     string `json:"Id"`
+	Config *struct{ Volumes map[string]struct{} }
+}
+
+// image asks for the image's configuration.
+func (c *client) image(ctx context.Context) (*imageConfig, error) {
+	out, err := c.output(ctx, "image", "inspect", c.d.Image)
+	if err != nil {
+		return nil, err
+	}
+	var list []imageConfig
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].ID == "" || list[0].Config == nil {
+		return nil, &engineError{op: c.d.Name() + " image inspect", text: "the image's configuration cannot be read"}
+	}
+	return &list[0], nil
 }
 
 // pull fetches the image.
@@ -175,6 +203,7 @@ type container struct {
 	c        *client
 	name     string
 	policy   *policy.Policy
+	image    *imageConfig
 	client   *exec.Cmd // attached to it
 	pty      *os.File  // the master of the client's terminal, or nil
 	layers   policy.Layers
@@ -182,8 +211,8 @@ type container struct {
 	setup    time.Duration
 	pruned   sync.WaitGroup
 
-	dir  string // of the client, or ""
-	late bool   // the engine may still be making the container
+	dir  *rundir.Dir // of the client, or nil
+	late bool        // the engine may still be making the container
 
 	guardian *exec.Cmd
 	release  *os.File // its standard input
@@ -227,7 +256,8 @@ func (r *container) unguard() {
 // create makes the container.
 func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 	p := r.policy
-	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name, Labels: []string{labelRun + "=" + r.name}, Stdin: stdin}
+	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name, Labels: []string{labelRun + "=" + r.name}, Stdin: stdin,
+		Image: r.image.ID, Volumes: slices.Sorted(maps.Keys(r.image.Config.Volumes))}
 	if r.c.d.Podman {
 		f.Init = initProgram()
 	}
@@ -307,8 +337,8 @@ func (r *container) cleanup() {
 	if r.pty != nil {
 		r.pty.Close()
 	}
-	if r.dir != "" {
-		os.RemoveAll(r.dir)
+	if r.dir != nil {
+		r.dir.Remove()
 	}
 }
 
@@ -322,7 +352,7 @@ func initProgram() string {
 		}
 	}
 	for _, name := range [...]string{"catatonit", "tini-static", "docker-init"} {
-		if file, err := exec.LookPath(name); err == nil {
+		if file, err := programs.Find(name); err == nil {
 			return file
 		}
 	}
@@ -356,7 +386,16 @@ func (r *container) Signal(sig syscall.Signal) error {
 		return os.ErrProcessDone
 	}
 	_, err := r.c.output(context.Background(), "kill", "--signal", strconv.Itoa(int(sig)), r.name)
+	if err != nil && r.exited() {
+		return os.ErrProcessDone
+	}
 	return err
+}
+
+// exited reports whether the command has ended, and the engine has its exit code.
+func (r *container) exited() bool {
+	s, err := r.inspect()
+	return err == nil && s.Status == "exited"
 }
 
 // Terminate sends SIGTERM to the command. The engine has no way to send it to
@@ -370,9 +409,14 @@ func (r *container) Kill() error {
 	if r.over {
 		return os.ErrProcessDone
 	}
+	killed := r.killed
 	r.killed = true
 	if _, err := r.c.output(context.Background(), "kill", "--signal", "KILL", r.name); err == nil {
 		return nil
+	}
+	if r.exited() {
+		r.killed = killed
+		return os.ErrProcessDone
 	}
 	return r.remove()
 }
@@ -431,7 +475,7 @@ func (r *container) Wait() (*driver.Status, error) {
 	}
 	r.unguard()
 	r.pruned.Wait()
-	oom := r.dir != "" && isFile(r.dir+"/oom")
+	oom := r.dir != nil && isFile(r.dir.Path+"/oom")
 	r.cleanup()
 
 	name := r.c.d.Name()

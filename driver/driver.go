@@ -216,9 +216,18 @@ type Status struct {
 	ExitCode int
 	Signal   syscall.Signal
 
+	// EndedFirst says that the command had ended before anything that Terminate or
+	// Kill did: neither was called, or the end had only not been noticed yet. A
+	// driver that cannot tell leaves it false.
+	EndedFirst bool `json:",omitempty"`
+
 	// OOMKilled reports that the kernel's out-of-memory killer ended a process
 	// of the sandbox at its memory limit, from the cgroup's own count.
 	OOMKilled bool
+
+	// OOMBy says who was short of memory if it was not the sandbox: a group above it,
+	// with its limit, or the host. A driver that cannot tell leaves it "".
+	OOMBy string `json:",omitempty"`
 
 	// PidsDenied counts forks that failed at the process limit.
 	PidsDenied uint64

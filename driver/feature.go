@@ -172,7 +172,7 @@ func (c Claims) Layers() policy.Layers {
 // and those that its other fields call for, less what the caller agreed to go
 // without.
 func Wanted(p *policy.Policy) policy.Layers {
-	return p.Require | called(p)&^p.Degrade
+	return (p.Require | called(p)) &^ p.Dispensable()
 }
 
 // called are the layers that a policy's fields call for.

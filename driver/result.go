@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -19,7 +20,7 @@ const (
 	ReasonExit     Reason = "exit"     // the command exited
 	ReasonSignal   Reason = "signal"   // a signal ended it that sbxrun did not send
 	ReasonTimeout  Reason = "timeout"  // the wall time limit ended it
-	ReasonOOM      Reason = "oom"      // the memory limit ended it
+	ReasonOOM      Reason = "oom"      // it was killed for memory: for the limit's sake, or see Result.OOMBy
 	ReasonPids     Reason = "pids"     // it failed after the process limit refused it forks
 	ReasonOutput   Reason = "output"   // the output limit ended it, where one is set to
 	ReasonSetup    Reason = "setup"    // it never started
@@ -29,6 +30,7 @@ const (
 
 // Exit codes that sbxrun gives of its own; see timeout(1) and env(1).
 const (
+	ExitUnreported    = 123 // the command ran, and its result could not be written
 	ExitTimeout       = 124
 	ExitSetup         = 125
 	ExitNotExecutable = 126
@@ -41,6 +43,7 @@ type Result struct {
 	ExitCode        int           `json:"exit_code"`
 	Signal          string        `json:"signal,omitempty"`
 	Reason          Reason        `json:"reason"`
+	OOMBy           string        `json:"oom_by,omitempty"` // who was short of memory, if not the sandbox at its limit
 	Stdout          string        `json:"stdout"`
 	Stderr          string        `json:"stderr"`
 	StdoutTruncated bool          `json:"stdout_truncated"`
@@ -235,7 +238,7 @@ type CommandError struct {
 	Fix     string
 }
 
-func (e *CommandError) Error() string { return e.Command + ": " + e.Err.Error() }
+func (e *CommandError) Error() string { return quote.Inside(e.Command) + ": " + e.Err.Error() }
 
 // Unwrap returns what execve(2) said.
 func (e *CommandError) Unwrap() error { return e.Err }

@@ -11,12 +11,6 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-// drainGrace is how long captured streams may stay open after nothing that the
-// command started is left. Only a driver that cannot end a stray process (the
-// bare host) or a descriptor that the command passed to an unrelated process
-// makes Run wait this long.
-const drainGrace = 100 * time.Millisecond
-
 // RunOptions is what [Run] needs beside the policy.
 type RunOptions struct {
 	// Stdio is handed to the command as it is. With Capture set, Stdout and
@@ -112,13 +106,8 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 		ended()
 	}
 	if o.Capture {
-		// Everything is dead, so the pipes are at their end as soon as they are
-		// empty, unless someone outside the sandbox holds them.
-		deadline := time.Now().Add(drainGrace)
-		out.finish(deadline)
-		errs.finish(deadline)
-		res.Stdout, res.StdoutTruncated = string(out.data), out.truncated
-		res.Stderr, res.StderrTruncated = string(errs.data), errs.truncated
+		res.Stdout, res.StdoutTruncated = out.finish()
+		res.Stderr, res.StderrTruncated = errs.finish()
 	}
 	res.DurationMS = milliseconds(time.Since(begin))
 	if err != nil {
@@ -268,15 +257,20 @@ func (r *run) verdict(res *Result, st *Status) {
 		res.Signal = SignalName(st.Signal)
 	}
 	failed := st.Signal != 0 || st.ExitCode != 0
+	ended := r.ended
+	if st.EndedFirst {
+		// This process was stopped, or had no turn, when the command ended.
+		ended = ""
+	}
 	switch {
-	case r.ended == ReasonTimeout:
+	case ended == ReasonTimeout:
 		res.Reason = ReasonTimeout
 		res.ExitCode = ExitTimeout
-	case r.ended != "":
-		res.Reason = r.ended
-	case st.OOMKilled && failed:
-		// A command that lost a child to the limit and still succeeded was not
-		// ended by it; Usage counts the kill.
+	case ended != "":
+		res.Reason = ended
+	case st.OOMKilled && (st.Signal == syscall.SIGKILL || st.Signal == 0 && st.ExitCode == ExitSignalBase+int(syscall.SIGKILL)):
+		// Killed, or a shell that tells so of its child. A command that lost a child
+		// and exited by itself was not ended by it; Usage counts the kill.
 		res.Reason = ReasonOOM
 	case st.Signal != 0 && st.Signal < 64 && r.forwarded&(1<<uint(st.Signal)) != 0:
 		res.Reason = ReasonCanceled
@@ -288,6 +282,9 @@ func (r *run) verdict(res *Result, st *Status) {
 		res.Reason = ReasonExit
 	}
 	res.Layers, res.Degraded, res.Pooled = st.Layers, st.Degraded, st.Pooled
+	if st.OOMKilled {
+		res.OOMBy = st.OOMBy
+	}
 	res.Usage, res.Denials, res.Network = st.Usage, st.Denials, st.Network
 	if st.PidsDenied > res.Usage.PidsDenied {
 		res.Usage.PidsDenied = st.PidsDenied
@@ -295,13 +292,13 @@ func (r *run) verdict(res *Result, st *Status) {
 	res.SetupMS = float64(st.SetupNanos) / float64(time.Millisecond)
 }
 
-// capture reads one stream of the command.
+// capture keeps one stream of the command, up to a limit.
 type capture struct {
 	r, w      *os.File
 	limit     int64 // 0: none
 	data      []byte
 	truncated bool
-	done      chan struct{}
+	stream    *Stream
 }
 
 func newCapture(limit int64) (*capture, error) {
@@ -313,36 +310,23 @@ func newCapture(limit int64) (*capture, error) {
 }
 
 func (c *capture) start() {
-	c.done = make(chan struct{})
-	go c.read()
+	c.stream = NewStream(c.r, c.keep, nil)
 }
 
-// read collects the stream up to the limit and throws the rest away.
-func (c *capture) read() {
-	defer close(c.done)
-	buf := make([]byte, 64<<10) // a pipe's default capacity; see pipe(7)
-	for {
-		n, err := c.r.Read(buf)
-		keep := n
-		if c.limit > 0 && int64(len(c.data)+n) > c.limit {
-			keep = int(c.limit) - len(c.data)
-			c.truncated = true
-		}
-		c.data = append(c.data, buf[:keep]...)
-		if err != nil {
-			return
-		}
+// keep collects the stream up to the limit and throws the rest away.
+func (c *capture) keep(b []byte) {
+	if c.limit > 0 && int64(len(c.data)+len(b)) > c.limit {
+		b = b[:int(c.limit)-len(c.data)]
+		c.truncated = true
 	}
+	c.data = append(c.data, b...)
 }
 
-// finish waits for the stream's end, until the deadline.
-func (c *capture) finish(deadline time.Time) {
-	if c.r.SetReadDeadline(deadline) != nil {
-		// Not pollable: closing is the only way to end the read.
-		t := time.AfterFunc(time.Until(deadline), func() { c.r.Close() })
-		defer t.Stop()
-	}
-	<-c.done
+// finish returns what was printed, and whether anything of it is missing.
+func (c *capture) finish() (string, bool) {
+	c.truncated = !c.stream.Settle() || c.truncated
+	c.stream.Close()
+	return string(c.data), c.truncated
 }
 
 // Fail fills in a result for a run that did not come about.

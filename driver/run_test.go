@@ -144,6 +144,8 @@ func TestVerdict(t *testing.T) {
 		{"timeout, exit 0 on TERM", &run{ended: ReasonTimeout}, Status{}, ReasonTimeout, 124, ""},
 		{"oom", &run{}, Status{Signal: sig, OOMKilled: true}, ReasonOOM, 137, "SIGKILL"},
 		{"oom of a child, reported by a shell", &run{}, Status{ExitCode: 137, OOMKilled: true}, ReasonOOM, 137, ""},
+		{"oom of a child, and an exit of its own", &run{}, Status{ExitCode: 3, OOMKilled: true}, ReasonExit, 3, ""},
+		{"oom of a child, and another signal", &run{}, Status{Signal: syscall.SIGSEGV, OOMKilled: true}, ReasonSignal, 139, "SIGSEGV"},
 		{"oom of a child, survived", &run{}, Status{OOMKilled: true}, ReasonExit, 0, ""},
 		{"pids", &run{}, Status{ExitCode: 1, PidsDenied: 4}, ReasonPids, 1, ""},
 		{"pids, survived", &run{}, Status{PidsDenied: 4}, ReasonExit, 0, ""},
@@ -332,7 +334,7 @@ func TestCaptureHeldOpen(t *testing.T) {
 	if err != nil || res.Stdout != "said" {
 		t.Errorf("got %+v, %v", res, err)
 	}
-	if took := time.Since(begin); took > drainGrace+10*time.Second {
+	if took := time.Since(begin); took > streamGrace+10*time.Second {
 		t.Errorf("took %v", took)
 	}
 }

@@ -36,7 +36,7 @@ func (w *worker) may(op string, e *entry, a act) syscall.Errno {
 			return unix.EEXIST
 		}
 	case removes, movesFrom:
-		if !there {
+		if !there && (errno == refused || w.readOnly(e.dir) != unix.EROFS) {
 			return unix.ENOENT
 		}
 	}
@@ -53,7 +53,7 @@ const (
 )
 
 func (w *worker) decide(op string, e *entry, a act) syscall.Errno {
-	g := grantOf(w.g.grants, e.parent)
+	g := e.mount.grant
 	if g == nil || !g.Entries {
 		return notGranted
 	}
@@ -84,7 +84,7 @@ func (w *worker) note(op string, path []byte, rule string) {
 }
 
 // there reports whether an entry exists.
-func (w *worker) there(e *entry) bool { return w.look(e) == 0 }
+func (w *worker) there(e *entry) bool { return w.identify(e.dir, string(e.name)) == 0 }
 
 // look reads an entry's status into stat.
 func (w *worker) look(e *entry) syscall.Errno {
@@ -92,31 +92,50 @@ func (w *worker) look(e *entry) syscall.Errno {
 	return syscall.Errno(errno)
 }
 
+// passed reports whether the command was given the file that stat is about open for
+// reading, for writing.
+func (w *worker) passed() (read, write bool) {
+	for _, s := range w.g.streams {
+		if s.File == (File{Dev: w.stat.Dev, Ino: w.stat.Ino}) {
+			read, write = read || s.Read, write || s.Write
+		}
+	}
+	return read, write
+}
+
+// mayReopen decides about an open place that is to be opened again. Its status is in
+// stat.
+func (w *worker) mayReopen(op string, fd int, flags uint32) syscall.Errno {
+	m := w.mountOf(fd)
+	switch read, _ := w.passed(); {
+	case m != nil && m.proc:
+		return unix.EACCES // what it shows depends on who opens it
+	case m == nil && !read && w.stat.Nlink > 0 && w.stat.Mode&unix.S_IFMT == unix.S_IFREG && flags&unix.O_ACCMODE != unix.O_WRONLY:
+		return unix.EACCES
+	case flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0:
+		return w.mayChange(op, fd)
+	}
+	return 0
+}
+
 // mayChange decides about a file that is to be written or to have another mode.
 // Its status is in stat.
 func (w *worker) mayChange(op string, fd int) syscall.Errno {
-	for _, s := range w.g.streams {
-		if s.Dev == w.stat.Dev && s.Ino == w.stat.Ino {
-			return 0
-		}
+	if _, write := w.passed(); write {
+		return 0
 	}
-	name, errno := w.nameOf(fd, &w.canon[0])
-	if errno != 0 {
+	name, m, errno := w.named(fd, &w.canon[0])
+	switch {
+	case errno != 0:
 		return errno
-	}
-	if name[0] != '/' {
+	case name[0] != '/':
 		return 0 // a pipe
-	}
-	if w.foreign(fd) {
-		if w.stat.Nlink == 0 && bytes.HasPrefix(name, []byte("/memfd:")) {
-			return 0
-		}
+	case m == nil && w.stat.Nlink == 0 && bytes.HasPrefix(name, []byte("/memfd:")):
+		return 0
+	case m == nil:
 		return unix.EACCES
 	}
-	if w.stat.Nlink == 0 {
-		name, _ = bytes.CutSuffix(name, []byte(" (deleted)"))
-	}
-	g := grantOf(w.g.grants, name)
+	g := m.grant
 	if g == nil || !g.Files {
 		return w.readOnly(fd)
 	}
@@ -182,6 +201,11 @@ func (w *worker) make(op string, dirfd int, addr uint64, mode uint32, target uin
 		return result(sys.Call(unix.SYS_MKDIRAT, uintptr(e.dir), e.addr, uintptr(mode&0o7777), 0, 0, 0))
 	case unix.S_IFLNK:
 		return result(sys.Call(unix.SYS_SYMLINKAT, sys.Addr(&w.link[0]), uintptr(e.dir), e.addr, 0, 0, 0))
+	case unix.S_IFCHR, unix.S_IFBLK:
+		if w.there(&e) {
+			return failed(unix.EEXIST)
+		}
+		return failed(unix.EACCES)
 	}
 	return result(sys.Call(unix.SYS_MKNODAT, uintptr(e.dir), e.addr, uintptr(mode), 0, 0, 0))
 }
@@ -191,7 +215,10 @@ func (w *worker) mknod(op string, dirfd int, addr uint64, mode uint32) (int64, s
 	case 0, unix.S_IFREG, unix.S_IFIFO, unix.S_IFSOCK:
 		return w.make(op, dirfd, addr, mode, 0, 0)
 	case unix.S_IFCHR, unix.S_IFBLK:
-		return failed(unix.EPERM) // Landlock grants it to nobody
+		// Landlock grants it to nobody. The path is looked at first.
+		return w.make(op, dirfd, addr, mode, 0, 0)
+	case unix.S_IFDIR:
+		return failed(unix.EPERM)
 	}
 	return failed(unix.EINVAL)
 }
@@ -219,12 +246,15 @@ func (w *worker) remove(op string, dirfd int, addr uint64, flags uint32) (int64,
 	if errno := w.may(op, &e, removes); errno != 0 {
 		return failed(errno)
 	}
+	if errno := w.busyRemove(&e, flags); errno != 0 {
+		return failed(errno)
+	}
 	return result(sys.Call(unix.SYS_UNLINKAT, uintptr(e.dir), e.addr, uintptr(flags), 0, 0, 0))
 }
 
 func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 uint64, flags uint32) (int64, syscall.Errno) {
 	// RENAME_WHITEOUT makes a device node, which Landlock grants to nobody.
-	if flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 {
+	if flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 || flags == unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE {
 		return failed(unix.EINVAL)
 	}
 	from, errno := w.at(0, dirfd1, addr1)
@@ -237,6 +267,9 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 		return failed(errno)
 	}
 	defer to.close()
+	if from.mount != to.mount {
+		return failed(unix.EXDEV)
+	}
 	if from.special || to.special {
 		return failed(unix.EBUSY)
 	}
@@ -253,6 +286,9 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 		if errno := w.may(op, &from, movesTo); errno != 0 {
 			return failed(errno)
 		}
+	}
+	if errno, done := w.busyRename(&from, &to, flags); done {
+		return failed(errno)
 	}
 	return result(sys.Call(unix.SYS_RENAMEAT2, uintptr(from.dir), from.addr, uintptr(to.dir), to.addr, uintptr(flags), 0))
 }
@@ -289,7 +325,7 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 		return failed(err.(syscall.Errno))
 	}
 	// The kernel finds this before it asks for rights, and programs copy then.
-	if w.mountOf(old) != w.mountOf(to.dir) {
+	if w.mountOf(old) != to.mount {
 		if errno := w.may(op, &to, makes); errno != 0 {
 			return failed(errno)
 		}
@@ -356,27 +392,56 @@ func (w *worker) truncate(addr uint64, length int64) (int64, syscall.Errno) {
 }
 
 func (w *worker) chmod(op string, dirfd int, addr uint64, mode, flags uint32) (int64, syscall.Errno) {
-	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
-		return failed(unix.EINVAL)
-	}
-	if flags&unix.AT_EMPTY_PATH != 0 && w.emptyString(addr) {
-		fd, errno := w.base(dirfd)
-		return w.setMode(op, fd, errno, mode)
-	}
-	how := uint64(0)
-	if flags&unix.AT_SYMLINK_NOFOLLOW != 0 {
-		how = unix.O_NOFOLLOW
-	}
-	fd, errno := w.place(dirfd, addr, how)
+	fd, errno := w.target(dirfd, addr, flags)
 	return w.setMode(op, fd, errno, mode)
+}
+
+// target opens what a call with flags leads to, as a place.
+func (w *worker) target(dirfd int, addr uint64, flags uint32) (int, syscall.Errno) {
+	switch {
+	case flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0:
+		return -1, unix.EINVAL
+	case flags&unix.AT_EMPTY_PATH != 0 && w.emptyString(addr):
+		return w.base(dirfd)
+	case flags&unix.AT_SYMLINK_NOFOLLOW != 0:
+		return w.place(dirfd, addr, unix.O_NOFOLLOW)
+	}
+	return w.place(dirfd, addr, 0)
 }
 
 func (w *worker) fchmod(fd int, mode uint32) (int64, syscall.Errno) {
 	place, errno := w.file(fd)
-	if errno == 0 && !w.l.Valid(w.n.ID) {
-		errno = unix.ESRCH
-	}
 	return w.setMode("fchmod", place, errno, mode)
+}
+
+func (w *worker) chown(op string, dirfd int, addr uint64, uid, gid, flags uint32) (int64, syscall.Errno) {
+	fd, errno := w.target(dirfd, addr, flags)
+	return w.setOwner(op, fd, errno, uid, gid)
+}
+
+// setOwner changes the owner of an open place, which it closes.
+func (w *worker) setOwner(op string, fd int, errno syscall.Errno, uid, gid uint32) (int64, syscall.Errno) {
+	defer closeFD(fd)
+	if errno != 0 {
+		return failed(errno)
+	}
+	var maps idMaps
+	for i, id := range [...]*uint32{&uid, &gid} {
+		if *id == ^uint32(0) {
+			continue // stays
+		}
+		if errno := w.ownID(&maps, i, id); errno != 0 {
+			return failed(errno)
+		}
+	}
+	if err := unix.Fstat(fd, &w.stat); err != nil {
+		return failed(err.(syscall.Errno))
+	}
+	if errno := w.mayAlter(op, fd); errno != 0 {
+		return failed(errno)
+	}
+	w.num[0] = 0
+	return result(sys.Call(unix.SYS_FCHOWNAT, uintptr(fd), sys.Addr(&w.num[0]), uintptr(uid), uintptr(gid), unix.AT_EMPTY_PATH, 0))
 }
 
 // setMode changes the mode of an open place, which it closes.
@@ -401,14 +466,20 @@ func (w *worker) setMode(op string, fd int, errno syscall.Errno, mode uint32) (i
 // mayAlter decides about a file's mode and attributes. Landlock has no right for
 // them; the mounts and the file's owner decide, and the patterns.
 func (w *worker) mayAlter(op string, fd int) syscall.Errno {
-	name, errno := w.nameOf(fd, &w.canon[0])
-	if errno != 0 {
+	name, m, errno := w.named(fd, &w.canon[0])
+	switch {
+	case errno != 0:
 		return errno
-	}
-	if name[0] != '/' || w.stat.Nlink == 0 || w.foreign(fd) {
+	case name[0] != '/', w.stat.Nlink == 0:
 		return 0
+	case m == nil:
+		// Of what was passed in, a terminal and what is open for writing.
+		if _, write := w.passed(); write || w.stat.Mode&unix.S_IFMT == unix.S_IFCHR {
+			return 0
+		}
+		return unix.EACCES
 	}
-	g := grantOf(w.g.grants, name)
+	g := m.grant
 	if g == nil || !g.Guarded {
 		return 0
 	}
@@ -427,6 +498,9 @@ const (
 
 func (w *worker) setxattr(nr int) (int64, syscall.Errno) {
 	a := &w.n.Args
+	if uint32(a[4])&^(unix.XATTR_CREATE|unix.XATTR_REPLACE) != 0 {
+		return failed(unix.EINVAL)
+	}
 	n, errno := w.copyString(a[1], &w.link)
 	switch {
 	case errno != 0:
@@ -447,32 +521,57 @@ func (w *worker) setxattr(nr int) (int64, syscall.Errno) {
 			return failed(errno)
 		}
 	}
-	var fd int
-	op := "setxattr"
-	switch nr {
-	case unix.SYS_FSETXATTR:
-		op = "fsetxattr"
-		if fd, errno = w.file(int(int32(a[0]))); errno == 0 && !w.l.Valid(w.n.ID) {
-			closeFD(fd)
-			errno = unix.ESRCH
-		}
-	case unix.SYS_LSETXATTR:
-		op = "lsetxattr"
-		fd, errno = w.place(unix.AT_FDCWD, a[0], unix.O_NOFOLLOW)
-	default:
-		fd, errno = w.place(unix.AT_FDCWD, a[0], 0)
-	}
+	fd, errno := w.attributed("setxattr", nr == unix.SYS_LSETXATTR, nr == unix.SYS_FSETXATTR)
+	defer closeFD(fd)
 	if errno != 0 {
 		return failed(errno)
 	}
-	defer closeFD(fd)
-	if err := unix.Fstat(fd, &w.stat); err != nil {
-		return failed(err.(syscall.Errno))
+	return result(sys.Call(unix.SYS_SETXATTR, w.selfPath(fd), sys.Addr(&w.link[0]), sys.Addr(&w.value[0]), uintptr(a[3]), uintptr(a[4]), 0))
+}
+
+func (w *worker) removexattr(nr int) (int64, syscall.Errno) {
+	n, errno := w.copyString(w.n.Args[1], &w.link)
+	switch {
+	case errno != 0:
+		return failed(errno)
+	case n == 0 || n > xattrName:
+		return failed(unix.ERANGE)
 	}
-	if errno := w.mayAlter(op, fd); errno != 0 {
+	fd, errno := w.attributed("removexattr", nr == unix.SYS_LREMOVEXATTR, nr == unix.SYS_FREMOVEXATTR)
+	defer closeFD(fd)
+	if errno != 0 {
 		return failed(errno)
 	}
-	return result(sys.Call(unix.SYS_SETXATTR, w.selfPath(fd), sys.Addr(&w.link[0]), sys.Addr(&w.value[0]), uintptr(a[3]), uintptr(a[4]), 0))
+	return result(sys.Call(unix.SYS_REMOVEXATTR, w.selfPath(fd), sys.Addr(&w.link[0]), 0, 0, 0, 0))
+}
+
+// attributed opens what an extended attribute is to be changed of, as a place: the
+// call's first argument is a path or, with open, a descriptor.
+func (w *worker) attributed(op string, nofollow, open bool) (fd int, errno syscall.Errno) {
+	switch a := w.n.Args[0]; {
+	case open:
+		op = "f" + op
+		fd, errno = w.file(int(int32(a)))
+	case nofollow:
+		op = "l" + op
+		fd, errno = w.place(unix.AT_FDCWD, a, unix.O_NOFOLLOW)
+	default:
+		fd, errno = w.place(unix.AT_FDCWD, a, 0)
+	}
+	if errno != 0 {
+		return fd, errno
+	}
+	if err := unix.Fstat(fd, &w.stat); err != nil {
+		return fd, err.(syscall.Errno)
+	}
+	// The command has no capability for these. This thread's user owns the sandbox's
+	// user namespace, and so has them all on file systems that were mounted in it.
+	for _, space := range [...]string{"security.", "trusted."} {
+		if bytes.HasPrefix(w.link[:], []byte(space)) {
+			return fd, unix.EPERM
+		}
+	}
+	return fd, w.mayAlter(op, fd)
 }
 
 // ownIDs makes the users and groups that an ACL names, as numbers of the caller's
@@ -483,28 +582,43 @@ func (w *worker) ownIDs(acl []byte) syscall.Errno {
 	if len(acl) < head || binary.LittleEndian.Uint32(acl) != version {
 		return 0
 	}
-	var maps [2][]idRange
+	var maps idMaps
 	for e := acl[head:]; len(e) >= entry; e = e[entry:] {
-		i, file := 0, "/uid_map"
+		i := 0
 		switch binary.LittleEndian.Uint16(e) {
 		case user:
 		case group:
-			i, file = 1, "/gid_map"
+			i = 1
 		default:
 			continue
 		}
-		if maps[i] == nil {
-			text, err := w.readProc(file)
-			if err != nil || !w.l.Valid(w.n.ID) {
-				return unix.EACCES
-			}
-			maps[i] = idMap(text)
-		}
-		id, ok := mapID(maps[i], binary.LittleEndian.Uint32(e[4:]))
-		if !ok {
-			return unix.EINVAL
+		id := binary.LittleEndian.Uint32(e[4:])
+		if errno := w.ownID(&maps, i, &id); errno != 0 {
+			return errno
 		}
 		binary.LittleEndian.PutUint32(e[4:], id)
 	}
+	return 0
+}
+
+// idMaps are those of the caller's user namespace for users and groups, nil if they
+// were not read yet.
+type idMaps [2][]idRange
+
+// ownID makes the number of a user (0) or group (1) in the caller's user namespace
+// the one that it has here.
+func (w *worker) ownID(maps *idMaps, kind int, id *uint32) syscall.Errno {
+	if maps[kind] == nil {
+		text, err := w.readProc([...]string{"/uid_map", "/gid_map"}[kind])
+		if err != nil || !w.l.Valid(w.n.ID) {
+			return unix.EACCES
+		}
+		maps[kind] = idMap(text)
+	}
+	n, ok := mapID(maps[kind], *id)
+	if !ok {
+		return unix.EINVAL
+	}
+	*id = n
 	return 0
 }

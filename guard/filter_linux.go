@@ -22,7 +22,7 @@ const (
 	noLSM                 // EOPNOTSUPP: as if Landlock were not enabled
 	never                 // EPERM
 	noNS                  // EPERM if the first argument has a flag of a namespace
-	noTrees               // ENOTTY if the second argument is one of sys.Trees
+	noTrees               // ENOTTY if the second argument is one of sys.Trees or sys.Attributes
 	numAnswers
 )
 
@@ -39,6 +39,8 @@ var common = []rule{
 	{unix.SYS_FCHMODAT, hold}, {unix.SYS_FCHMOD, hold}, {unix.SYS_FCHMODAT2, hold}, {unix.SYS_MKNODAT, hold},
 	{unix.SYS_LINKAT, hold}, {unix.SYS_SYMLINKAT, hold}, {unix.SYS_TRUNCATE, hold},
 	{unix.SYS_SETXATTR, hold}, {unix.SYS_LSETXATTR, hold}, {unix.SYS_FSETXATTR, hold}, {unix.SYS_UMASK, hold},
+	{unix.SYS_REMOVEXATTR, hold}, {unix.SYS_LREMOVEXATTR, hold}, {unix.SYS_FREMOVEXATTR, hold}, {sysRemovexattrat, noSys},
+	{unix.SYS_FCHOWNAT, hold}, {unix.SYS_FCHOWN, hold},
 	{unix.SYS_OPENAT2, noSys}, {unix.SYS_CLONE3, noSys}, {sysSetxattrat, noSys},
 	{unix.SYS_IO_URING_SETUP, noSys}, {sysFileSetattr, noSys},
 	{unix.SYS_LANDLOCK_CREATE_RULESET, noLSM}, {unix.SYS_LANDLOCK_RESTRICT_SELF, noLSM},
@@ -50,9 +52,10 @@ var common = []rule{
 
 // Numbers that golang.org/x/sys/unix does not have; the same everywhere.
 const (
-	sysSetxattrat   = 463
-	sysOpenTreeAttr = 467
-	sysFileSetattr  = 469
+	sysSetxattrat    = 463
+	sysRemovexattrat = 466
+	sysOpenTreeAttr  = 467
+	sysFileSetattr   = 469
 )
 
 // writes are the flags with which open(2) can change something.
@@ -131,14 +134,16 @@ func assemble(paths, connect bool) string {
 	arg := func(n uint32) inst { return inst{op: load, k: offArgs + 8*n} }
 	with := func(bits uint32) inst { return inst{op: jset, jf: 1, k: bits} }
 	place(hold, notify)
-	place(holdW1, arg(1), with(writes), notify, allowed)
-	place(holdW2, arg(2), with(writes), notify, allowed)
+	// A place is opened for nothing, whatever else is said; see O_PATH in open(2).
+	place(holdW1, arg(1), inst{op: jset, jt: 2, k: unix.O_PATH}, with(writes), notify, allowed)
+	place(holdW2, arg(2), inst{op: jset, jt: 2, k: unix.O_PATH}, with(writes), notify, allowed)
 	place(noSys, errno(uint32(unix.ENOSYS)))
 	place(noLSM, errno(uint32(unix.EOPNOTSUPP)))
 	place(never, errno(uint32(unix.EPERM)))
 	none := []inst{arg(1)}
-	for i, request := range sys.Trees {
-		none = append(none, inst{op: jeq, jt: uint8(len(sys.Trees) - i), k: request})
+	requests := slices.Concat(sys.Trees[:], sys.Attributes[:])
+	for i, request := range requests {
+		none = append(none, inst{op: jeq, jt: uint8(len(requests) - i), k: request})
 	}
 	place(noTrees, append(none, allowed, errno(uint32(unix.ENOTTY)))...)
 	place(noNS, arg(0), with(newNamespace), errno(uint32(unix.EPERM)), allowed)

@@ -9,6 +9,7 @@ var native = []rule{
 	{unix.SYS_OPEN, holdW1}, {unix.SYS_CREAT, hold}, {unix.SYS_MKDIR, hold}, {unix.SYS_MKNOD, hold},
 	{unix.SYS_RENAME, hold}, {unix.SYS_RENAMEAT, hold}, {unix.SYS_LINK, hold}, {unix.SYS_SYMLINK, hold},
 	{unix.SYS_UNLINK, hold}, {unix.SYS_RMDIR, hold}, {unix.SYS_CHMOD, hold},
+	{unix.SYS_CHOWN, hold}, {unix.SYS_LCHOWN, hold},
 }
 
 // The same calls, for the table of handlers.
@@ -16,6 +17,10 @@ const (
 	sysOpen, sysCreat, sysMkdir, sysMknod     = unix.SYS_OPEN, unix.SYS_CREAT, unix.SYS_MKDIR, unix.SYS_MKNOD
 	sysRename, sysRenameat, sysLink           = unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_LINK
 	sysSymlink, sysUnlink, sysRmdir, sysChmod = unix.SYS_SYMLINK, unix.SYS_UNLINK, unix.SYS_RMDIR, unix.SYS_CHMOD
+	sysChown, sysLchown                       = unix.SYS_CHOWN, unix.SYS_LCHOWN
 )
+
+// largeFile is the flag that openat(2) adds; see O_LARGEFILE in asm/fcntl.h.
+const largeFile = 0o100000
 
 const sysFstatat = unix.SYS_NEWFSTATAT

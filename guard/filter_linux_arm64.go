@@ -12,6 +12,10 @@ const (
 	sysOpen, sysCreat, sysMkdir, sysMknod     = -1, -2, -3, -4
 	sysRename, sysRenameat, sysLink           = -5, unix.SYS_RENAMEAT, -6
 	sysSymlink, sysUnlink, sysRmdir, sysChmod = -7, -8, -9, -10
+	sysChown, sysLchown                       = -11, -12
 )
+
+// largeFile is the flag that openat(2) adds; see O_LARGEFILE in asm/fcntl.h.
+const largeFile = 0o400000
 
 const sysFstatat = unix.SYS_FSTATAT

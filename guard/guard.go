@@ -17,17 +17,20 @@
 // renamed between the check and the act. It has given up every capability and
 // has a umask of its own. It is not under Landlock, which would keep it from
 // looking at the callers (hook_ptrace_access_check in security/landlock/task.c);
-// the sandbox's Landlock rules are looked up by the directory's name instead
-// ([Grant]), beside the read-only mounts, which hold for it as for everybody.
+// the sandbox's Landlock rules are looked up by the mount instead ([Grant]), beside
+// the read-only mounts, which hold for it as for everybody. It is not in the
+// sandbox's mount namespace either, so it looks for mount points itself, and keeps
+// them, and what leads to them, in their places.
 //
 // # Which calls
 //
 // Held back are: open, openat and creat that write, create or truncate; mkdir,
-// mknod, rename, link, symlink, unlink, rmdir, truncate and chmod in all their
-// forms, fchmod and setxattr (an ACL changes the mode). Owners, times and the removal of attributes change neither what a
-// file holds nor whether it is run, and are left alone. Answered by the filter:
-// openat2, setxattrat and clone3 do not exist, because what they do is behind a
-// pointer; what would make names that this package does not know (mounts,
+// mknod, rename, link, symlink, unlink, rmdir, truncate, chmod, chown, setxattr
+// and removexattr in all their forms. Times change neither what a file holds nor who
+// may use it, and tar(1) sets them for each file: they are left alone. Answered by
+// the filter: openat2, setxattrat, removexattrat and clone3 do not exist, because
+// what they do is behind a pointer; the flags of files (chattr(1)) seem unknown to
+// the file system, for setting them takes no more than a descriptor for reading; what would make names that this package does not know (mounts,
 // namespaces, io_uring, handles) is refused, whatever a filter beside it says; and
 // Landlock looks disabled, for a ruleset of the command's own could not hold for
 // calls that are made on its behalf.
@@ -64,8 +67,9 @@ type Denial struct {
 	Rule      string // the pattern that protects it
 }
 
-// A Grant is a right to write below a path in the sandbox, the nearest above a
-// path counts. It repeats what Landlock enforces on the command itself.
+// A Grant is a right to write below a path in the sandbox, where something is
+// mounted. A mount has the nearest grant at or above its place. It repeats what
+// Landlock enforces on the command itself.
 type Grant struct {
 	Path    string
 	Files   bool // files may be written
@@ -78,7 +82,7 @@ type Config struct {
 	Patterns []string
 	Rules    *Rules // of the patterns, for who makes many guards; nil to read them
 	Grants   []Grant
-	Streams  []File
+	Streams  []Stream
 
 	// Connect, if not nil, is told of each connect(2) to an address that is not
 	// loopback before it goes on: who polices connections elsewhere can make a
@@ -100,8 +104,14 @@ type Config struct {
 	Shared *sync.Mutex
 }
 
-// A File is one that the command was given open for writing: it may be opened
-// again by its descriptor, as Landlock grants it.
+// A Stream is a file that the command was given open: it may be opened again by its
+// descriptor for the same, as Landlock grants it.
+type Stream struct {
+	File
+	Read, Write bool
+}
+
+// A File is what identifies one.
 type File struct {
 	Dev, Ino uint64
 }

@@ -27,7 +27,7 @@ func Supported() bool { return sys.CanNotify() }
 type Guard struct {
 	rules   *Rules
 	grants  []Grant
-	streams []File
+	streams []Stream
 	shared  *sync.Mutex
 	connect func(to netip.AddrPort, stream func() bool)
 	dial    func(to netip.AddrPort) (int, syscall.Errno)
@@ -102,7 +102,7 @@ func (g *Guard) Start() {
 	unix.Close(g.sock[1])
 	g.sock[1] = -1
 	g.started = true
-	employ(g)
+	employ(g.run, g.done)
 }
 
 // Close ends the guard once nothing is left that it could answer, and returns
@@ -159,36 +159,43 @@ func (g *Guard) deny(d Denial) {
 	}
 }
 
-// threads are those that wait for another guard. A thread that makes calls is
+// threads are those that wait for another guard, or another open that waits. A thread that makes calls is
 // confined for good, and fit for nothing else; but it must not end either. It may
 // have cloned a second stage before it came here, which goes on with the thread's
 // local storage (internal/sys), and that is freed with the thread.
 var threads struct {
 	mu   sync.Mutex
-	idle []chan *Guard
+	idle []chan job
 }
 
-// employ gives a guard to a confined thread.
-func employ(g *Guard) {
+// A job is what a confined thread does, and what it closes when it is free again.
+type job struct {
+	do   func(w *worker, confined error)
+	done chan struct{}
+}
+
+// employ gives a job to a confined thread.
+func employ(do func(w *worker, confined error), done chan struct{}) {
+	j := job{do, done}
 	threads.mu.Lock()
 	defer threads.mu.Unlock()
 	if n := len(threads.idle); n > 0 {
-		threads.idle[n-1] <- g
+		threads.idle[n-1] <- j
 		threads.idle = threads.idle[:n-1]
 		return
 	}
-	work := make(chan *Guard, 1)
-	work <- g
+	work := make(chan job, 1)
+	work <- j
 	go func() {
 		runtime.LockOSThread()
 		w := &worker{}
 		confined := w.confine()
-		for g := range work {
-			g.run(w, confined)
+		for j := range work {
+			j.do(w, confined)
 			threads.mu.Lock()
 			threads.idle = append(threads.idle, work)
 			threads.mu.Unlock()
-			close(g.done)
+			close(j.done)
 		}
 	}()
 }
@@ -218,7 +225,7 @@ func (g *Guard) run(w *worker, err error) {
 // begin forgets what was learned of another sandbox.
 func (w *worker) begin(g *Guard) {
 	w.g, w.root, w.l.FD = g, -1, -1
-	w.first, w.masks, w.mounts = unknown, false, nil
+	w.first, w.masks, w.mounts, w.ties = unknown, false, nil, nil
 }
 
 // confine takes from the thread what the command does not have.
@@ -281,10 +288,10 @@ func (w *worker) accept(sock int) error {
 
 // end closes what was the sandbox's.
 func (w *worker) end() {
-	for i := range w.waiting {
-		w.waiting[i].drop()
+	for _, wt := range w.waiting {
+		wt.drop()
 	}
-	w.waiting = w.waiting[:0]
+	w.waiting = nil
 	for _, fd := range []int{w.l.FD, w.root} {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -317,11 +324,15 @@ type worker struct {
 	remote [2]unix.RemoteIovec
 	stat   unix.Stat_t
 	statx  unix.Statx_t
-	mounts map[int]string // where the sandbox's mounts are, by id; read when first asked for
+	mounts map[int]*mount // the sandbox's, by id; read when first asked for
+	ties   map[File]tie   // what leads to mount points, and mount points as another mount shows them
 	how    unix.OpenHow
 	value  []byte
 
-	waiting []waiter // opens that wait for the other end
+	waiting []*waiter // opens that wait for the other end
+	looks   time.Time // when the next of them are looked at
+	asked   int       // which of them was asked for signals
+	next    int       // and which was tried again
 }
 
 const pathMax = 4096 // PATH_MAX, with the NUL; see limits.h
@@ -330,7 +341,7 @@ const pathMax = 4096 // PATH_MAX, with the NUL; see limits.h
 func (w *worker) serve() {
 	poll := []unix.PollFd{{Fd: int32(w.l.FD), Events: unix.POLLIN}}
 	for {
-		if timeout := w.retry(); timeout >= 0 || w.g.shared != nil {
+		if timeout := w.attend(); timeout >= 0 || w.g.shared != nil {
 			n, err := unix.Poll(poll, timeout)
 			if n == 0 || err != nil {
 				if w.g.stopped() {
@@ -438,6 +449,17 @@ func (w *worker) handle() (int64, syscall.Errno) {
 		return w.fchmod(at(0), uint32(a[1]))
 	case unix.SYS_SETXATTR, unix.SYS_LSETXATTR, unix.SYS_FSETXATTR:
 		return w.setxattr(int(w.n.NR))
+	case unix.SYS_REMOVEXATTR, unix.SYS_LREMOVEXATTR, unix.SYS_FREMOVEXATTR:
+		return w.removexattr(int(w.n.NR))
+	case unix.SYS_FCHOWNAT:
+		return w.chown("fchownat", at(0), a[1], uint32(a[2]), uint32(a[3]), uint32(a[4]))
+	case sysChown:
+		return w.chown("chown", cwd, a[0], uint32(a[1]), uint32(a[2]), 0)
+	case sysLchown:
+		return w.chown("lchown", cwd, a[0], uint32(a[1]), uint32(a[2]), unix.AT_SYMLINK_NOFOLLOW)
+	case unix.SYS_FCHOWN:
+		fd, errno := w.file(at(0))
+		return w.setOwner("fchown", fd, errno, uint32(a[1]), uint32(a[2]))
 	case unix.SYS_CONNECT:
 		if w.g.dial != nil {
 			return w.dial(at(0), a[1], uint32(a[2]))
@@ -617,7 +639,8 @@ func (w *worker) read(addr uint64, b []byte) (int, syscall.Errno) {
 }
 
 // ofCaller opens an entry of the caller's directory in /proc, "cwd" or "fd/7",
-// as a place.
+// as a place. ESRCH, which nobody gets, is for a caller that is gone: by then its number
+// may be another process's, of the host.
 func (w *worker) ofCaller(entry string, n int) (int, syscall.Errno) {
 	b := appendInt(w.num[:0], int(w.n.PID))
 	b = append(append(b, '/'), entry...)
@@ -629,75 +652,19 @@ func (w *worker) ofCaller(entry string, n int) (int, syscall.Errno) {
 	if e != 0 {
 		return -1, syscall.Errno(e)
 	}
+	if !w.l.Valid(w.n.ID) {
+		closeFD(int(fd))
+		return -1, unix.ESRCH
+	}
 	return int(fd), 0
 }
 
-// base opens the directory that relative paths of the caller begin at. It must
-// be in the sandbox, so that its name is one there: nobody passes others in on
-// purpose.
+// base opens the directory that relative paths of the caller begin at.
 func (w *worker) base(dirfd int) (int, syscall.Errno) {
-	var fd int
-	var errno syscall.Errno
 	if dirfd == unix.AT_FDCWD {
-		fd, errno = w.ofCaller("cwd", -1)
-	} else {
-		fd, errno = w.file(dirfd)
+		return w.ofCaller("cwd", -1)
 	}
-	if errno == 0 && w.foreign(fd) {
-		closeFD(fd)
-		return -1, unix.EACCES
-	}
-	return fd, errno
-}
-
-// foreign reports whether an open place is on no mount of the sandbox: a file
-// that was passed in, a pipe, memory. Its name says nothing in the sandbox.
-func (w *worker) foreign(fd int) bool {
-	if w.mounts == nil && !w.readMounts() {
-		return true
-	}
-	return w.mounts[w.mountOf(fd)] == ""
-}
-
-// mountOf is the id of the mount that an open place is on, -1 if that cannot be
-// found out.
-func (w *worker) mountOf(fd int) int {
-	// struct statx has it since Linux 5.8.
-	if _, e := sys.Raw(unix.SYS_STATX, uintptr(fd), w.empty(), unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, sys.Addr(&w.statx), 0); e != 0 {
-		return -1
-	}
-	return int(w.statx.Mnt_id)
-}
-
-// deep stands in for the name of a directory that is too far down for the kernel
-// to tell. Where no pattern applies, it is enough to know the mount.
-func (w *worker) deep(fd int, buf *[2 * pathMax]byte) ([]byte, syscall.Errno) {
-	if w.foreign(fd) {
-		return nil, unix.EACCES
-	}
-	mount := w.mounts[int(w.statx.Mnt_id)]
-	if g := grantOf(w.g.grants, []byte(mount)); g != nil && g.Guarded {
-		return nil, unix.ENAMETOOLONG
-	}
-	n := copy(buf[:pathMax], mount)
-	n += copy(buf[n:], "/…")
-	return buf[:n], 0
-}
-
-// empty is the address of "".
-func (w *worker) empty() uintptr {
-	w.num[0] = 0
-	return sys.Addr(&w.num[0])
-}
-
-// readMounts lists the sandbox's mounts, of which there will be no others.
-func (w *worker) readMounts() bool {
-	text, err := w.readProc("/mountinfo")
-	if err != nil || !w.l.Valid(w.n.ID) {
-		return false
-	}
-	w.mounts = mountPoints(text)
-	return len(w.mounts) > 0
+	return w.file(dirfd)
 }
 
 // readProc reads a file of the caller's directory in /proc, of any length.

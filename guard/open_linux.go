@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,13 @@ const tmpfile = unix.O_TMPFILE &^ unix.O_DIRECTORY
 
 // open makes open(2) that can write, in any of its forms.
 func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (int64, syscall.Errno) {
+	switch {
+	case flags&tmpfile != 0 && (flags&(unix.O_DIRECTORY|unix.O_CREAT) != unix.O_DIRECTORY || flags&unix.O_ACCMODE == unix.O_RDONLY),
+		flags&(unix.O_CREAT|unix.O_DIRECTORY) == unix.O_CREAT|unix.O_DIRECTORY:
+		return failed(unix.EINVAL)
+	case flags&(unix.O_CREAT|unix.O_TRUNC) != 0 && w.full():
+		return failed(unix.EMFILE) // before a file is made or truncated
+	}
 	n, errno := w.copyString(addr, &w.path[0])
 	if errno != 0 {
 		return failed(errno)
@@ -38,20 +46,38 @@ func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (in
 		return failed(errno)
 	}
 	var res int64
-	switch {
-	case flags&unix.O_PATH != 0:
-		// A place, whatever else was said.
-		var fd int
-		if fd, errno = w.object(base, path, uint64(flags&(unix.O_DIRECTORY|unix.O_NOFOLLOW))); errno == 0 {
-			res, errno = w.install(fd, flags)
-		}
-	case flags&tmpfile != 0:
+	if flags&tmpfile != 0 {
 		res, errno = w.openTemporary(op, base, path, flags, mode)
-	default:
+	} else {
 		res, errno = w.openEntry(op, base, path, flags, mode)
 	}
 	closeFD(base)
 	return res, errno
+}
+
+// full reports whether the caller has no number left for a descriptor. The lowest
+// one that is free is taken, so the last is the first to look for.
+func (w *worker) full() bool {
+	var limit unix.Rlimit
+	if unix.Prlimit(int(w.n.PID), unix.RLIMIT_NOFILE, nil, &limit) != nil {
+		return false
+	}
+	b := append(appendInt(w.num[:0], int(w.n.PID)), "/fd/"...)
+	dir := len(b)
+	if limit.Cur > 0 {
+		b = append(appendInt(b, int(min(limit.Cur, 1<<30)-1)), 0)
+		if _, e := sys.Raw(sysFstatat, uintptr(w.proc), sys.Addr(&b[0]), sys.Addr(&w.stat), unix.AT_SYMLINK_NOFOLLOW, 0, 0); e != 0 {
+			return false
+		}
+	}
+	f, err := unix.Openat(w.proc, string(b[:dir]), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	list := os.NewFile(uintptr(f), "")
+	defer list.Close()
+	names, err := list.Readdirnames(-1)
+	return err == nil && uint64(len(names)) >= limit.Cur && w.l.Valid(w.n.ID)
 }
 
 // install gives an open file to the caller and closes it here, before the caller
@@ -67,19 +93,19 @@ func (w *worker) install(fd int, flags uint32) (int64, syscall.Errno) {
 
 // openTemporary makes a file without a name.
 func (w *worker) openTemporary(op string, base int, path []byte, flags, mode uint32) (int64, syscall.Errno) {
-	if flags&unix.O_DIRECTORY == 0 || flags&unix.O_ACCMODE == unix.O_RDONLY {
-		return failed(unix.EINVAL)
-	}
 	dir, errno := w.object(base, path, unix.O_DIRECTORY|uint64(flags&unix.O_NOFOLLOW))
 	if errno != 0 {
 		return failed(errno)
 	}
 	defer closeFD(dir)
-	name, errno := w.nameOf(dir, &w.canon[0])
+	_, m, errno := w.named(dir, &w.canon[0])
 	if errno != 0 {
 		return failed(errno)
 	}
-	if g := grantOf(w.g.grants, name); g == nil || !g.Entries || !g.Files {
+	if m == nil {
+		return failed(unix.EACCES)
+	}
+	if g := m.grant; g == nil || !g.Entries || !g.Files {
 		return failed(w.readOnly(dir))
 	}
 	syscall.ForkLock.RLock()
@@ -165,7 +191,10 @@ func (w *worker) openDirectory(base int, path []byte, flags uint32) (int64, sysc
 // link to follow.
 func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall.Errno) {
 	changes := flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0
-	g := grantOf(w.g.grants, e.full)
+	var g *Grant
+	if m := w.shows(e); m != nil {
+		g = m.grant
+	}
 	if within(e.parent, "/dev") && (g == nil || !g.Entries) {
 		// Opening a device does something: it is looked at first.
 		return w.openNode(op, e, flags)
@@ -173,7 +202,7 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 	errno := syscall.Errno(0)
 	rule := ""
 	switch {
-	case g == nil || !g.Files:
+	case g == nil || !g.Files || e.mount.proc:
 		errno = notGranted
 	case g.Guarded:
 		var v Verdict
@@ -214,12 +243,16 @@ func (w *worker) openAnyway(op string, e *entry, flags uint32, errno syscall.Err
 		return failed(isLink)
 	case there && w.stat.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return failed(unix.EISDIR)
-	case there && !changes:
+	case there && !changes && !e.mount.proc:
 		return w.openFile(e, flags&^(unix.O_CREAT|unix.O_EXCL), 0)
 	case !there && flags&unix.O_CREAT == 0:
 		return failed(unix.ENOENT)
 	}
-	if errno == notGranted {
+	switch {
+	case there && !changes:
+		// What /proc shows depends on who opens it.
+		return failed(unix.EACCES)
+	case errno == notGranted:
 		return failed(w.readOnly(e.dir))
 	}
 	w.note(op, e.full, rule)
@@ -231,8 +264,15 @@ func (w *worker) openAnyway(op string, e *entry, flags uint32, errno syscall.Err
 func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	const also = unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK
-	fd, errno := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, uintptr(flags|also), uintptr(mode), 0, 0)
+	// O_NOFOLLOW would be seen by who asks for the descriptor's flags. What openat(2)
+	// passes over, openat2(2) refuses.
+	const known = unix.O_ACCMODE | unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_ASYNC |
+		unix.O_DIRECT | largeFile | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NOATIME
+	w.how = unix.OpenHow{Flags: uint64(flags&known | largeFile | unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK), Resolve: unix.RESOLVE_NO_SYMLINKS}
+	if flags&unix.O_CREAT != 0 {
+		w.how.Mode = uint64(mode & 0o7777)
+	}
+	fd, errno := sys.Call(unix.SYS_OPENAT2, uintptr(e.dir), e.addr, sys.Addr(&w.how), unix.SizeofOpenHow, 0, 0)
 	switch syscall.Errno(errno) {
 	case 0:
 		return w.deliver(int(fd), flags)
@@ -242,9 +282,9 @@ func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 		}
 	case unix.ENXIO, unix.EAGAIN:
 		if flags&unix.O_NONBLOCK == 0 {
-			place, errno := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
-			if errno != 0 {
-				return failed(syscall.Errno(errno))
+			place, e := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
+			if e != 0 {
+				return failed(syscall.Errno(e))
 			}
 			return w.wait(int(place), flags, syscall.Errno(errno))
 		}
@@ -254,11 +294,16 @@ func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 
 // deliver gives an open file to the caller as it asked for it.
 func (w *worker) deliver(fd int, flags uint32) (int64, syscall.Errno) {
+	w.own(fd, flags)
+	return w.install(fd, flags)
+}
+
+// own gives a file that was opened without waiting the flags that the caller asked
+// for: fcntl(2) takes those of them that can be set.
+func (w *worker) own(fd int, flags uint32) {
 	if flags&unix.O_NONBLOCK == 0 {
-		// fcntl(2) takes those of the flags that can be set.
 		sys.Raw(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, uintptr(flags&(unix.O_APPEND|unix.O_DIRECT|unix.O_NOATIME)), 0, 0, 0)
 	}
-	return w.install(fd, flags)
 }
 
 // openNode opens an entry of /dev.
@@ -299,7 +344,6 @@ func (w *worker) reopen(op string, fd int, flags uint32) (int64, syscall.Errno) 
 		closeFD(fd)
 		return failed(err.(syscall.Errno))
 	}
-	changes := flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0
 	errno := syscall.Errno(0)
 	switch {
 	case flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL:
@@ -312,8 +356,8 @@ func (w *worker) reopen(op string, fd int, flags uint32) (int64, syscall.Errno) 
 		if fd, errno = w.terminal(); errno != 0 {
 			return failed(errno)
 		}
-	case changes:
-		errno = w.mayChange(op, fd)
+	default:
+		errno = w.mayReopen(op, fd, flags)
 	}
 	if errno != 0 {
 		closeFD(fd)
@@ -377,90 +421,4 @@ func (w *worker) terminal() (int, syscall.Errno) {
 		return -1, unix.ENXIO
 	}
 	return place, 0
-}
-
-// A waiter is an open that waits for the other end of a FIFO, or for the holder
-// of a lease.
-type waiter struct {
-	id    uint64
-	pid   uint32
-	fd    int
-	flags uint32
-	tries int
-}
-
-func (wt *waiter) drop() { closeFD(wt.fd) }
-
-// wait has an open tried again later. fd is a place, which it takes.
-func (w *worker) wait(fd int, flags uint32, errno syscall.Errno) (int64, syscall.Errno) {
-	if err := unix.Fstat(fd, &w.stat); err != nil {
-		closeFD(fd)
-		return failed(err.(syscall.Errno))
-	}
-	switch kind := w.stat.Mode & unix.S_IFMT; {
-	case kind == unix.S_IFIFO, kind == unix.S_IFREG && errno == unix.EAGAIN:
-	default:
-		closeFD(fd)
-		return failed(errno)
-	}
-	w.waiting = append(w.waiting, waiter{id: w.n.ID, pid: w.n.PID, fd: fd, flags: flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW)})
-	return 0, waits
-}
-
-const (
-	retryEvery   = 2  // how often a waiting open is tried, ms
-	signalsEvery = 16 // after how many tries its caller's signals are looked at
-)
-
-// restart is ERESTARTSYS: the kernel ends the call with EINTR, or has it made
-// again, as the signal's handler says. The caller must have a signal pending.
-const restart syscall.Errno = 512
-
-// retry tries the waiting opens and returns for how long there is nothing to do
-// but to wait for a call, ms.
-func (w *worker) retry() int {
-	if len(w.waiting) == 0 {
-		return -1
-	}
-	kept := w.waiting[:0]
-	for _, wt := range w.waiting {
-		if !w.l.Valid(wt.id) {
-			wt.drop()
-			continue
-		}
-		syscall.ForkLock.RLock()
-		file, errno := w.again(wt.fd, wt.flags)
-		w.n.ID, w.n.PID = wt.id, wt.pid
-		if errno == unix.ENXIO || errno == unix.EAGAIN {
-			syscall.ForkLock.RUnlock()
-			// While a call is held, only deadly signals interrupt it.
-			if wt.tries++; wt.tries%signalsEvery == 0 && w.signalled() {
-				wt.drop()
-				w.l.Reply(wt.id, 0, restart)
-				continue
-			}
-			kept = append(kept, wt)
-			continue
-		}
-		var res int64
-		if errno == 0 {
-			res, errno = w.deliver(file, wt.flags)
-		}
-		syscall.ForkLock.RUnlock()
-		wt.drop()
-		w.l.Reply(wt.id, res, errno)
-	}
-	w.waiting = kept
-	if len(kept) == 0 {
-		return -1
-	}
-	return retryEvery
-}
-
-// signalled reports whether a signal waits for the caller that would interrupt a
-// call of its own. Those for the whole process are the main thread's unless it
-// blocks them: of another thread it cannot be told whether it would get one.
-func (w *worker) signalled() bool {
-	text, err := w.readProc("/status")
-	return err == nil && w.l.Valid(w.n.ID) && pending(text)
 }

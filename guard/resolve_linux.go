@@ -19,6 +19,10 @@ type entry struct {
 	parent []byte // what the directory is called
 	full   []byte // what the entry is called
 
+	mount *mount // that the directory is on
+	leads bool   // something may be mounted on an entry of the directory, or below
+	slash bool   // the path ended in one
+
 	// special is a path that ends in no name: "/", "." or "..".
 	special bool
 }
@@ -35,7 +39,14 @@ func (e *entry) close() {
 // caller's.
 const magic = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS
 
-// openat2 opens a place.
+// A path may have 4096 bytes and lead through forty links that long. The kernel gets through
+// that; name by name it would keep everybody waiting, and not at the caller's cost.
+const (
+	maxNames = 1024 // that walk looks up
+	maxTries = 64   // of the kernel's walk, which any rename on the host disturbs if there is a ".." in the path
+)
+
+// openat2 opens a place. EAGAIN is for a path that was disturbed each time.
 func (w *worker) openat2(dir int, path []byte, flags, resolve uint64) (int, syscall.Errno) {
 	if len(path) >= pathMax {
 		return -1, unix.ENAMETOOLONG
@@ -43,13 +54,15 @@ func (w *worker) openat2(dir int, path []byte, flags, resolve uint64) (int, sysc
 	n := copy(w.scrap[:], path)
 	w.scrap[n] = 0
 	w.how = unix.OpenHow{Flags: flags | unix.O_PATH | unix.O_CLOEXEC, Resolve: resolve}
-	for {
+	for try := 1; ; try++ {
 		fd, e := sys.Call(unix.SYS_OPENAT2, uintptr(dir), sys.Addr(&w.scrap[0]), sys.Addr(&w.how), unix.SizeofOpenHow, 0, 0)
 		switch syscall.Errno(e) {
 		case 0:
 			return int(fd), 0
 		case unix.EAGAIN, unix.EINTR: // a rename on the host meanwhile
-			continue
+			if try < maxTries {
+				continue
+			}
 		}
 		return -1, syscall.Errno(e)
 	}
@@ -66,9 +79,12 @@ func (w *worker) object(base int, path []byte, flags uint64) (int, syscall.Errno
 		// Straight down is most of all.
 		fd, errno = w.openat2(base, path, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS|unix.RESOLVE_NO_MAGICLINKS)
 		if errno == unix.EXDEV || errno == unix.ELOOP {
-			name, e := w.nameOf(base, &w.canon[1])
+			name, m, e := w.named(base, &w.canon[1])
 			if e != 0 {
 				return -1, e
+			}
+			if m == nil {
+				return -1, unix.EACCES // nobody passes a directory of the host's in on purpose
 			}
 			if len(name)+1+len(path) < pathMax && name[0] == '/' {
 				full := append(append(name, '/'), path...)
@@ -77,8 +93,8 @@ func (w *worker) object(base int, path []byte, flags uint64) (int, syscall.Errno
 		}
 	}
 	switch errno {
-	case unix.ELOOP, unix.ENOENT, unix.EXDEV:
-		// Perhaps a link of /proc, which only looks like a path.
+	case unix.ELOOP, unix.ENOENT, unix.EXDEV, unix.EAGAIN:
+		// Perhaps a link of /proc, which only looks like a path; or too many renames.
 		return w.walk(base, path, flags, errno)
 	}
 	return fd, errno
@@ -100,12 +116,12 @@ func (w *worker) walk(base int, path []byte, flags uint64, first syscall.Errno) 
 	step := func(fd int) { closeFD(cur); cur = fd }
 	fail := func(e syscall.Errno) (int, syscall.Errno) {
 		closeFD(cur)
-		if !passed && (e == unix.ENOENT || e == unix.ELOOP) {
+		if !passed && first != unix.EAGAIN && (e == unix.ENOENT || e == unix.ELOOP) {
 			e = first
 		}
 		return -1, e
 	}
-	for {
+	for names := 0; ; names++ {
 		slash := bytes.HasPrefix(rest, []byte("/"))
 		rest = bytes.TrimLeft(rest, "/")
 		if len(rest) == 0 {
@@ -117,6 +133,9 @@ func (w *worker) walk(base int, path []byte, flags uint64, first syscall.Errno) 
 				return fail(unix.ENOTDIR)
 			}
 			return cur, 0
+		}
+		if names == maxNames {
+			return fail(unix.ELOOP)
 		}
 		name, after := rest, []byte(nil)
 		if i := bytes.IndexByte(rest, '/'); i >= 0 {
@@ -305,12 +324,18 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 		}
 		e.dir, e.own = dir, true
 	}
-	name, errno := w.nameOf(e.dir, &w.canon[slot])
+	name, m, errno := w.named(e.dir, &w.canon[slot])
 	if errno == unix.ENAMETOOLONG {
-		name, errno = w.deep(e.dir, &w.canon[slot])
+		name, m, errno = w.deep(e.dir, &w.canon[slot])
 	}
-	if errno == 0 && name[0] != '/' {
+	switch {
+	case errno != 0:
+	case name[0] != '/':
 		errno = unix.ENOTDIR // a descriptor that is no directory
+	case m == nil:
+		errno = unix.EACCES
+	default:
+		e.mount, e.leads, e.slash = m, w.ties[w.same()] != 0, slash
 	}
 	if errno == 0 && bytes.HasSuffix(name, []byte(" (deleted)")) {
 		if err := unix.Fstat(e.dir, &w.stat); err != nil || w.stat.Nlink == 0 {
@@ -355,9 +380,7 @@ func (w *worker) at(slot, dirfd int, addr uint64) (entry, syscall.Errno) {
 		if base, errno = w.base(dirfd); errno != 0 {
 			return none, errno
 		}
-	}
-	if !w.l.Valid(w.n.ID) {
-		closeFD(base)
+	} else if !w.l.Valid(w.n.ID) {
 		return none, unix.ESRCH
 	}
 	e, errno := w.entryOf(slot, base, path)
@@ -385,8 +408,7 @@ func (w *worker) place(dirfd int, addr uint64, flags uint64) (int, syscall.Errno
 			return -1, errno
 		}
 		defer closeFD(base)
-	}
-	if !w.l.Valid(w.n.ID) {
+	} else if !w.l.Valid(w.n.ID) {
 		return -1, unix.ESRCH
 	}
 	return w.object(base, path, flags)

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -13,8 +14,9 @@ import (
 // A pattern is a name or several with slashes between them, which match
 // consecutive parts of a path at any depth; * in a name matches any characters.
 // What matches is protected with all below it. A pattern that ends in a slash
-// protects the entry itself and not what is in it. Letter case does not count,
-// for there are file systems to which it does not.
+// protects the entry itself and not what is in it. Letter case does not count, nor
+// do dots and spaces at the end of a name, for there are file systems to which they
+// do not; nor does it help to write a name as vfat has it in 8.3 characters, GIT~1.
 //
 // A directory that Git would take for a repository counts as ".git" in front of
 // other names, whatever it is called: .git/config also protects the config of a
@@ -26,6 +28,8 @@ type Rules struct {
 	leads    map[string][]ending // literal names with which a pattern goes on
 	globs    []ending            // the same for names with *
 	leadGlob []ending
+	allLast  []ending // all of them, for names in 8.3 characters
+	allLeads []ending
 	repos    bool // ".git/" is one of the patterns
 }
 
@@ -79,10 +83,11 @@ func NewRules(patterns []string) (*Rules, error) {
 		}
 		for n := 1; n <= len(p.names); n++ {
 			name, e := p.names[n-1], ending{i, n}
-			lit, glob := r.leads, &r.leadGlob
+			lit, glob, all := r.leads, &r.leadGlob, &r.allLeads
 			if n == len(p.names) {
-				lit, glob = r.last, &r.globs
+				lit, glob, all = r.last, &r.globs, &r.allLast
 			}
+			*all = append(*all, e)
 			if strings.Contains(name, "*") {
 				*glob = append(*glob, e)
 			} else {
@@ -135,8 +140,12 @@ func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
 				return Protected, p.text
 			}
 		}
-		for _, e := range r.globs {
-			if p := &r.patterns[e.p]; (final || !p.self) && matchName(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
+		globs, leads := r.globs, r.leadGlob
+		if tilde(name) > 0 {
+			globs, leads = r.allLast, r.allLeads
+		}
+		for _, e := range globs {
+			if p := &r.patterns[e.p]; (final || !p.self) && same(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
 				return Protected, p.text
 			}
 		}
@@ -148,8 +157,8 @@ func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
 				return Leads, p.text
 			}
 		}
-		for _, e := range r.leadGlob {
-			if p := &r.patterns[e.p]; matchName(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
+		for _, e := range leads {
+			if p := &r.patterns[e.p]; same(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
 				return Leads, p.text
 			}
 		}
@@ -167,7 +176,7 @@ func (r *Rules) before(path []byte, p *pattern, n int, dirs Dirs) bool {
 			return false
 		}
 		name := path[lastSlash(path)+1:]
-		if matchName(p.names[n-1], fold(buf[:0], name)) {
+		if same(p.names[n-1], fold(buf[:0], name)) {
 			continue
 		}
 		if n != 1 || p.names[0] != ".git" || dirs == nil || !dirs.Repository(path) {
@@ -202,6 +211,53 @@ func lastSlash(p []byte) int {
 	return 0
 }
 
+// same reports whether a folded name is a name of a pattern, or what vfat could
+// call that in 8.3 characters.
+func same(pattern string, name []byte) bool {
+	if matchName(pattern, name) {
+		return true
+	}
+	t := tilde(name)
+	if t == 0 {
+		return false
+	}
+	stem, ext := string(name[:t]), name[t+1:]
+	for len(ext) > 0 && ext[0] != '.' {
+		ext = ext[1:]
+	}
+	base, want := strings.TrimLeft(pattern, ". "), ""
+	if i := strings.LastIndexByte(base, '.'); i > 0 {
+		base, want = base[:i], base[i:min(len(base), i+4)]
+	}
+	// What is no character of theirs is left out or an underscore.
+	base = strings.NewReplacer(".", "", " ", "", "+", "_", ",", "_", ";", "_", "=", "_", "[", "_", "]", "_").Replace(base)
+	base, _, any := strings.Cut(base, "*")
+	if !matchName(want, ext) {
+		return false
+	}
+	is := func(stem string, n int) bool {
+		return stem == base[:min(len(base), n)] || any && len(base) < n && strings.HasPrefix(stem, base)
+	}
+	// After nine of a kind, there are two characters and a hash of four.
+	return is(stem, 6) || t >= 4 && is(stem[:t-4], 2)
+}
+
+// tilde returns where the ~ of a name in 8.3 characters is, 0 in other names.
+func tilde(name []byte) int {
+	t := bytes.IndexByte(name, '~')
+	if t < 1 || t > 6 {
+		return 0
+	}
+	end := t + 1
+	for end < len(name) && name[end] >= '0' && name[end] <= '9' {
+		end++
+	}
+	if ext := name[end:]; end == t+1 || len(ext) > 4 || len(ext) > 0 && ext[0] != '.' {
+		return 0
+	}
+	return t
+}
+
 // matchName matches a folded name against a name of a pattern; * is any number
 // of characters.
 func matchName(pattern string, name []byte) bool {
@@ -231,9 +287,10 @@ func matchName(pattern string, name []byte) bool {
 // fold appends a name as file systems that ignore letter case compare it: the
 // two characters beside A to Z whose lower case is in ASCII are their letters,
 // ligatures and sharp s are what they are folded to in full (ext4 does), and
-// characters that show nothing are left out (ext4 and HFS+ pass over them).
-// What it makes equal too much is protected too much.
+// characters that show nothing are left out (ext4 and HFS+ pass over them), as are
+// dots and spaces at the end (vfat, exfat, NTFS and shares of Windows). What it makes equal too much is protected too much.
 func fold(dst, name []byte) []byte {
+	name = bytes.TrimRight(name, ". ")
 	for i := 0; i < len(name); i++ {
 		c := name[i]
 		switch {

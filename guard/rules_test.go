@@ -61,6 +61,25 @@ func TestMatch(t *testing.T) {
 		{"/w/.git/con\ufb01g", Protected, ".git/config"},
 		{"/w/.CON\ufb01G/\ufb01sh", Protected, ".config/fish"},
 		{"/w/.vscode/settings.json", Protected, ".vscode"},
+		// as vfat, exfat and NTFS take names
+		{"/w/.vscode.", Protected, ".vscode"},
+		{"/w/.vscode. . /x", Protected, ".vscode"},
+		{"/w/VSCODE~1/x", Protected, ".vscode"},
+		{"/w/VS3F0A~1", Protected, ".vscode"},
+		{"/w/GIT~1", Protected, ".git/"},
+		{"/w/GIT~1/hooks./x", Protected, ".git/hooks"},
+		{"/w/.git./CONFIG", Protected, ".git/config"},
+		{"/w/GI1B2C~1/index", Free, ""},
+		{"/w/CONFIG~2", Leads, ".config/fish"},
+		{"/w/CONFIG~2/fish", Protected, ".config/fish"},
+		{"/w/A~1.COD", Protected, "*.code-workspace"},
+		{"/w/a/longn~1/c", Protected, "a/*x/c"},
+		{"/w/a/x~1/c", Protected, "a/*x/c"},
+		{"/w/git~x", Free, ""},
+		{"/w/git~1.txt", Free, ""},
+		{"/w/bashrc~", Free, ""},
+		{"/w/bashrc~1", Protected, ".bashrc"},
+		{"/w/bashrc2~1", Free, ""},
 		{"/w/a/b/c/d/e/f/g/h/i/j/.vscode/x/y", Protected, ".vscode"},
 		{"/w/.vscode2", Free, ""},
 		{"/w/x.vscode", Free, ""},
@@ -274,9 +293,9 @@ func TestTerminalOf(t *testing.T) {
 	}
 }
 
-func TestMountPoints(t *testing.T) {
-	m := mountPoints([]byte("30 1 0:5 / / rw - tmpfs x rw\n31 30 8:1 /a /a\\040b rw - ext4 x rw\nbroken\n"))
-	if len(m) != 2 || m[30] != "/" || m[31] != "/a b" {
+func TestParseMounts(t *testing.T) {
+	m := parseMounts([]byte("30 1 0:5 / / rw - tmpfs x rw\n31 30 8:1 /x\\040y /a\\040b rw shared:1 - proc x rw\nbroken\n"))
+	if len(m) != 2 || m[30] != (mountInfo{"/", 1, "0:5", "/", false}) || m[31] != (mountInfo{"/a b", 30, "8:1", "/x y", true}) {
 		t.Errorf("%v", m)
 	}
 }

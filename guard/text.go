@@ -32,20 +32,32 @@ func numbers(text []byte, key string, radix int) ([]int, syscall.Errno) {
 	return nil, syscall.EIO
 }
 
-// mountPoints reads from /proc/PID/mountinfo where each mount is, by its id; see
+// mountInfo is what the kernel tells of a mount.
+type mountInfo struct {
+	at     string // the mount point
+	parent int    // the mount that this is on
+	dev    string // the file system
+	root   string // what of the file system is mounted
+	proc   bool   // it is a procfs
+}
+
+// parseMounts reads /proc/PID/mountinfo, by the mounts' ids; see
 // proc_pid_mountinfo(5).
-func mountPoints(text []byte) map[int]string {
-	points := map[int]string{}
+func parseMounts(text []byte) map[int]mountInfo {
+	list := map[int]mountInfo{}
 	for line := range bytes.Lines(text) {
+		line, fs, _ := bytes.Cut(line, []byte(" - "))
 		f := bytes.SplitN(line, []byte(" "), 6)
 		if len(f) < 6 {
 			continue
 		}
-		if id, err := strconv.Atoi(string(f[0])); err == nil && len(f[4]) > 0 {
-			points[id] = unescape(string(f[4]))
+		id, err1 := strconv.Atoi(string(f[0]))
+		parent, err2 := strconv.Atoi(string(f[1]))
+		if err1 == nil && err2 == nil && len(f[3]) > 0 && len(f[4]) > 0 {
+			list[id] = mountInfo{unescape(string(f[4])), parent, string(f[2]), unescape(string(f[3])), bytes.HasPrefix(fs, []byte("proc "))}
 		}
 	}
-	return points
+	return list
 }
 
 // unescape undoes the octal escapes for space, tab, newline and backslash.

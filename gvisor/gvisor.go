@@ -38,8 +38,7 @@ type Driver struct {
 	// Path is the program's path, absolute; "" is Runtime from PATH.
 	Path string
 
-	// RunDir is where the bundles of runs are; "" is the system's directory for
-	// temporary files.
+	// RunDir is where the bundles of runs are; "" is rundir.Parent.
 	RunDir string
 }
 

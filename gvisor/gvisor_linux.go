@@ -20,6 +20,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/mounts"
@@ -31,9 +32,9 @@ import (
 func (d Driver) find() (string, error) {
 	path := d.Path
 	if path == "" {
-		var err error
-		if path, err = exec.LookPath(d.program()); err != nil || !filepath.IsAbs(path) {
-			return "", &driver.UnavailableError{What: "driver " + d.Name(), Cause: "there is no " + d.program() + " in PATH", Fix: "install " + d.program() + " (Debian: apt-get install " + d.program() + ")"}
+		var err *programs.NotFoundError
+		if path, err = programs.Find(d.program()); err != nil {
+			return "", &driver.UnavailableError{What: "driver " + d.Name(), Cause: err.Error(), Fix: err.Hint("install " + d.program() + " (Debian: apt-get install " + d.program() + ")")}
 		}
 	}
 	return path, nil
@@ -151,9 +152,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	}
 	parent := d.RunDir
 	if parent == "" {
-		parent = rundir.Parent(os.Geteuid()) + "-" + d.program()
+		parent = rundir.Parent(os.Geteuid())
 	}
-	dir, err := rundir.Make(parent, func(dead string) { d.delete(path, dead) })
+	dir, err := rundir.Make(parent, d.program(), func(dead string) { d.delete(path, dead) })
 	if err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
@@ -194,9 +195,9 @@ func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tr
 	cfg := &supervisor.Config{
 		Driver: d.Name(), Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
 		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "XDG_RUNTIME_DIR=" + c.dir},
-		Terminal: p.OCI.Process.Terminal,
-		Nested:   id(c.dir),
-		Signal:   c.signal, Terminate: c.terminate,
+		Terminal: p.OCI.Process.Terminal, HostNodes: !c.t.kernel,
+		Nested: id(c.dir),
+		Signal: c.signal, Terminate: c.terminate,
 		Gone:  c.gone,
 		Ended: c.ended,
 		Clean: clean,

@@ -150,8 +150,9 @@ type process struct {
 	dropped policy.Layers
 	setup   time.Duration
 
-	mu     sync.Mutex
-	reaped bool // the group's id may be another's from here on
+	mu      sync.Mutex
+	touched bool // Terminate or Kill has done something
+	reaped  bool // the group's id may be another's from here on
 }
 
 func (p *process) Pty() *os.File { return p.pty }
@@ -179,9 +180,11 @@ func (p *process) Kill() error {
 func (p *process) all(sigs ...syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.reaped {
+	if p.reaped || !p.touched && hasExited(p.p.Pid) {
+		// Wait, which may not have seen it yet, kills what is left of it.
 		return os.ErrProcessDone
 	}
+	p.touched = true
 	var err error
 	for _, sig := range sigs {
 		if e := syscall.Kill(-p.p.Pid, sig); err == nil {
@@ -212,7 +215,7 @@ func (p *process) Wait() (*driver.Status, error) {
 	if err != nil {
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
-	st := &driver.Status{Degraded: p.dropped, SetupNanos: p.setup.Nanoseconds()}
+	st := &driver.Status{Degraded: p.dropped, EndedFirst: !p.touched, SetupNanos: p.setup.Nanoseconds()}
 	ws := state.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
 		st.Signal = ws.Signal()

@@ -36,6 +36,12 @@ func awaitExit(pid int) {
 	}
 }
 
+// hasExited reports whether the child has ended. It is not reaped.
+func hasExited(pid int) bool {
+	var info unix.Siginfo
+	return unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil) == nil && info.Signo != 0
+}
+
 // signalDescendants sends sig to every process below this one.
 func signalDescendants(sig syscall.Signal) {
 	for _, pid := range descendants(os.Getpid(), parents()) {

@@ -19,6 +19,9 @@
 //     a bound; /tmp itself is not granted, nor are files made for the sandbox.
 //   - Processes of the host are seen. They cannot be traced or looked into; before
 //     Linux 6.12 (Landlock ABI 6) those of the same user can be signalled.
+//   - How the user's other processes run (priority, processors, scheduling, i/o
+//     priority, resource limits) is out of reach; see [seccomp.OnlySelf]. The command
+//     cannot change it for its own children either, nor for a thread by its id.
 //   - No network means no sockets at all; see [seccomp.NoSockets].
 //   - Network by name (--net proxy) is a proxy on the host's loopback, to which
 //     HTTP_PROXY and its like lead. The command has TCP sockets that connect, and
@@ -55,8 +58,7 @@ type Driver struct {
 	// Upstream and NoProxy are the caller's own proxy, as the native driver has it.
 	Upstream, NoProxy string
 
-	// RunDir is where a run's HOME and TMPDIR are made; "" is the system's
-	// directory for temporary files.
+	// RunDir is where a run's HOME and TMPDIR are made; "" is rundir.Parent.
 	RunDir string
 }
 

@@ -61,7 +61,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if parent == "" {
 		parent = rundir.Parent(os.Geteuid())
 	}
-	dir, err := rundir.Make(parent, nil)
+	dir, err := rundir.Make(parent, "landlock", nil)
 	if err != nil {
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
@@ -149,9 +149,14 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 }
 
 // filters are the system call filters of a run, in the order in which they are
-// installed: the policy's own comes last, because it denies seccomp(2).
+// installed: the policy's own comes last, because it may deny seccomp(2). There is
+// always one: servers tell a sandboxed command by it, see checkPeer in package session.
 func (d Driver) filters(ctx context.Context, p *policy.Policy) ([]seccomp.Program, error) {
-	var out []seccomp.Program
+	self, err := seccomp.OnlySelf()
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	out := []seccomp.Program{self}
 	if p.Egress.Mode != policy.EgressHost {
 		sockets := seccomp.NoSockets
 		if p.Egress.Mode == policy.EgressProxy {
@@ -164,7 +169,6 @@ func (d Driver) filters(ctx context.Context, p *policy.Policy) ([]seccomp.Progra
 		out = append(out, f)
 	}
 	var f seccomp.Program
-	var err error
 	fix := ""
 	switch {
 	case p.Seccomp != "":

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -29,10 +29,6 @@ const (
 	defaultPage = 30_000  // bytes of each stream
 	maxPage     = 1 << 20 // bytes of each stream
 	maxWait     = 60_000  // milliseconds
-
-	// streamGrace is how long a result waits for the end of the streams, which
-	// what the command left running may hold open.
-	streamGrace = 100 * time.Millisecond
 )
 
 // A job is a command in the background.
@@ -64,25 +60,24 @@ type stream struct {
 	more      chan struct{} // closed, and made anew, when there is more
 }
 
-func (s *stream) collect(r io.Reader) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := r.Read(buf)
-		s.mu.Lock()
-		keep := n
-		if room := s.limit - int64(len(s.data)); int64(n) > room {
-			keep, s.truncated = int(room), true
-		}
-		s.data = append(s.data, buf[:keep]...)
-		if keep > 0 && s.more != nil {
-			close(s.more)
-			s.more = nil
-		}
-		s.mu.Unlock()
-		if err != nil {
-			return
-		}
+func (s *stream) collect(b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if room := s.limit - int64(len(s.data)); int64(len(b)) > room {
+		b, s.truncated = b[:room], true
 	}
+	s.data = append(s.data, b...)
+	if len(b) > 0 && s.more != nil {
+		close(s.more)
+		s.more = nil
+	}
+}
+
+// settled notes whether all that was printed came.
+func (s *stream) settled(whole bool) {
+	s.mu.Lock()
+	s.truncated = s.truncated || !whole
+	s.mu.Unlock()
 }
 
 // page is a part of what there is. It ends between two characters, if it can.
@@ -135,7 +130,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	}
 	started := make(chan error, 1)
 	go func() {
-		var readers sync.WaitGroup
+		var streams []*driver.Stream
 		p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 		ran := false
 		run := func(shell string) (*driver.Result, error) {
@@ -149,10 +144,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 					b.mu.Unlock()
 					for i := range pipes {
 						pipes[i][1].Close()
-						readers.Go(func() {
-							j.stream[i].collect(pipes[i][0])
-							pipes[i][0].Close()
-						})
+						streams = append(streams, driver.NewStream(pipes[i][0], j.stream[i].collect, nil))
 					}
 					started <- nil
 					return nil
@@ -174,11 +166,12 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 			started <- err
 			return
 		}
-		drained := make(chan struct{})
-		go func() { readers.Wait(); close(drained) }()
-		select {
-		case <-drained:
-		case <-time.After(streamGrace):
+		for i, st := range streams {
+			j.stream[i].settled(st.Settle())
+			go func() {
+				<-st.Done()
+				st.Close()
+			}()
 		}
 		res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, t.env.refusals())...)
 		// Nobody waits to be told that there is no record of it; what comes next
@@ -190,7 +183,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	return &Result{SessionID: b.id, ID: j.id, Reason: "running", TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: t.env.sandboxed(), Denials: []driver.Denial{},
+	return &Result{SessionID: b.id, ID: j.id, Reason: reasonRunning, TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: t.env.sandboxed(), Denials: []driver.Denial{},
 		Notes: append(t.env.notes(), "running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
 }
 
@@ -249,7 +242,7 @@ func (s *Server) job(sessionID, id string) (*box, *job, error) {
 			return b, j, nil
 		}
 	}
-	return nil, nil, fmt.Errorf("there is no background command %q in session %s: session_list lists those that run", id, sessionID)
+	return nil, nil, fmt.Errorf("there is no background command %s in session %s: session_list lists those that run", quote.Text(id), quote.Text(sessionID))
 }
 
 type outputArguments struct {
@@ -351,19 +344,20 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 			}
 			continue
 		}
-		r := Result{Reason: "running", Stdout: out.Stdout, Stderr: out.Stderr, StdoutTruncated: out.StdoutTruncated && !rest[0], StderrTruncated: out.StderrTruncated && !rest[1]}
+		r := Result{Reason: reasonRunning, Stdout: out.Stdout, Stderr: out.Stderr, StdoutTruncated: out.StdoutTruncated && !rest[0], StderrTruncated: out.StderrTruncated && !rest[1]}
 		if !out.Running {
 			out.ExitCode, out.Signal, out.Reason = &j.result.ExitCode, j.result.Signal, j.result.Reason
-			r.ExitCode, r.Signal, r.Reason = j.result.ExitCode, out.Signal, out.Reason
+			r.ExitCode, r.Signal, r.Reason = out.ExitCode, out.Signal, out.Reason
 			r.TimeoutMS = j.timeout
-			out.Denials, r.Denials = j.result.Denials, j.result.Denials
-			r.Notes = append(r.Notes, fmt.Sprintf("%s has ended with exit code %d", j.id, r.ExitCode))
+			out.Denials = told(j.result.Denials)
+			r.Denials = out.Denials
+			r.Notes = append(r.Notes, j.id+" has ended")
 		} else {
 			r.Notes = append(r.Notes, j.id+" is running")
 		}
 		if out.More {
 			r.Notes = append(r.Notes, fmt.Sprintf("there is more: stdout_offset %d, stderr_offset %d", out.NextStdoutOffset, out.NextStderrOffset))
 		}
-		return text(r.text()), out, nil
+		return r.content(), out, nil
 	}
 }

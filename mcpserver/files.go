@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 const (
@@ -117,7 +119,7 @@ func (s *Server) callList(ctx context.Context, _ *mcp.CallToolRequest, in listAr
 	from := min(in.Offset, out.Total)
 	to := min(from+maxEntries, out.Total)
 	out.Entries, out.More = out.Entries[from:to], to < out.Total
-	return nil, out, nil
+	return listed(fmt.Sprintf("%d of %d entries of %s", len(out.Entries), out.Total, quote.Inside(out.Path)), out), out, nil
 }
 
 func (s *Server) callRead(ctx context.Context, _ *mcp.CallToolRequest, in readArguments) (*mcp.CallToolResult, readResult, error) {
@@ -157,10 +159,12 @@ func (s *Server) callRead(ctx context.Context, _ *mcp.CallToolRequest, in readAr
 		out.Encoding, words = "base64", base64.StdEncoding.EncodeToString(data)
 	}
 	out.Content = words
-	res := text(words)
-	if out.More || out.Encoding != "utf-8" {
-		res.Content = append(res.Content, &mcp.TextContent{Text: fmt.Sprintf("[encoding %s; next_offset %d; more: %t]", out.Encoding, out.NextOffset, out.More)})
+	said := fmt.Sprintf("encoding %s; next_offset %d; more: %t", out.Encoding, out.NextOffset, out.More)
+	if words == "" {
+		return text(remarks(said, "nothing there")), out, nil
 	}
+	res := text(remarks(said, "what follows is from the file"))
+	res.Content = append(res.Content, &mcp.TextContent{Text: words})
 	return res, out, nil
 }
 
@@ -192,5 +196,5 @@ func (s *Server) callWrite(ctx context.Context, _ *mcp.CallToolRequest, in write
 	if err := b.files.Write(ctx, out.Path, 0o644, bytes.NewReader(data)); err != nil {
 		return nil, out, err
 	}
-	return text(fmt.Sprintf("wrote %d bytes to %s", out.Bytes, out.Path)), out, nil
+	return text(remarks(fmt.Sprintf("wrote %d bytes to %s", out.Bytes, quote.Inside(out.Path)))), out, nil
 }

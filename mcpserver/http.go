@@ -3,10 +3,12 @@
 package mcpserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -23,8 +25,8 @@ const (
 	// bounded by Config.MaxSessions, of all clients together.
 	maxConnections = 64
 
-	// maxBody bounds a request: a file of maxWrite, in base64, and its JSON.
-	maxBody = 16 << 20 // bytes
+	// maxMessage bounds a message: a file of maxWrite, in base64, and its JSON.
+	maxMessage = 16 << 20 // bytes
 
 	sessionHeader = "Mcp-Session-Id"
 
@@ -160,6 +162,14 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	r.Header.Set(callHeader, call)
 
+	if r.Method == http.MethodPost && !readable(w, r) {
+		return
+	}
+
+	if len(r.Header.Values(sessionHeader)) > 1 {
+		http.Error(w, "the request names two sessions", http.StatusBadRequest)
+		return
+	}
 	id := r.Header.Get(sessionHeader)
 	if id == "" && r.Method == http.MethodPost {
 		h.connect(w, r)
@@ -182,6 +192,31 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.handler.ServeHTTP(w, r)
 }
 
+// readable reads the message of a request, and answers one that two readers could
+// take for two things.
+func readable(w http.ResponseWriter, r *http.Request) bool {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		http.Error(w, "the message is larger than "+strconv.Itoa(maxMessage)+" bytes", http.StatusRequestEntityTooLarge)
+		return false
+	case err != nil:
+		http.Error(w, "the message broke off", http.StatusBadRequest)
+		return false
+	}
+	if _, bad := decode(body); bad != nil {
+		var id finder
+		id.feed(body)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		w.Write(refusal(&id, bad))
+		return false
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return true
+}
+
 // connect serves the first request of a client.
 func (h *HTTP) connect(w http.ResponseWriter, r *http.Request) {
 	s := New(h.config)
@@ -189,7 +224,7 @@ func (h *HTTP) connect(w http.ResponseWriter, r *http.Request) {
 	s.carrier = h.call
 	c.handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.mcp }, &mcp.StreamableHTTPOptions{
 		Logger:              slog.New(slog.DiscardHandler),
-		MaxRequestBodyBytes: maxBody,
+		MaxRequestBodyBytes: maxMessage,
 		// Hosts are checked before, also on addresses that are not loopback.
 		DisableLocalhostProtection: true,
 	})

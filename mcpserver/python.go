@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 const (
@@ -44,7 +45,7 @@ func checkRequirement(r string) error {
 	case len(r) > maxRequirement:
 		return fmt.Errorf("dependencies has one of %d bytes, and %d are possible", len(r), maxRequirement)
 	case strings.HasPrefix(strings.TrimSpace(r), "-"):
-		return fmt.Errorf("dependencies: %q is an option of pip: want a requirement, such as requests or requests==2.32.0", r)
+		return fmt.Errorf("dependencies: %s is an option of pip: want a requirement, such as requests or requests==2.32.0", quote.Text(r))
 	case strings.ContainsFunc(r, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return errors.New("dependencies has one with a control character")
 	}
@@ -75,7 +76,7 @@ func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in py
 	}
 	if failed != nil {
 		failed.Notes = append(append(notes, failed.Notes...), "the dependencies could not be installed, and the code did not run")
-		res := text(failed.text())
+		res := failed.content()
 		res.IsError = true
 		return res, failed, nil
 	}
@@ -92,7 +93,7 @@ func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in py
 	}
 	out.Value = strings.ToValidUTF8(said, "\uFFFD")
 	out.Notes = append(notes, out.Notes...)
-	return text(out.text()), out, nil
+	return out.content(), out, nil
 }
 
 // makePython makes a directory that nobody else has, tells it on descriptor 3, and a
@@ -133,7 +134,7 @@ func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box, 
 			return "", nil, err
 		}
 		dir := lastLine(said)
-		if out.ExitCode != 0 || out.Reason != driver.ReasonExit || dir == "" {
+		if *out.ExitCode != 0 || out.Reason != driver.ReasonExit || dir == "" {
 			return "", out, nil
 		}
 		b.python.dir = dir
@@ -154,7 +155,7 @@ func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box, 
 	if err != nil {
 		return "", nil, err
 	}
-	if out.ExitCode != 0 || out.Reason != driver.ReasonExit {
+	if *out.ExitCode != 0 || out.Reason != driver.ReasonExit {
 		return "", out, nil
 	}
 	b.python.has = append(b.python.has, missing...)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"slices"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -42,7 +42,7 @@ const (
 // A Result is what came of a command.
 type Result struct {
 	SessionID       string          `json:"session_id"`
-	ExitCode        int             `json:"exit_code" jsonschema:"the command's own; 128+N if signal N ended it; 124 if the time limit did; 126 or 127 if it cannot be executed or was not found"`
+	ExitCode        *int            `json:"exit_code,omitempty" jsonschema:"absent as long as it runs; the command's own; 128+N if signal N ended it; 124 if the time limit did; 126 or 127 if it cannot be executed or was not found"`
 	Signal          string          `json:"signal,omitempty"`
 	Reason          driver.Reason   `json:"reason" jsonschema:"how it ended: exit, signal, timeout, oom, pids, setup or canceled; running for a command in the background"`
 	Stdout          string          `json:"stdout"`
@@ -122,7 +122,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		if !errors.As(err, &c) {
 			return nil, "", err
 		}
-		res.Stderr = res.Error + "\n"
+		out.Notes = append(out.Notes, "the command could not be started: "+res.Error)
 	}
 	out.fill(res)
 	said := ""
@@ -130,9 +130,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		// What the command left running has the descriptor too: what there is
 		// now is all that counts.
 		ro.Stdio.Extra[0].Close()
-		says.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-		data, _ := io.ReadAll(io.LimitReader(says, maxSaid))
-		said = string(data)
+		said = string(driver.Waiting(says, maxSaid))
 	}
 	if b.ended() {
 		out.Notes = append(out.Notes, "the session has ended with this command; its private files and processes are gone")
@@ -181,9 +179,9 @@ func (s *Server) denied(tool, session string, asks []string, all ...driver.Denia
 }
 
 func (r *Result) fill(res *driver.Result) {
-	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = res.ExitCode, res.Signal, res.Reason, res.DurationMS, res.Sandboxed
+	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = &res.ExitCode, res.Signal, res.Reason, res.DurationMS, res.Sandboxed
 	r.Stdout, r.StdoutTruncated = strings.ToValidUTF8(res.Stdout, "\uFFFD"), res.StdoutTruncated
-	r.Denials = res.Denials
+	r.Denials = told(res.Denials)
 	r.Stderr, r.StderrTruncated = strings.ToValidUTF8(res.Stderr, "\uFFFD"), res.StderrTruncated
 }
 
@@ -238,43 +236,27 @@ func since(before, after *driver.Status) []driver.Denial {
 	return append(none, after.Denials...)
 }
 
-// text is the result in words, for the model.
-func (r *Result) text() string {
-	var b strings.Builder
-	b.WriteString(middleCut(r.Stdout, maxText))
-	line := func(f string, a ...any) {
-		if s := b.String(); s != "" && !strings.HasSuffix(s, "\n") {
-			b.WriteByte('\n')
-		}
-		fmt.Fprintf(&b, f+"\n", a...)
-	}
-	if r.StdoutTruncated {
-		line("[stdout was longer than the limit on output; its end is lost]")
-	}
-	if r.Stderr != "" {
-		line("[stderr]\n%s", middleCut(r.Stderr, maxText))
-	}
-	if r.StderrTruncated {
-		line("[stderr was longer than the limit on output; its end is lost]")
-	}
-	if r.Value != "" {
-		line("[value] %s", middleCut(r.Value, maxText))
-	}
-	switch r.Reason {
-	case driver.ReasonExit:
-		if r.ExitCode != 0 {
-			line("[exit code %d]", r.ExitCode)
-		}
-	case driver.ReasonTimeout:
-		line("[the time limit of %d ms ended the command; run_in_background of bash does not make a call wait]", r.TimeoutMS)
-	case driver.ReasonOOM:
-		line("[the memory limit ended the command, exit code %d]", r.ExitCode)
-	case driver.ReasonPids:
-		line("[the command failed after the limit on processes refused it some, exit code %d]", r.ExitCode)
-	case driver.ReasonSignal:
-		line("[%s ended the command]", r.Signal)
-	case driver.ReasonCanceled:
-		line("[the command was ended by who called it]")
+// content is the result for the model. The first block is sbxrun's, always, and what
+// the command wrote comes after it, in blocks of its own: so nothing that a command
+// prints stands where sbxrun speaks, even for a client that joins the blocks.
+func (r *Result) content() *mcp.CallToolResult {
+	all := []string{}
+	switch {
+	case r.Reason == reasonRunning:
+	case r.ExitCode == nil:
+		all = append(all, "ended: "+string(r.Reason))
+	case r.Reason == driver.ReasonTimeout:
+		all = append(all, fmt.Sprintf("the time limit of %d ms ended the command; run_in_background of bash does not make a call wait", r.TimeoutMS))
+	case r.Reason == driver.ReasonOOM:
+		all = append(all, fmt.Sprintf("the memory limit ended the command, exit code %d", *r.ExitCode))
+	case r.Reason == driver.ReasonPids:
+		all = append(all, fmt.Sprintf("the command failed after the limit on processes refused it some, exit code %d", *r.ExitCode))
+	case r.Reason == driver.ReasonSignal:
+		all = append(all, r.Signal+" ended the command")
+	case r.Reason == driver.ReasonCanceled:
+		all = append(all, "the command was ended by who called it")
+	default:
+		all = append(all, fmt.Sprintf("exit code %d", *r.ExitCode))
 	}
 	for _, d := range r.Denials {
 		why := d.Reason
@@ -284,12 +266,55 @@ func (r *Result) text() string {
 		if why == "" {
 			why = "not allowed"
 		}
-		line("[refused by the sandbox: %s %s: %s; only the operator can allow it%s]", d.Operation, d.Target, why, grant(d))
+		all = append(all, fmt.Sprintf("refused by the sandbox: %s %s: %s; only the operator can allow it%s", d.Operation, d.Target, why, grant(d)))
 	}
-	for _, n := range r.Notes {
-		line("[%s]", n)
+	all = append(all, r.Notes...)
+	var follow []string
+	var blocks []mcp.Content
+	for _, s := range []struct {
+		name, text string
+		truncated  bool
+	}{{"stdout", r.Stdout, r.StdoutTruncated}, {"stderr", r.Stderr, r.StderrTruncated}, {"the value of the last expression", r.Value, false}} {
+		if s.truncated {
+			all = append(all, s.name+" was longer than the limit on output; its end is lost")
+		}
+		if s.text == "" {
+			continue
+		}
+		cut := middleCut(s.text, maxText)
+		if cut != s.text {
+			all = append(all, fmt.Sprintf("%s has %d bytes, of which the middle is left out", s.name, len(s.text)))
+		}
+		follow = append(follow, s.name)
+		blocks = append(blocks, &mcp.TextContent{Text: cut})
+	}
+	if len(follow) > 0 {
+		all = append(all, "what follows is from inside: "+strings.Join(follow, ", then "))
+	} else if r.Reason != reasonRunning {
+		all = append(all, "no output")
+	}
+	return &mcp.CallToolResult{Content: append([]mcp.Content{&mcp.TextContent{Text: remarks(all...)}}, blocks...)}
+}
+
+// reasonRunning is that of a command in the background that has not ended.
+const reasonRunning driver.Reason = "running"
+
+// remarks is what sbxrun says, a line each, whatever they hold.
+func remarks(all ...string) string {
+	var b strings.Builder
+	for _, s := range all {
+		b.WriteString("sbxrun: " + quote.Line(s) + "\n")
 	}
 	return b.String()
+}
+
+// told are refusals for a model: what they are about was chosen inside.
+func told(all []driver.Denial) []driver.Denial {
+	out := make([]driver.Denial, len(all))
+	for i, d := range all {
+		out[i] = driver.Denial{Operation: d.Operation, Target: quote.Inside(d.Target), Rule: quote.Line(d.Rule), Grant: quote.Line(d.Grant), Reason: quote.Line(d.Reason)}
+	}
+	return out
 }
 
 func grant(d driver.Denial) string {
@@ -388,13 +413,9 @@ func lastLine(said string) string {
 	if !whole {
 		return ""
 	}
-	// A directory's name can hold a newline: then it is the last part of what
-	// is absolute.
-	at := strings.LastIndex("\n"+said, "\n/")
-	if at < 0 {
-		return ""
-	}
-	dir := said[at:]
+	// A name can hold a newline. No command starts in such a directory: what is told
+	// of it does not begin with /, or is another place inside.
+	dir := said[strings.LastIndexByte(said, '\n')+1:]
 	if !path.IsAbs(dir) || strings.ContainsRune(dir, 0) || len(dir) > 4096 {
 		return ""
 	}

@@ -14,7 +14,6 @@
 package mcpserver
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -22,6 +21,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +31,7 @@ import (
 	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/command"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -130,7 +131,6 @@ func New(c Config) *Server {
 		// What is worth saying is in results.
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	s.mcp.AddReceivingMiddleware(strict)
 	s.addCommandTools()
 	s.addFileTools()
 	s.addSessionTools()
@@ -161,25 +161,11 @@ func (s *Server) Serve(ctx context.Context, r io.ReadCloser, w io.WriteCloser) e
 	defer s.close()
 	// A client that has closed its end is gone: what runs for it ends now, not
 	// when it would have.
-	err := s.mcp.Run(s.ctx, &mcp.IOTransport{Reader: &watched{r, func() { go s.close() }}, Writer: w})
+	err := s.mcp.Run(s.ctx, &lines{r: r, w: w, gone: func() { go s.close() }})
 	if errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return err
-}
-
-// watched is a stream of which the end is told.
-type watched struct {
-	io.ReadCloser
-	ended func()
-}
-
-func (w *watched) Read(p []byte) (int, error) {
-	n, err := w.ReadCloser.Read(p)
-	if err != nil {
-		w.ended()
-	}
-	return n, err
 }
 
 // close ends every session, and returns when they have ended whoever calls first.
@@ -239,78 +225,26 @@ func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.S
 		defer done()
 		res, out, err := do(ctx, req, in)
 		if err != nil {
+			words := "error: " + quote.Error(err)
 			if h := driver.HintOf(err); h != "" {
-				err = fmt.Errorf("%w (hint: %s)", err, h)
+				words += " (hint: " + h + ")"
 			}
+			err = errors.New(strings.TrimSuffix(remarks(words), "\n"))
 		}
 		return res, out, err
 	})
 }
 
+// listed is a list for the model: names in it are quoted as JSON does.
+func listed(words string, list any) *mcp.CallToolResult {
+	text, err := json.Marshal(list)
+	if err != nil {
+		panic("mcpserver: " + err.Error()) // of a type here
+	}
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: remarks(words + "; what follows is from inside")}, &mcp.TextContent{Text: string(quote.JSON(text))}}}
+}
+
 // text is a result's words for the model.
 func text(s string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: s}}}
-}
-
-// strict refuses calls in which a name of an argument is given twice: which of the
-// two counts is up to who reads it. Unknown names, other cases of known ones among
-// them, are refused by the schemas.
-func strict(next mcp.MethodHandler) mcp.MethodHandler {
-	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		if call, ok := req.(*mcp.CallToolRequest); ok && call.Params != nil {
-			if name, err := duplicate(call.Params.Arguments); err != nil || name != "" {
-				if err == nil {
-					err = fmt.Errorf("argument %q is given twice", name)
-				}
-				res := &mcp.CallToolResult{}
-				res.SetError(err)
-				return res, nil
-			}
-		}
-		return next(ctx, method, req)
-	}
-}
-
-// duplicate returns a name that an object in some JSON has twice, "" if none has.
-func duplicate(raw json.RawMessage) (string, error) {
-	if len(raw) == 0 {
-		return "", nil
-	}
-	type level struct {
-		names map[string]bool // nil in an array
-		value bool            // the next token is a name's value
-	}
-	var stack []level
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	for {
-		t, err := d.Token()
-		if err == io.EOF && len(stack) == 0 {
-			return "", nil
-		}
-		if err != nil {
-			return "", fmt.Errorf("the arguments are not JSON: %w", err)
-		}
-		if c, ok := t.(json.Delim); ok && (c == '}' || c == ']') {
-			stack = stack[:len(stack)-1]
-			continue
-		}
-		if n := len(stack); n > 0 && stack[n-1].names != nil {
-			top := &stack[n-1]
-			if name, ok := t.(string); ok && !top.value {
-				if top.names[name] {
-					return name, nil
-				}
-				top.names[name], top.value = true, true
-				continue
-			}
-			top.value = false
-		}
-		switch t {
-		case json.Delim('{'):
-			stack = append(stack, level{names: map[string]bool{}})
-		case json.Delim('['):
-			stack = append(stack, level{})
-		}
-	}
 }

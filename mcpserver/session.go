@@ -18,6 +18,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/session"
 )
 
@@ -154,7 +155,7 @@ func (s *Server) session(id string) (b *box, fresh bool, err error) {
 	b, ok := s.sessions[id]
 	switch {
 	case !ok:
-		return nil, false, fmt.Errorf("there is no session %q: session_list lists them", id)
+		return nil, false, fmt.Errorf("there is no session %s: session_list lists them", quote.Text(id))
 	case b.ended():
 		return nil, false, fmt.Errorf("session %s has ended: session_create makes another", id)
 	}
@@ -220,11 +221,8 @@ func (s *Server) addSessionTools() {
 		if err != nil {
 			return nil, SessionInfo{}, err
 		}
-		words := "session " + b.id + " is ready; commands start in " + b.at("")
-		for _, n := range b.env.notes() {
-			words += "\n[" + n + "]"
-		}
-		return text(words), s.info(b), nil
+		words := []string{"session " + b.id + " is ready; commands start in " + quote.Inside(b.at(""))}
+		return text(remarks(append(words, b.env.notes()...)...)), s.info(b), nil
 	})
 	add(s, &mcp.Tool{
 		Name:        "session_list",
@@ -244,7 +242,7 @@ func (s *Server) addSessionTools() {
 		for _, b := range all {
 			out.Sessions = append(out.Sessions, s.info(b))
 		}
-		return nil, out, nil
+		return listed(fmt.Sprintf("%d sessions", len(all)), out), out, nil
 	})
 	add(s, &mcp.Tool{
 		Name:        "session_destroy",
@@ -256,7 +254,7 @@ func (s *Server) addSessionTools() {
 		delete(s.sessions, in.SessionID)
 		s.mu.Unlock()
 		if !ok {
-			return nil, destroyed{}, fmt.Errorf("there is no session %q: session_list lists them", in.SessionID)
+			return nil, destroyed{}, fmt.Errorf("there is no session %s: session_list lists them", quote.Text(in.SessionID))
 		}
 		defer s.config.quota.give()
 		s.first.Lock()
@@ -265,6 +263,6 @@ func (s *Server) addSessionTools() {
 		}
 		s.first.Unlock()
 		b.close()
-		return text("session " + b.id + " has ended"), destroyed{b.id, true}, nil
+		return text(remarks("session " + b.id + " has ended")), destroyed{b.id, true}, nil
 	})
 }

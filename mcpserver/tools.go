@@ -162,7 +162,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 		return nil, nil, err
 	}
 	out.Notes = append(notes, out.Notes...)
-	return text(out.text()), out, nil
+	return out.content(), out, nil
 }
 
 // openBare returns the bare host to run in, nil if the operator does not allow it.
@@ -215,12 +215,11 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 			s.denied("execute_command", in.SessionID, args, driver.Denial{Operation: "execute", Target: r.Word, Rule: "command policy", Reason: r.String()})
 		}
 		out.Refusals = append(out.Refusals, decision.Refusals...)
-		var b strings.Builder
-		b.WriteString("refused by the command policy, nothing ran:\n")
+		words := []string{"refused by the command policy, nothing ran"}
 		for _, r := range decision.Refusals {
-			fmt.Fprintf(&b, "- %s\n", r)
+			words = append(words, r.String())
 		}
-		res := text(b.String())
+		res := text(remarks(words...))
 		res.IsError = true
 		return res, out, nil
 	}
@@ -234,7 +233,7 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 	}
 	r.Notes = append(notes, r.Notes...)
 	out.Allowed, out.Result = true, r
-	return text(r.text()), out, nil
+	return r.content(), out, nil
 }
 
 func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in shellArguments) (*mcp.CallToolResult, *Result, error) {
@@ -264,5 +263,5 @@ func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, id string, 
 		return nil, nil, err
 	}
 	out.Notes = append(notes, out.Notes...)
-	return text(out.text()), out, nil
+	return out.content(), out, nil
 }

@@ -39,9 +39,13 @@ func TestLabels(t *testing.T) {
 			if !errors.As(err, &e) || e.What != "layer "+tt.layer.String() || e.Fix == "" || res.ExitCode != driver.ExitSetup {
 				t.Errorf("%+v, %v; want the layer to be unavailable", res, err)
 			}
-			p.Degrade |= tt.layer
+			p.Degrade, p.Require = p.Degrade|tt.layer, p.Require&^tt.layer
 			if _, res, err = output(t, p); err != nil || !res.Degraded.Has(tt.layer) || res.Layers.Has(tt.layer) {
 				t.Errorf("as allowed: %+v, %v", res, err)
+			}
+			p.Require |= tt.layer
+			if _, res, err = output(t, p); !errors.As(err, &e) || res.ExitCode != driver.ExitSetup {
+				t.Errorf("required and agreed to be missing: %+v, %v; want the layer to be unavailable", res, err)
 			}
 		})
 	}

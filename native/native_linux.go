@@ -136,6 +136,8 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 	}
 	s.layer.started()
 	proc := &process{layer: s.layer, child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
+	proc.hoard = s.newHoard(child, func() { proc.Kill() }, nil)
+	proc.hoard.start()
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
 	if s.p.OCI.Process.Terminal {
 		if proc.pty, err = child.Terminal(); err != nil {
@@ -406,8 +408,9 @@ func (s *starter) newGuard(list []stream) (*guard.Guard, error) {
 	cfg.Connect = s.connect
 	for i := range list {
 		var stat unix.Stat_t
-		if st := &list[i]; st.node == "" && st.fd >= 0 && streamRights(st.fd)&landlock.WriteFile != 0 && unix.Fstat(st.fd, &stat) == nil {
-			cfg.Streams = append(cfg.Streams, guard.File{Dev: stat.Dev, Ino: stat.Ino})
+		if st := &list[i]; st.node == "" && st.fd >= 0 && unix.Fstat(st.fd, &stat) == nil {
+			rights := streamRights(st.fd)
+			cfg.Streams = append(cfg.Streams, guard.Stream{File: guard.File{Dev: stat.Dev, Ino: stat.Ino}, Read: rights&landlock.ReadFile != 0, Write: rights&landlock.WriteFile != 0})
 		}
 	}
 	g, err := guard.New(cfg)
@@ -466,7 +469,7 @@ func sysfs(path string) string {
 // without notes that a layer cannot be had, or reports that it may not be
 // missing.
 func (s *starter) without(l policy.Layers, cause, fix string, err error) error {
-	if s.p.Degrade&l != l || s.p.Require&l&^s.p.Degrade != 0 {
+	if l&^s.p.Dispensable() != 0 {
 		if fix != "" {
 			fix += "; or "
 		}
@@ -646,6 +649,7 @@ type process struct {
 	net      *network
 	guard    *guard.Guard
 	layer    *layer
+	hoard    *hoard
 
 	killed atomic.Bool // by Kill
 }
@@ -678,6 +682,7 @@ func (p *process) Wait() (*driver.Status, error) {
 // end takes down what is left and makes the status of what was recorded.
 func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	var stats cgroups.Stats
+	hoarded := p.hoard.stop() // before the group is closed
 	removed := true
 	var protocol *reexec.ProtocolError
 	gone := errors.As(err, &protocol)
@@ -706,6 +711,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	p.net.close()
 	p.layer.receive()
 	status := statusOf(p.layers, p.degraded, stats)
+	status.OOMKilled = status.OOMKilled || hoarded
 	p.net.report(status)
 	if p.guard != nil {
 		status.Denials = append(status.Denials, denials(p.guard.Close())...)
@@ -734,7 +740,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 func statusOf(layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {
 	return &driver.Status{
 		Layers: layers, Degraded: degraded,
-		OOMKilled: stats.OOMKills > 0, PidsDenied: stats.PidsDenied,
+		OOMKilled: stats.OOMKills > 0, OOMBy: stats.OOMBy, PidsDenied: stats.PidsDenied,
 		Usage: driver.Usage{
 			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,
 			ThrottledMS: float64(stats.Throttled.Microseconds()) / 1e3,
@@ -751,6 +757,7 @@ func exited(status *driver.Status, exit *reexec.Exit, begin int64) {
 	} else {
 		status.ExitCode = exit.Status.ExitStatus()
 	}
+	status.EndedFirst = exit.First
 	status.SetupNanos = int64(exit.ExecNS) - begin
 	if status.Usage.MemoryPeakBytes == 0 {
 		status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10

@@ -176,6 +176,7 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 	}
 	s.layer.started()
 	b.net, b.layer = s.net, s.layer
+	b.hoard = s.newHoard(child, func() { child.Kill() }, func() bool { return b.alone.Load() == b.starts.Load() })
 	s.group, s.net, s.layer = nil, nil, nil
 	go b.watch()
 	if err := b.net.open(child); err != nil {
@@ -232,6 +233,7 @@ type sandbox struct {
 	cgroup sys.Reg // version 2, 0 for none
 	net    *network
 	layer  *layer
+	hoard  *hoard
 
 	mu    sync.Mutex
 	group *cgroups.Group   // nil for none, and after the end
@@ -256,13 +258,15 @@ type sandbox struct {
 
 	patience time.Duration // with a command that is to start, see reexec.Job; 0 is the default
 
-	done chan struct{}
-	err  error // the init's last word, once done is closed
+	done    chan struct{}
+	err     error // the init's last word, once done is closed
+	hoarded bool  // and whether hoard ended it
 }
 
 // watch waits for the sandbox's end, and removes what is left.
 func (b *sandbox) watch() {
 	_, err := b.child.Wait()
+	b.hoarded = b.hoard.stop()
 	var protocol *reexec.ProtocolError
 	if errors.As(err, &protocol) {
 		// PID 1 is dead, or will be: its end is the end of everything inside.
@@ -551,7 +555,9 @@ func setupError(err error) error {
 // start has the init run the command.
 func (in *inside) start() error {
 	b := in.box
-	if in.nth = b.starts.Add(1); in.nth > 1 { // of the first, nothing was counted before
+	in.nth = b.starts.Add(1)
+	b.hoard.start()
+	if in.nth > 1 { // of the first, nothing was counted before
 		var err error
 		in.before, err = b.counts()
 		in.uncounted = err != nil
@@ -652,7 +658,8 @@ type inside struct {
 	tasks  []int          // the files for that, if they are open, until it has started
 	cgroup int            // group, version 2, until it has started; -1 for none
 
-	ended     atomic.Bool // by Terminate or Kill
+	ended     atomic.Bool  // by Terminate or Kill
+	since     atomic.Int64 // monotonic: when the first of them was called
 	killed    atomic.Bool
 	uncounted bool // before could not be read: a difference would say nothing
 	over      bool // Wait has returned: what is left is nobody's; guarded by box.mu
@@ -817,6 +824,10 @@ func (in *inside) end(sig syscall.Signal) error {
 	if in.over {
 		return syscall.ESRCH
 	}
+	if !in.ended.Load() && in.group != nil && b.group != nil && b.subs[in.place] == in.group && in.group.Empty() {
+		return syscall.ESRCH // it has ended, and Wait has not noticed yet
+	}
+	in.since.CompareAndSwap(0, monotonic())
 	in.ended.Store(true)
 	if sig == unix.SIGKILL {
 		in.killed.Store(true)
@@ -859,10 +870,10 @@ func (in *inside) Wait() (*driver.Status, error) {
 	if err != nil {
 		// The sandbox ended, and the command with it.
 		<-b.done
-		if b.err != nil && !in.killed.Load() {
+		if b.err != nil && !in.killed.Load() && !b.hoarded {
 			return nil, explain(b.err)
 		}
-		return &driver.Status{Signal: syscall.SIGKILL, Layers: b.s.layers, Degraded: b.s.degraded}, nil
+		return &driver.Status{Signal: syscall.SIGKILL, OOMKilled: b.hoarded, Layers: b.s.layers, Degraded: b.s.degraded}, nil
 	}
 	var stats cgroups.Stats
 	if in.group != nil && (exit.Status != 0 || in.within != nil) {
@@ -894,6 +905,9 @@ func (in *inside) Wait() (*driver.Status, error) {
 	}
 	st := statusOf(layers, b.s.degraded, stats)
 	exited(st, exit, in.begin)
+	if since := in.since.Load(); since != 0 && int64(exit.EndNS) >= since {
+		st.EndedFirst = false // what was signalled is the group, past the stage
+	}
 	if in.guard != nil {
 		st.Denials = denials(in.guard.Denials())
 	}

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/internal/strictjson"
 )
 
 // A Hook is what stands between Claude Code and its Bash tool, as a hook of the
@@ -153,34 +154,13 @@ func encode(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// fields reads an object, of which no two members have one name: which of them
-// counts would be for each reader to say.
-func fields(raw []byte) (map[string]json.RawMessage, error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, errors.New("not a JSON object")
-	}
-	m := map[string]json.RawMessage{}
-	for d.More() {
-		t, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		name, ok := t.(string)
-		if _, twice := m[name]; twice || !ok {
-			return nil, fmt.Errorf("%q is there twice", name)
-		}
-		var v json.RawMessage
-		if err := d.Decode(&v); err != nil {
-			return nil, err
-		}
-		m[name] = v
-	}
-	if _, err := d.Token(); err != nil {
+// fields reads an object that has one meaning; see [strictjson.Check].
+func fields(raw []byte) (m map[string]json.RawMessage, err error) {
+	if err := strictjson.Check(raw); err != nil {
 		return nil, err
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more than one JSON object")
+	if err := json.Unmarshal(raw, &m); err != nil || m == nil {
+		return nil, errors.New("not a JSON object")
 	}
 	return m, nil
 }

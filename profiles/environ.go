@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // defaultPath is for callers that have none; it is what execvp(3) and login
@@ -72,7 +74,7 @@ func environment(c *collected, req *Request, facts *Facts, home, user string) (e
 			continue
 		}
 		if arg == "" || strings.ContainsRune(arg, 0) {
-			return nil, nil, &Error{Where: "flag --env", What: quote(arg) + " is not a variable", Fix: "want KEY=VALUE, or KEY to pass the caller's"}
+			return nil, nil, &Error{Where: "flag --env", What: quote.Text(arg) + " is not a variable", Fix: "want KEY=VALUE, or KEY to pass the caller's"}
 		}
 		if v, ok := variables(facts.Environ).get(arg); ok {
 			e.set(arg + "=" + v)
@@ -187,12 +189,17 @@ func checkItem(k key, item string) error {
 	case keyEnvSet:
 		name, _, ok := strings.Cut(item, "=")
 		if !ok || name == "" || strings.ContainsRune(item, 0) {
-			return &Error{What: quote(item) + " is not a variable", Fix: "want KEY=VALUE"}
+			return &Error{What: quote.Text(item) + " is not a variable", Fix: "want KEY=VALUE"}
 		}
 	case keyRequire, keyDegrade:
 		_, err := parseLayers([]part{{items: []string{item}}})
 		return err
 	case keyProtect:
+		return checkPattern(item)
+	case keySecretNames, keySecretText:
+		if strings.Contains(item, "/") {
+			return &Error{What: quote.Text(item) + " is not a name: want one without a slash, which matches at any depth"}
+		}
 		return checkPattern(item)
 	case keyTmpfs:
 		_, _, err := ParseTmpfs(item)
@@ -206,9 +213,9 @@ func checkItem(k key, item string) error {
 	case keyNetDeny:
 		_, err := parseEgress(item)
 		return err
-	case keyRead, keyReadTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyDenyWrite, keyDenyExec, keyDevices:
+	case keyRead, keyReadTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyReadClean, keyDenyWrite, keyDenyExec, keyDevices:
 		if strings.ContainsAny(item, "\x00\n") {
-			return &Error{What: "the path " + quote(item) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
+			return &Error{What: "the path " + quote.Text(item) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
 		}
 	}
 	return nil
@@ -216,7 +223,7 @@ func checkItem(k key, item string) error {
 
 // parseUser reads UID[:GID]; without a group it has the same number.
 func parseUser(s string) (User, error) {
-	bad := &Error{What: quote(s) + " is not a user: want UID or UID:GID, in numbers", Fix: "for example 1000:1000"}
+	bad := &Error{What: quote.Text(s) + " is not a user: want UID or UID:GID, in numbers", Fix: "for example 1000:1000"}
 	u, g, both := strings.Cut(s, ":")
 	if !both {
 		g = u

@@ -1,10 +1,6 @@
 package profiles
 
-import (
-	"strconv"
-	"strings"
-	"unicode"
-)
+import "github.com/sbxrun/sbxrun/internal/quote"
 
 // An Error says what is wrong with a request or a configuration file, where it
 // was found, and what to do about it.
@@ -23,29 +19,11 @@ func (e *Error) Error() string {
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}
-	return printable(s)
+	return quote.Line(s)
 }
 
 // Hint returns what to do about the error, or "".
-func (e *Error) Hint() string { return printable(e.Fix) }
+func (e *Error) Hint() string { return quote.Line(e.Fix) }
 
 // Unwrap returns what the system said.
 func (e *Error) Unwrap() error { return e.Err }
-
-// printable escapes what a terminal would act on: names in messages come from
-// files that strangers wrote.
-func printable(s string) string {
-	if !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return s
-	}
-	var b strings.Builder
-	for _, r := range s {
-		if unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
-		q := strconv.QuoteRune(r)
-		b.WriteString(q[1 : len(q)-1])
-	}
-	return b.String()
-}

@@ -38,6 +38,9 @@ const (
 	keyWriteTry
 	keyHide
 	keySecrets
+	keyReadClean
+	keySecretNames
+	keySecretText
 	keyDenyWrite
 	keyDenyExec
 	keyProtect
@@ -130,25 +133,28 @@ var keys = [numKeys]keyInfo{
 	keyHostname:    {name: "hostname", order: orderFree, doc: "Host name inside."},
 
 	keyNetMode:    {name: "network.mode", kind: kindEnum, order: orderEnum, env: "NET", enum: []string{"host", "proxy", "none"}, doc: "none has loopback only; proxy reaches what allow names; host is not isolated."},
-	keyNetAllow:   {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: [PROTOCOL://]HOST[:PORT[,PORT…]]; a HOST is NAME, *.NAME, an address or a network; * is any public host; a PORT can be FIRST-LAST; PROTOCOL is https, http or tls."},
+	keyNetAllow:   {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: [PROTOCOL://]HOST[:PORT[,PORT…]]; a HOST is NAME, *.NAME, an address or a network; * is any public host; a PORT can be FIRST-LAST; PROTOCOL is https, http, tls or tcp, which is anything, unread."},
 	keyNetDeny:    {name: "network.deny", kind: kindList, order: orderMore, doc: "Hosts that the proxy refuses, whatever allow says."},
 	keyNetTools:   {name: "network.tools", kind: kindBool, order: orderFalse, doc: "Also let through the hosts that the caller's own tools are set up to use: package registries, and git remotes that the caller is known to use."},
 	keyNetPublish: {name: "network.publish", kind: kindList, order: orderFewer, doc: "Ports of the sandbox that the host can connect to, [ADDRESS:]HOSTPORT:PORT; the address is 127.0.0.1 if not said."},
 	keyNetRate:    {name: "network.requests_per_minute", kind: kindCount, order: orderLess, doc: "Requests to each host in a minute."},
 	keyNetLog:     {name: "network.log", kind: kindBool, order: orderTrue, doc: "Log every request."},
 
-	keyRead:      {name: "files.read", kind: kindList, order: orderFewer, doc: "Host paths to read and execute."},
-	keyReadTry:   {name: "files.read_try", kind: kindList, order: orderFewer, doc: "As read, but passed over where the host has no such path."},
-	keyWrite:     {name: "files.write", kind: kindList, order: orderFewer, doc: "Host paths to read, write and execute."},
-	keyWriteTry:  {name: "files.write_try", kind: kindList, order: orderFewer, doc: "As write, but passed over where the host has no such path."},
-	keyHide:      {name: "files.hide", kind: kindList, order: orderMore, doc: "Host paths that are not there, whatever else is said of them."},
-	keySecrets:   {name: "files.secrets", kind: kindList, order: orderMore, doc: "As hide, but a grant that names the path itself, without a pattern, shows it."},
-	keyDenyWrite: {name: "files.deny_write", kind: kindList, order: orderMore, doc: "Host paths that cannot be written, whatever write says."},
-	keyDenyExec:  {name: "files.deny_exec", kind: kindList, order: orderMore, doc: "Host paths that cannot be executed."},
-	keyProtect:   {name: "files.protect", kind: kindList, order: orderMore, doc: "Names below what is writable of the host that cannot be changed, removed or made, at any depth; * matches within a name, and a slash at the end protects the entry but not what it holds."},
-	keyUnprotect: {name: "files.unprotect", kind: kindList, order: orderFewer, doc: "Names of protect, or the first part of them, to take off the list; all for every one."},
-	keyTmpfs:     {name: "tmpfs", kind: kindList, order: orderMore, doc: "Places of private, empty storage, PATH or PATH:SIZE; without a size they share limits.disk."},
-	keyDevices:   {name: "devices", kind: kindList, order: orderFewer, doc: "Device nodes of the host, such as /dev/kvm."},
+	keyRead:        {name: "files.read", kind: kindList, order: orderFewer, doc: "Host paths to read and execute."},
+	keyReadTry:     {name: "files.read_try", kind: kindList, order: orderFewer, doc: "As read, but passed over where the host has no such path."},
+	keyWrite:       {name: "files.write", kind: kindList, order: orderFewer, doc: "Host paths to read, write and execute."},
+	keyWriteTry:    {name: "files.write_try", kind: kindList, order: orderFewer, doc: "As write, but passed over where the host has no such path."},
+	keyHide:        {name: "files.hide", kind: kindList, order: orderMore, doc: "Host paths that are not there, whatever else is said of them."},
+	keySecrets:     {name: "files.secrets", kind: kindList, order: orderMore, doc: "As hide, but a grant that names the path itself, without a pattern, shows it."},
+	keyReadClean:   {name: "files.read_clean", kind: kindList, order: orderFewer, doc: "Text files to read, without the lines that look like credentials: where there are any, the command gets a copy."},
+	keySecretNames: {name: "files.secret_names", kind: kindList, order: orderMore, doc: "Names of files that are hidden at any depth of the workspace and of what else is shown of the home or by the caller, where they exist when the run starts; * matches within a name."},
+	keySecretText:  {name: "files.secret_text", kind: kindList, order: orderMore, doc: "As secret_names, if what such a file holds looks like a credential."},
+	keyDenyWrite:   {name: "files.deny_write", kind: kindList, order: orderMore, doc: "Host paths that cannot be written, whatever write says."},
+	keyDenyExec:    {name: "files.deny_exec", kind: kindList, order: orderMore, doc: "Host paths that cannot be executed."},
+	keyProtect:     {name: "files.protect", kind: kindList, order: orderMore, doc: "Names below what is writable of the host that cannot be changed, removed or made, at any depth; * matches within a name, and a slash at the end protects the entry but not what it holds."},
+	keyUnprotect:   {name: "files.unprotect", kind: kindList, order: orderFewer, doc: "Names of protect, or the first part of them, to take off the list; all for every one."},
+	keyTmpfs:       {name: "tmpfs", kind: kindList, order: orderMore, doc: "Places of private, empty storage, PATH or PATH:SIZE; without a size they share limits.disk."},
+	keyDevices:     {name: "devices", kind: kindList, order: orderFewer, doc: "Device nodes of the host, such as /dev/kvm."},
 
 	keyEnvPass:    {name: "env.pass", kind: kindList, order: orderFewer, doc: "Variables of the caller that the command gets; a trailing * matches any rest."},
 	keyEnvSet:     {name: "env.set", kind: kindList, order: orderFewer, doc: "Variables to set, KEY=VALUE."},

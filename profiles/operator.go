@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -105,7 +106,10 @@ func (c *collected) operator(facts *Facts) (Operator, error) {
 		}
 		dir, err := facts.follow(path.Dir(file))
 		if err != nil || !dir.mode.IsDir() {
-			return o, &Error{Where: where, What: "the audit log " + quote(file) + " is in a directory that is not there", Fix: "mkdir -p -m 700 " + path.Dir(file)}
+			return o, &Error{Where: where, What: "the audit log " + quote.Text(file) + " is in a directory that is not there", Fix: "mkdir -p -m 700 " + path.Dir(file)}
+		}
+		if err := dir.escapes(path.Dir(file)); err != nil {
+			return o, at(where, err)
 		}
 		o.Audit.File = path.Join(dir.real, path.Base(file))
 	}
@@ -114,21 +118,15 @@ func (c *collected) operator(facts *Facts) (Operator, error) {
 
 // auditable reports an audit log that the command itself could write.
 func auditable(file string, p *policy.Policy) error {
-	best := policy.FileRule{Access: policy.Hide}
-	for _, r := range p.Files {
-		if within(file, r.Path) && len(r.Path) >= len(best.Path) {
-			best = r
-		}
-	}
-	writable := best.Access&policy.Write != 0
-	for i := range p.OCI.Mounts {
-		m := &p.OCI.Mounts[i]
-		writable = writable || m.Type != "tmpfs" && within(file, m.Source) && !slices.Contains(m.Options, "ro")
+	dir := path.Dir(file)
+	writable := writableAt(p, dir) != nil || writableAt(p, file) != nil
+	for _, m := range p.OCI.Mounts {
+		writable = writable || writableBind(m) && within(dir, m.Source)
 	}
 	if !writable {
 		return nil
 	}
-	return &Error{What: "the audit log " + quote(file) + " is where the command can write", Fix: "choose a place outside of the workspace and of --rw"}
+	return &Error{What: "the audit log " + quote.Text(file) + " is where the command can write", Fix: "choose a place outside of the workspace and of --rw"}
 }
 
 // Sandboxed reports whether the commands of the agent with a key are sandboxed,

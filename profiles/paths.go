@@ -5,11 +5,12 @@ import (
 	"io/fs"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // fsPath turns an absolute path into one of io/fs.
@@ -18,13 +19,6 @@ func fsPath(p string) string {
 		return "."
 	}
 	return strings.TrimPrefix(p, "/")
-}
-
-func quote(s string) string {
-	if len(s) > 200 {
-		s = s[:200] + "…"
-	}
-	return strconv.Quote(s)
 }
 
 // home returns the caller's home directory, or "" if there is none that could
@@ -47,19 +41,19 @@ func (f *Facts) expand(p, base string) (string, error) {
 	case p == "":
 		return "", &Error{What: "the path is empty"}
 	case strings.ContainsAny(p, "\x00\n"):
-		return "", &Error{What: "the path " + quote(p) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
+		return "", &Error{What: "the path " + quote.Text(p) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
 	case !utf8.ValidString(p):
-		return "", &Error{What: "the path " + quote(p) + " is not UTF-8"}
+		return "", &Error{What: "the path " + quote.Text(p) + " is not UTF-8"}
 	case p == "~" || strings.HasPrefix(p, "~/"):
 		if f.home() == "" {
-			return "", &Error{What: quote(p) + ": there is no home directory", Fix: "set HOME, or write the path out"}
+			return "", &Error{What: quote.Text(p) + ": there is no home directory", Fix: "set HOME, or write the path out"}
 		}
 		return path.Join(f.home(), p[1:]), nil
 	case p[0] == '~':
-		return "", &Error{What: quote(p) + ": only the caller's own ~ is known", Fix: "write the path out, or ./" + p + " for a file of that name"}
+		return "", &Error{What: quote.Text(p) + ": only the caller's own ~ is known", Fix: "write the path out, or ./" + p + " for a file of that name"}
 	case !path.IsAbs(p):
 		if base == "" {
-			return "", &Error{What: quote(p) + ": a relative path, and no directory to start at", Fix: "write the path out"}
+			return "", &Error{What: quote.Text(p) + ": a relative path, and no directory to start at", Fix: "write the path out"}
 		}
 		return path.Join(base, p), nil
 	}
@@ -179,7 +173,7 @@ func (f *Facts) walk(p string) (place, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			e := &Error{What: p + " does not exist", Fix: "create it, or correct the path"}
 			if pl.real != path.Dir(p) {
-				e.What += " (" + pl.real + " does, without " + quote(name) + ")"
+				e.What += " (" + pl.real + " does, without " + quote.Text(name) + ")"
 			}
 			pl.missing, pl.real = true, path.Join(next, rest)
 			return pl, e
@@ -227,7 +221,7 @@ func isGlob(p string) bool { return strings.ContainsAny(p, "*?[{\\") }
 func glob(fsys fs.FS, pattern string) ([]string, error) {
 	rel := fsPath(pattern)
 	if !doublestar.ValidatePattern(rel) {
-		return nil, &Error{What: quote(pattern) + " is not a valid pattern", Fix: `want *, **, ?, [a-z], {a,b}; a \ takes the next character as it is`}
+		return nil, &Error{What: quote.Text(pattern) + " is not a valid pattern", Fix: `want *, **, ?, [a-z], {a,b}; a \ takes the next character as it is`}
 	}
 	var out []string
 	bounded := &boundedFS{FS: fsys}
@@ -239,10 +233,10 @@ func glob(fsys fs.FS, pattern string) ([]string, error) {
 		return nil
 	}, doublestar.WithNoFollow())
 	if errors.Is(err, errTooMany) || bounded.dirs > maxGlobDir {
-		return nil, &Error{What: quote(pattern) + " matches too much", Fix: "name a directory nearer to what is meant"}
+		return nil, &Error{What: quote.Text(pattern) + " matches too much", Fix: "name a directory nearer to what is meant"}
 	}
 	if err != nil {
-		return nil, &Error{What: quote(pattern) + " cannot be looked up", Err: pathCause(err)}
+		return nil, &Error{What: quote.Text(pattern) + " cannot be looked up", Err: pathCause(err)}
 	}
 	return out, nil
 }
@@ -264,3 +258,28 @@ func (b *boundedFS) ReadDir(name string) ([]fs.DirEntry, error) {
 func (b *boundedFS) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(b.FS, name) }
 func (b *boundedFS) ReadLink(name string) (string, error)   { return fs.ReadLink(b.FS, name) }
 func (b *boundedFS) Stat(name string) (fs.FileInfo, error)  { return fs.Stat(b.FS, name) }
+
+// Named follows a path that the caller named, for a file that sbxrun itself is to
+// read or write, and returns it without symbolic links. A link that a command of an
+// earlier run can have made, and that leads out of its directory, is refused. With
+// entry, only the directory is followed: the last name need not exist, and is not
+// followed if it is a link.
+func (f *Facts) Named(name string, entry bool) (string, error) {
+	known := f.known()
+	p, err := known.absolute(name)
+	if err != nil {
+		return "", err
+	}
+	end := ""
+	if entry {
+		p, end = path.Dir(p), path.Base(p)
+	}
+	pl, err := known.follow(p)
+	if err != nil {
+		return "", err
+	}
+	if err := pl.escapes(p); err != nil {
+		return "", err
+	}
+	return path.Join(pl.real, end), nil
+}

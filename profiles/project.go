@@ -66,11 +66,25 @@ func tightens(base, over *profile, fix string) error {
 // tighter reports whether v in place of, or added to, base gives no more.
 func tighter(k key, base, v *value) bool {
 	info := &keys[k]
+	switch k {
+	case keyKillAfter, keyDisk:
+		return v.n <= base.n // 0 is at once, and the driver's own bound
+	case keyTmpfs:
+		// A place with a size is storage beside that of limits.disk, and one
+		// without takes the place of one that has.
+		sized := func(parts []part) bool {
+			return slices.ContainsFunc(parts, func(p part) bool {
+				return slices.ContainsFunc(p.items, func(item string) bool { return strings.Contains(item, ":") })
+			})
+		}
+		return !sized(base.parts) && !sized(v.parts)
+	}
 	switch info.order {
 	case orderFree, orderMore:
 		return true
 	case orderFewer:
-		// Lists add up, so only what is there already is harmless.
+		// Lists add up, so only what is there already is harmless. It is not
+		// added again: the last of several decides.
 		for _, p := range v.parts {
 			for _, item := range p.items {
 				if !slices.ContainsFunc(base.parts, func(b part) bool { return slices.Contains(b.items, item) }) {

@@ -5,8 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
-
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -30,7 +29,7 @@ func (r *resolver) protect(p *policy.Policy) error {
 			})
 			known = item == unprotectAll || slices.ContainsFunc(all, func(pattern string) bool { return lifts(item, pattern) })
 			if !known {
-				return &Error{Where: part.origin, What: quote(item) + " is not protected, and nothing below it is", Fix: didYouMean(item, all)}
+				return &Error{Where: part.origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: didYouMean(item, all)}
 			}
 		}
 	}
@@ -49,7 +48,7 @@ func lifts(item, pattern string) bool {
 // writesHost reports whether anything of the host is writable.
 func writesHost(p *policy.Policy) bool {
 	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access&policy.Write != 0 }) ||
-		slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && !slices.Contains(m.Options, "ro") })
+		slices.ContainsFunc(p.OCI.Mounts, writableBind)
 }
 
 // checkPattern reports what is wrong with a pattern as this package does.
@@ -57,7 +56,7 @@ func checkPattern(pattern string) error {
 	err := policy.CheckProtect(pattern)
 	var invalid *policy.InvalidError
 	if errors.As(err, &invalid) {
-		return &Error{What: quote(pattern) + " is not a pattern for protected paths: want " + invalid.Want}
+		return &Error{What: quote.Text(pattern) + " is not a pattern for protected paths: want " + invalid.Want}
 	}
 	return err
 }

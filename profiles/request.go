@@ -54,6 +54,7 @@ type Request struct {
 	Fallback  []string       // --fallback
 	Verify    *bool          // --verify
 	Audit     string         // --audit
+	Own       []Own          // files that the caller obeys, beside Facts.Own
 	SELinux   string         // --selinux-label
 	AppArmor  string         // --apparmor-profile
 }
@@ -88,10 +89,8 @@ type Facts struct {
 	// $XDG_CONFIG_HOME/sbxrun, then /etc/sbxrun.
 	ConfigDirs []string
 
-	// Own are directories that sbxrun itself keeps: the sockets of sessions and
-	// of its server, and changes that are to be applied. They are hidden
-	// wherever they would be shown.
-	Own []string
+	// Own are the places that sbxrun itself keeps: no command writes there.
+	Own []Own
 
 	// FS is the host's file tree from /. Paths in it have no leading slash
 	// (io/fs). It must implement fs.ReadLinkFS, as os.DirFS("/") does.

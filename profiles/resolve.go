@@ -13,6 +13,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
@@ -45,6 +46,10 @@ type Resolved struct {
 
 	// Files are those that the policy is made of.
 	Files Files `json:"-"`
+
+	// Missing are directories of sbxrun's own that have to be there before the
+	// command runs: a grant would let it make them.
+	Missing []string `json:"-"`
 
 	merged *profile
 	began  began
@@ -242,6 +247,11 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 	if out.Operator, err = r.operator(r.facts); err != nil {
 		return nil, err
 	}
+	if file := out.Operator.Audit.File; file != "" {
+		// Who can read it can lock it.
+		r.facts.Own = append(slices.Clone(r.facts.Own), Own{What: "the audit log", Path: file, File: true})
+	}
+	r.facts.Own = slices.Concat(r.facts.Own, r.req.Own)
 	if d := r.text(keyDriver); d != "" {
 		out.Drivers = append(out.Drivers, d)
 	} else {
@@ -315,14 +325,20 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 	if err := r.layers(p, isolated); err != nil {
 		return nil, err
 	}
+	if isolated {
+		// A log is put away and begun anew beside itself: its directory counts.
+		if out.Operator.Audit.File != "" {
+			if err := auditable(out.Operator.Audit.File, p); err != nil {
+				return nil, at(r.where(keyAuditFile), err)
+			}
+		}
+		if out.Missing, err = r.keepOwn(p); err != nil {
+			return nil, err
+		}
+	}
 	if len(r.req.Command) > 0 {
 		if err := p.Validate(); err != nil {
 			return nil, &Error{What: err.Error()}
-		}
-	}
-	if out.Operator.Audit.File != "" && isolated {
-		if err := auditable(out.Operator.Audit.File, p); err != nil {
-			return nil, at(r.where(keyAuditFile), err)
 		}
 	}
 	out.Notes = r.notes
@@ -465,7 +481,7 @@ func parseEgress(s string) (policy.EgressRule, error) {
 	var bad *policy.InvalidError
 	if errors.As(err, &bad) {
 		want, example, _ := strings.Cut(bad.Want, "; ")
-		return rule, &Error{What: quote(s) + " is not a host: want " + want, Fix: example}
+		return rule, &Error{What: quote.Text(s) + " is not a host: want " + want, Fix: example}
 	}
 	return rule, err
 }
@@ -489,7 +505,7 @@ func parseAllow(s string) (policy.EgressRule, error) {
 	if 0 < ports && ports <= maxLoopbackPorts {
 		return rule, nil
 	}
-	what := quote(s) + " names too many ports of this host: at most " + strconv.Itoa(maxLoopbackPorts)
+	what := quote.Text(s) + " names too many ports of this host: at most " + strconv.Itoa(maxLoopbackPorts)
 	if ports == 0 {
 		what = rule.Host + " needs a port"
 	}
@@ -509,7 +525,7 @@ func loopback(host string) bool {
 // parsePublish reads [ADDRESS:]HOSTPORT:PORT. An IPv6 address is in brackets.
 func parsePublish(s string) (policy.Publish, error) {
 	bad := func() (policy.Publish, error) {
-		return policy.Publish{}, &Error{What: quote(s) + " does not say which port leads to which", Fix: "want [ADDRESS:]HOSTPORT:PORT, for example 8080:80 or 127.0.0.1:8080:80"}
+		return policy.Publish{}, &Error{What: quote.Text(s) + " does not say which port leads to which", Fix: "want [ADDRESS:]HOSTPORT:PORT, for example 8080:80 or 127.0.0.1:8080:80"}
 	}
 	pub := policy.Publish{Address: "127.0.0.1"}
 	ports := s
@@ -541,7 +557,7 @@ func parsePublish(s string) (policy.Publish, error) {
 	}{{h, &pub.HostPort}, {p, &pub.Port}} {
 		n, err := strconv.ParseUint(f.s, 10, 16)
 		if err != nil || n == 0 {
-			return policy.Publish{}, &Error{What: quote(s) + ": " + quote(f.s) + " is no port", Fix: "ports are 1 to 65535: [ADDRESS:]HOSTPORT:PORT, for example 8080:80"}
+			return policy.Publish{}, &Error{What: quote.Text(s) + ": " + quote.Text(f.s) + " is no port", Fix: "ports are 1 to 65535: [ADDRESS:]HOSTPORT:PORT, for example 8080:80"}
 		}
 		*f.to = uint16(n)
 	}
@@ -641,7 +657,7 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 			if fix == "" {
 				fix = "a file is named with a / or ends in .json"
 			}
-			return &Error{Where: r.where(keySeccomp), What: "unknown system call filter " + quote(name) + ": want none, " + strings.Join(names, ", ") + " or a file", Fix: fix}
+			return &Error{Where: r.where(keySeccomp), What: "unknown system call filter " + quote.Text(name) + ": want none, " + strings.Join(names, ", ") + " or a file", Fix: fix}
 		}
 		p.Seccomp = name
 		return nil
@@ -721,6 +737,9 @@ func (r *resolver) mounts(p *policy.Policy) error {
 			if err != nil {
 				return at(part.origin, err)
 			}
+			if dest == "~" && r.private {
+				continue // there is no home to stand in for
+			}
 			if err := tmpfs(dest, size, part.origin); err != nil {
 				return err
 			}
@@ -768,7 +787,7 @@ func ParseTmpfs(s string) (dest string, size uint64, err error) {
 		}
 	}
 	if dest == "" || strings.ContainsAny(dest, "\x00\n") {
-		return "", 0, &Error{What: quote(s) + " is not a place for private storage: want PATH or PATH:SIZE"}
+		return "", 0, &Error{What: quote.Text(s) + " is not a place for private storage: want PATH or PATH:SIZE"}
 	}
 	return dest, size, nil
 }
@@ -829,7 +848,7 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 		return specs.Mount{}, err
 	}
 	if strings.ContainsAny(b.Destination, "\x00\n") || !path.IsAbs(b.Destination) || path.Clean(b.Destination) == "/" {
-		return specs.Mount{}, &Error{What: quote(b.Destination) + " is not a place in the sandbox: want an absolute path below /"}
+		return specs.Mount{}, &Error{What: quote.Text(b.Destination) + " is not a place in the sandbox: want an absolute path below /"}
 	}
 	dest := path.Clean(b.Destination)
 	if d := ownDirectory(dest); d != "" || ownDirectory(pl.real) != "" {
@@ -881,6 +900,15 @@ func (r *resolver) bindHides(src string, pl *place) error {
 					return refuse(s.path, "path")
 				}
 			}
+		}
+	}
+	if w := r.secretFinder(); w != nil {
+		w.walk(pl.real, pl.real, searchDepth)
+		for _, f := range w.found {
+			return refuse(f, "secret")
+		}
+		if w.dirs > maxSearched {
+			return &Error{What: src + " is too large to be searched for secrets", Fix: "bind the parts that are needed, or show it in place with --ro or --rw"}
 		}
 	}
 	return r.eachSecret(r.facts, r.workspace, func(_ string, names []string) error {
@@ -959,16 +987,8 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 			}
 		}
 	}
-	// Who reaches these commands other sandboxes, and sbxrun on the host.
-	for _, dir := range r.facts.Own {
-		if st, err = appendStatements(st, statement{hide: true, optional: true, origin: "sbxrun's own"}, dir, "/", r.facts); err != nil {
-			var e *Error
-			if errors.As(err, &e) {
-				e.What = "sbxrun's own directory " + e.What
-				e.Fix = "correct the variable that leads there: XDG_RUNTIME_DIR, XDG_STATE_HOME, HOME or SBXRUN_SERVER"
-			}
-			return err
-		}
+	if st, err = r.hideOwn(st); err != nil {
+		return err
 	}
 	if !r.private {
 		for _, l := range r.facts.homeLinks {
@@ -983,7 +1003,16 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 			}
 		}
 	}
+	if mode != "none" {
+		st = r.repository(st)
+	}
+	if st, err = r.cleanStatements(p, st); err != nil {
+		return err
+	}
 	if st, err = r.secretStatements(st, r.facts, r.workspace); err != nil {
+		return err
+	}
+	if st, err = r.namedSecrets(st); err != nil {
 		return err
 	}
 	// A grant of the very place of private storage shows the host's instead.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -221,7 +222,7 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 			return nil, err
 		}
 		if len(matches) == 0 && !s.optional {
-			return nil, &Error{What: quote(item) + " matches nothing", Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
+			return nil, &Error{What: quote.Text(item) + " matches nothing", Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
 		}
 		for _, m := range matches {
 			pl, err := facts.follow(m)

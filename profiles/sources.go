@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 
@@ -94,6 +95,10 @@ func (s source) readFile(name string, follow bool, limit int64) (string, bool, e
 		return "", false, &Error{Where: name, What: "cannot be read", Err: pathCause(err)}
 	}
 	defer f.Close()
+	// It can be another by now.
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", false, &Error{Where: name, What: "is not a regular file"}
+	}
 	b, err := io.ReadAll(io.LimitReader(f, limit+1)) // the parsers refuse more
 	if err != nil {
 		return "", false, &Error{Where: name, What: "cannot be read", Err: pathCause(err)}
@@ -212,7 +217,7 @@ func (s source) find(name, where string, chain []string) (file, src string, ok b
 		return file, src, ok, err
 	}
 	if name == "" || strings.ContainsAny(name, "\x00\n") || !fs.ValidPath(name) || name == "." {
-		return "", "", false, &Error{Where: where, What: "not a profile name: " + quote(name)}
+		return "", "", false, &Error{Where: where, What: "not a profile name: " + quote.Text(name)}
 	}
 	for _, dir := range s.facts.ConfigDirs {
 		file := path.Join(dir, "profiles", name+".yaml")
@@ -400,13 +405,18 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 		lay(p)
 	}
 	if project != nil {
-		before := c.profile
-		lay(project)
+		p := *project
 		if !trusted {
-			if err := tightens(&before, project, s.howToTrust(path.Join(workspace, projectFile), src)); err != nil {
+			if err := tightens(&c.profile, project, s.howToTrust(path.Join(workspace, projectFile), src)); err != nil {
 				return nil, err
 			}
+			for k := range p.values {
+				if keys[k].order == orderFewer {
+					p.values[k] = value{}
+				}
+			}
 		}
+		lay(&p)
 	}
 	lay(env)
 	c.profile.name = c.name
@@ -439,6 +449,13 @@ func (s source) project(workspace string) (p *profile, src string, trusted bool,
 	}
 	if err := p.operators("a project has no say in it, trusted or not"); err != nil {
 		return nil, "", false, err
+	}
+	// A file would change, by a command of a run that it has no part in or by
+	// whoever writes the project, and the trust would stay.
+	for _, k := range []key{keyProfile, keySeccomp} {
+		if v := &p.values[k]; isFileName(v.s) || strings.HasSuffix(v.s, ".json") {
+			return nil, "", false, &Error{Where: v.origin, What: keys[k].name + ": a project names no other file, trusted or not: trust is in the content of this one", Fix: "say the same in here, or name a profile of your configuration"}
+		}
 	}
 	trusted, err = s.trusts(name, src)
 	return p, src, trusted, err

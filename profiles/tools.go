@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // This file finds the hosts that the caller's own tools are set up to use:
@@ -435,7 +437,7 @@ func (s source) gitTools(t *toolset, workspace string) {
 			t.allow("git: remote "+v.sub+" in .git/config, a host that you use", "ssh://"+item)
 			continue
 		}
-		t.notes = append(t.notes, "git remote "+quote(v.sub)+" is on "+item+", which only the workspace itself names: add --allow-host "+item+" if you know it")
+		t.notes = append(t.notes, "git remote "+quote.Text(v.sub)+" is on "+item+", which only the workspace itself names: add --allow-host "+item+" if you know it")
 	}
 }
 

@@ -91,6 +91,55 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 	return nil
 }
 
+// Proposable reports whether a hint may say to show a path. A command can choose what
+// a hint is about, by the first line of a script or a link, and somebody may do what
+// the hint says: so it names no root, no directory that is a home or holds homes, no
+// directory of the system's, and nothing that a preset has as a secret. A secret
+// within is no matter: it stays hidden unless a grant names it.
+func Proposable(p, home string) bool {
+	homes := []string{"/root"}
+	if home != "" && home != "/" {
+		homes = append(homes, home)
+	}
+	for _, all := range [...]string{"/home/", "/Users/"} {
+		if rest, ok := strings.CutPrefix(p, all); ok {
+			user, _, _ := strings.Cut(rest, "/")
+			homes = append(homes, all+user)
+		}
+	}
+	if !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 {
+		return false
+	}
+	for _, h := range homes {
+		if within(h, p) {
+			return false
+		}
+	}
+	for _, d := range [...]string{"/boot", "/dev", "/etc", "/proc", "/sys", "/run", "/var/run"} {
+		if within(p, d) {
+			return false
+		}
+	}
+	for _, list := range [][]string{listStrictSecrets, listAicodeSecrets, listDevelopmentSecrets} {
+		for _, s := range list {
+			rest, ofHome := strings.CutPrefix(s, "~")
+			switch {
+			case ofHome:
+				for _, h := range homes {
+					if covers([]string{h + rest}, p) {
+						return false
+					}
+				}
+			case path.IsAbs(s) && !within(home, s) && covers([]string{s}, p):
+				return false
+			case strings.HasPrefix(s, "./") && covers([]string{"/**/" + s[2:]}, p):
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // systemDirectory reports whether dir belongs to the system (hier(7)). Places
 // below /usr where people keep sources are not the system's.
 func systemDirectory(dir string) bool {

@@ -25,11 +25,29 @@ type Root struct {
 // OCI runtime specification.
 var devices = [...]string{"null", "zero", "full", "random", "urandom", "tty"}
 
+// room is how much private storage, which is memory, a policy has memory for. Most of it
+// counts towards the limit of memory where it is written; what the guard writes for a
+// command, the targets of its symbolic links, counts where the supervisor is.
+func room(p *policy.Policy) uint64 {
+	const all = ^uint64(0)
+	if p.OCI.Linux == nil || p.OCI.Linux.Resources == nil {
+		return all
+	}
+	m := p.OCI.Linux.Resources.Memory
+	if m == nil || m.Limit == nil || *m.Limit <= 0 || m.Swap != nil && *m.Swap < 0 {
+		return all
+	}
+	if m.Swap != nil { // with memory
+		return uint64(max(*m.Limit, *m.Swap))
+	}
+	return uint64(*m.Limit)
+}
+
 // Lower computes the root of a policy on a host with such files. It reads
 // nothing else and acts on nothing. Errors name the driver for which it is done.
 func Lower(driver string, p *policy.Policy, host Host) (*Root, error) {
 	l := &lowering{driver: driver, p: p, host: host, out: &Root{}}
-	l.out.Tree.ScratchBytes = p.Scratch.Bytes
+	l.out.Tree.ScratchBytes = min(p.Scratch.Bytes, room(p))
 	l.out.Tree.ScratchInodes = p.Scratch.Inodes
 	l.entries = make([]mounts.Entry, 0, 64)
 	l.out.Ruleset.Rules = make([]landlock.Rule, 0, 32)
@@ -244,7 +262,7 @@ func (l *lowering) mount(m *specs.Mount) error {
 			l.dev()
 			return nil
 		}
-		e.Kind = mounts.Tmpfs
+		e.Kind, e.Size = mounts.Tmpfs, min(e.Size, room(l.p))
 		if e.Size == 0 {
 			e.Kind = mounts.Scratch
 		}

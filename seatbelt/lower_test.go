@@ -110,36 +110,36 @@ var decisions = []struct{ path, strict, aicode, development string }{
 	{workspace + "/main.go", ours, ours, ours},
 	{workspace + "/made/later", ours, ours, ours},
 	{workspace + "/ünï cödé (1) \"quoted\" \\ back", ours, ours, ours},
-	{workspace + "/.env", ours, none, none},
-	{workspace + "/.env/below", ours, none, none},
+	{workspace + "/.env", shown, none, none}, // protected; hidden where a home is shown
+	{workspace + "/.env/below", shown, none, none},
 	{workspace + "/.env.local", ours, none, none}, // absent
 	{workspace + "/.envrc", shown, shown, ours},   // protected; development lifts that
 	{workspace + "/sub/.git/hooks/pre-commit", shown, shown, ours},
 	{workspace + "/.git/index", ours, ours, ours},
 	{workspace + "/.vscode", shown, shown, ours}, // absent
-	{workspace + "2", none, shown, shown},
+	{workspace + "2", none, none, shown},
 	{"/System/Volumes/Data" + workspace + "/.env", none, none, none},
 	// what lies on the way to it
 	{"/", data, data, shown},
 	{"/Users", name, name, shown},
-	{"/Users/u", name, shown, shown},
-	{"/Users/u/src", name, shown, shown},
-	{"/Users/u/src/other", none, shown, shown},
+	{"/Users/u", name, name, shown},
+	{"/Users/u/src", name, name, shown},
+	{"/Users/u/src/other", none, none, shown},
 	{"/Users/other", none, none, shown},
 	{"/Users/other/.ssh", none, none, shown}, // /home/*/.ssh is Linux's
 	// secrets
 	{home + "/.ssh", none, none, none},
 	{home + "/.ssh/id_ed25519", none, none, none},
 	{"/System/Volumes/Data" + home + "/.ssh/id_ed25519", none, none, none},
-	{home + "/.sshx", none, shown, shown},
+	{home + "/.sshx", none, none, shown},
 	{home + "/.aws/credentials", none, none, none},
 	{home + "/.gnupg/S.gpg-agent", none, none, none},
 	{home + "/.npmrc", none, none, none},
 	{home + "/.docker/run/docker.sock", none, none, none},
 	{home + "/.colima/default/docker.sock", none, none, none},
-	{home + "/.orbstack/run/docker.sock", none, shown, shown}, // can be seen, not connected to
-	{home + "/Library/Containers/com.docker.docker/Data/docker-cli.sock", none, shown, shown},
-	{home + "/Library/Group Containers/2BUA8C4S2C.com.1password/t/agent.sock", none, shown, shown},
+	{home + "/.orbstack/run/docker.sock", none, none, shown}, // can be seen, not connected to
+	{home + "/Library/Containers/com.docker.docker/Data/docker-cli.sock", none, none, shown},
+	{home + "/Library/Group Containers/2BUA8C4S2C.com.1password/t/agent.sock", none, none, shown},
 	{"/private/var/run/docker.sock", none, none, none},
 	{"/var/run/docker.sock", none, none, none},
 	{"/private/tmp/com.apple.launchd.abc/Listeners", none, none, none},

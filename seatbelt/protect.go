@@ -20,7 +20,7 @@ import (
 // renamed away: ".config", for the pattern ".config/git". What is beyond a profile
 // is to see that a directory is a repository under another name, and that one
 // which is renamed holds what is protected: it can be moved to private storage,
-// changed there, and moved back.
+// changed there, and moved back; and the short names of FAT (GIT~1).
 
 // perRegex bounds how many patterns one expression holds.
 const perRegex = 16
@@ -168,6 +168,7 @@ func namesRegex(names []string) string {
 			b.WriteByte('/')
 		}
 		nameRegex(&b, name)
+		b.WriteString("[. ]*") // which FAT and shares of Windows pass over at the end
 		if i == 0 && name == ".git" && len(names) > 1 {
 			b.WriteString("(/modules/.+|/worktrees/[^/]+)?")
 		}

@@ -154,7 +154,7 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 	if net != nil {
 		r.layers |= policy.LayerEgress
 	}
-	r.degraded = p.Degrade &^ r.layers
+	r.degraded = p.Dispensable() &^ r.layers
 	if p.OCI.Linux != nil && p.OCI.Linux.Resources != nil {
 		if m := p.OCI.Linux.Resources.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
 			r.memory = uint64(*m.Limit)

@@ -64,6 +64,8 @@ const (
 	eperm   = bpf.Errno | 1
 	enosys  = bpf.Errno | 38
 	enotty  = bpf.Errno | 25
+	enomem  = bpf.Errno | 12
+	einval  = bpf.Errno | 22
 
 	eprotonosupport = bpf.Errno | 93
 	eafnosupport    = bpf.Errno | 97
@@ -131,6 +133,12 @@ func TestDecisions(t *testing.T) {
 		{"ioctl", args{0, 0x541e}, all.allow}, // TIOCGSERIAL
 		{"ioctl", args{0, 0xffffffff80045430}, all.allow},
 		{"ioctl", args{0x5412, 0x5401, 0x5412}, all.allow},
+
+		// K15: leases.
+		{"fcntl", args{3, 1024}, all.deny},
+		{"fcntl", args{3, hi | 1024, 1}, all.deny},
+		{"fcntl", args{3, 1025}, all.allow},       // F_GETLEASE
+		{"fcntl", args{1024, 1, 1024}, all.allow}, // F_GETFD
 
 		// Entries that a file system makes by name: subvolumes, snapshots, reflinks.
 		{"ioctl", args{3, 0x50009401}, all.noTTY},
@@ -221,6 +229,24 @@ func TestDecisions(t *testing.T) {
 		{"setsockopt", args{0, 6, 1}, all.allow},  // TCP_NODELAY
 		{"setsockopt", args{0, 1, 30}, all.allow}, // SO_ACCEPTCONN's number, of another level
 		{"setsockopt", args{6, 1, 31}, all.allow},
+
+		// R14: the room for compiled programs, and pages that somebody else set aside.
+		{"fcntl", args{3, 37}, same(einval)}, // F_OFD_SETLK
+		{"fcntl", args{3, hi | 38}, same(einval)},
+		{"fcntl", args{3, 36}, all.allow},                 // F_OFD_GETLK
+		{"fcntl", args{3, 6}, all.allow},                  // F_SETLK
+		{"setsockopt", args{0, 1, 26}, same(enoprotoopt)}, // SO_ATTACH_FILTER
+		{"setsockopt", args{0, 1, 51}, same(enoprotoopt)}, // SO_ATTACH_REUSEPORT_CBPF
+		{"setsockopt", args{0, hi | 1, hi | 26}, same(enoprotoopt)},
+		{"setsockopt", args{0, 1, 27}, all.allow}, // SO_DETACH_FILTER
+		{"setsockopt", args{0, 0, 26}, all.allow}, // of another level
+		{"mmap", args{0, 0, 3, 0x22}, all.allow},
+		{"mmap", args{0, 0, 3, 0x40022}, same(enomem)},
+		{"mmap", args{0, 0, 3, hi | 0x54040022}, same(enomem)}, // MAP_HUGE_2MB
+		{"memfd_create", args{0, 1}, all.allow},
+		{"memfd_create", args{0, 5}, same(enomem)},
+		{"shmget", args{0, 4096, 0o1600}, all.allow},
+		{"shmget", args{0, 4096, 0o5600}, same(enomem)},
 		{"sendto", args{0, 0, 0, 0x4000}, all.allow}, // MSG_NOSIGNAL
 		{"sendto", args{0, 0, 0, 0x20004000}, same(eopnotsupp)},
 		{"sendto", args{0, 0, 0, 1<<32 | 0x20000000}, same(eopnotsupp)},
@@ -444,8 +470,8 @@ func TestBuiltin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p.Len() != len(prog) || p.Len() > 256 {
-			t.Errorf("%s: %d instructions, want %d and at most 256", name, p.Len(), len(prog))
+		if p.Len() != len(prog) || p.Len() > 276 {
+			t.Errorf("%s: %d instructions, want %d and at most 276", name, p.Len(), len(prog))
 		}
 		if p.Flags != 0 {
 			t.Errorf("%s: flags %#x", name, p.Flags)

@@ -24,34 +24,113 @@ func NoSockets() (Program, error) { return sockets(false) }
 // TCP Fast Open would. Where that call leads is for others to decide.
 func ClientSockets() (Program, error) { return sockets(true) }
 
-// numbers are those of the calls that are about sockets, on an architecture.
+// OnlySelf returns a filter, to be installed beside others, under which a process
+// changes its own priority, processors, scheduling, i/o priority and limits of
+// resources and those of no other: the calls fail with EPERM for a process that is
+// named by its id, if that is the caller's own too, because a filter cannot tell.
+// It stands for a pid namespace where there is none; the kernel asks for no more
+// than the same user.
+//
+// The error is [errors.ErrUnsupported] on an architecture without filters.
+func OnlySelf() (Program, error) {
+	b, nr, err := newBuilder()
+	if err != nil {
+		return Program{}, err
+	}
+	zero := func(n uint32) []instruction {
+		return []instruction{arg(n), {opEqual, 1, 0, 0}, deny, pass}
+	}
+	const prioProcess, ioprioWhoProcess = 0, 1
+	for _, c := range nr.byPid {
+		b.when(c, zero(0)...)
+	}
+	for _, c := range [...]struct{ nr, which uint32 }{{nr.setpriority, prioProcess}, {nr.ioprioSet, ioprioWhoProcess}} {
+		b.when(c.nr, append([]instruction{arg(0), {opEqual, 1, 0, c.which}, deny}, zero(1)...)...)
+	}
+	return b.program(), nil
+}
+
+// numbers are those of the calls that are about sockets and other processes, on an
+// architecture.
 type numbers struct {
 	arch, foreign                                            uint32 // calls from foreign on are killed
 	socket, socketpair, bind, listen, sendto, sendmsg, mmsgs uint32
+
+	setpriority, ioprioSet uint32
+	byPid                  [5]uint32 // sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr, prlimit64
+}
+
+// An instruction is a struct sock_filter.
+type instruction struct {
+	code   uint16
+	jt, jf uint8
+	k      uint32
+}
+
+const (
+	opLoad  = 0x20 // BPF_LD|BPF_W|BPF_ABS
+	opEqual = 0x15 // BPF_JMP|BPF_JEQ|BPF_K
+	opLeast = 0x35 // BPF_JMP|BPF_JGE|BPF_K
+)
+
+var (
+	deny = instruction{opReturn, 0, 0, 0x00050001} // SECCOMP_RET_ERRNO|EPERM
+	pass = instruction{opReturn, 0, 0, retAllow}
+)
+
+// arg loads the low half of an argument; both architectures are little-endian.
+func arg(n uint32) instruction { return instruction{opLoad, 0, 0, 16 + 8*n} }
+
+// A builder is a program that is being written.
+type builder []instruction
+
+// newBuilder begins a program for this architecture.
+func newBuilder() (builder, *numbers, error) {
+	nr := &numbers{}
+	switch runtime.GOARCH {
+	case "amd64":
+		*nr = numbers{0xc000003e, 0x40000000, 41, 53, 49, 50, 44, 46, 307, 141, 251, [5]uint32{142, 144, 203, 314, 302}} // AUDIT_ARCH_X86_64; x32 calls have this bit
+	case "arm64":
+		*nr = numbers{0xc00000b7, 0xffffffff, 198, 199, 200, 201, 206, 211, 269, 140, 30, [5]uint32{118, 119, 122, 274, 261}} // AUDIT_ARCH_AARCH64
+	default:
+		return nil, nil, fmt.Errorf("seccomp: no program for this architecture: %w", errors.ErrUnsupported)
+	}
+	return builder{
+		{opLoad, 0, 0, 4}, // seccomp_data.arch
+		{opEqual, 1, 0, nr.arch},
+		{opReturn, 0, 0, retKillProcess},
+		{opLoad, 0, 0, 0}, // seccomp_data.nr
+		{opLeast, 0, 1, nr.foreign},
+		{opReturn, 0, 0, retKillProcess},
+	}, nr, nil
+}
+
+// when adds what happens with one call; it ends in a ret.
+func (b *builder) when(call uint32, list ...instruction) {
+	*b = append(append(*b, instruction{opEqual, 0, uint8(len(list)), call}), list...)
+}
+
+// program ends the program, which allows the rest.
+func (b builder) program() Program {
+	var text []byte
+	for _, i := range append(b, pass) {
+		text = binary.NativeEndian.AppendUint16(text, i.code)
+		text = append(text, i.jt, i.jf)
+		text = binary.NativeEndian.AppendUint32(text, i.k)
+	}
+	return Program{Filter: string(text)}
 }
 
 func sockets(clients bool) (Program, error) {
-	var nr numbers
-	switch runtime.GOARCH {
-	case "amd64":
-		nr = numbers{0xc000003e, 0x40000000, 41, 53, 49, 50, 44, 46, 307} // AUDIT_ARCH_X86_64; x32 calls have this bit
-	case "arm64":
-		nr = numbers{0xc00000b7, 0xffffffff, 198, 199, 200, 201, 206, 211, 269} // AUDIT_ARCH_AARCH64
-	default:
-		return Program{}, fmt.Errorf("seccomp: no sockets: no program for this architecture: %w", errors.ErrUnsupported)
+	b, nr, err := newBuilder()
+	if err != nil {
+		return Program{}, err
 	}
 	const (
-		load  = 0x20 // BPF_LD|BPF_W|BPF_ABS
-		and   = 0x54 // BPF_ALU|BPF_AND|BPF_K
-		equal = 0x15 // BPF_JMP|BPF_JEQ|BPF_K
-		least = 0x35 // BPF_JMP|BPF_JGE|BPF_K
-		some  = 0x45 // BPF_JMP|BPF_JSET|BPF_K
-		ret   = 0x06 // BPF_RET|BPF_K
+		and  = 0x54 // BPF_ALU|BPF_AND|BPF_K
+		some = 0x45 // BPF_JMP|BPF_JSET|BPF_K
 
-		kill  = 0x80000000 // SECCOMP_RET_KILL_PROCESS
-		eperm = 0x00050001 // SECCOMP_RET_ERRNO|EPERM
 		nosys = 0x00050026 // SECCOMP_RET_ERRNO|ENOSYS
-		allow = 0x7fff0000
 
 		uring    = 425 // io_uring_setup, on every architecture
 		fastOpen = 0x20000000
@@ -61,51 +140,21 @@ func sockets(clients bool) (Program, error) {
 		stream, packet = 1, 5 // SOCK_STREAM, SOCK_SEQPACKET
 		tcp            = 6
 	)
-	type instruction struct {
-		code   uint16
-		jt, jf uint8
-		k      uint32
-	}
-	// Of a list of instructions, the low half of an argument; both architectures
-	// are little-endian.
-	arg := func(n uint32) instruction { return instruction{load, 0, 0, 16 + 8*n} }
-	prog := []instruction{
-		{load, 0, 0, 4}, // seccomp_data.arch
-		{equal, 1, 0, nr.arch},
-		{ret, 0, 0, kill},
-		{load, 0, 0, 0}, // seccomp_data.nr
-		{least, 0, 1, nr.foreign},
-		{ret, 0, 0, kill},
-		{equal, 0, 1, uring},
-		{ret, 0, 0, nosys},
-	}
-	// when adds what happens with one call; it ends in a ret.
-	when := func(call uint32, list ...instruction) {
-		prog = append(append(prog, instruction{equal, 0, uint8(len(list)), call}), list...)
-	}
-	denied := instruction{ret, 0, 0, eperm}
-	allowed := instruction{ret, 0, 0, allow}
-	when(nr.socketpair, arg(1), instruction{and, 0, 0, kind}, instruction{equal, 2, 0, stream}, instruction{equal, 1, 0, packet}, denied, allowed)
+	b.when(uring, instruction{opReturn, 0, 0, nosys})
+	b.when(nr.socketpair, arg(1), instruction{and, 0, 0, kind}, instruction{opEqual, 2, 0, stream}, instruction{opEqual, 1, 0, packet}, deny, pass)
 	if clients {
-		when(nr.socket,
-			arg(0), instruction{equal, 1, 0, inet}, instruction{equal, 0, 6, inet6},
-			arg(1), instruction{and, 0, 0, kind}, instruction{equal, 0, 3, stream},
-			arg(2), instruction{equal, 2, 0, 0}, instruction{equal, 1, 0, tcp},
-			denied, allowed)
-		when(nr.bind, denied)
-		when(nr.listen, denied)
+		b.when(nr.socket,
+			arg(0), instruction{opEqual, 1, 0, inet}, instruction{opEqual, 0, 6, inet6},
+			arg(1), instruction{and, 0, 0, kind}, instruction{opEqual, 0, 3, stream},
+			arg(2), instruction{opEqual, 2, 0, 0}, instruction{opEqual, 1, 0, tcp},
+			deny, pass)
+		b.when(nr.bind, deny)
+		b.when(nr.listen, deny)
 		for _, c := range [...]struct{ nr, flags uint32 }{{nr.sendto, 3}, {nr.sendmsg, 2}, {nr.mmsgs, 3}} {
-			when(c.nr, arg(c.flags), instruction{some, 0, 1, fastOpen}, denied, allowed)
+			b.when(c.nr, arg(c.flags), instruction{some, 0, 1, fastOpen}, deny, pass)
 		}
 	} else {
-		when(nr.socket, denied)
+		b.when(nr.socket, deny)
 	}
-	prog = append(prog, allowed)
-	var b []byte
-	for _, i := range prog {
-		b = binary.NativeEndian.AppendUint16(b, i.code)
-		b = append(b, i.jt, i.jf)
-		b = binary.NativeEndian.AppendUint32(b, i.k)
-	}
-	return Program{Filter: string(b)}, nil
+	return b.program(), nil
 }

@@ -19,7 +19,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("got %+v", p)
 	}
 	for _, tt := range []struct{ in, want string }{
-		{``, "unexpected end"},
+		{``, "unexpected EOF"},
 		{`null`, "defaultAction is missing"},
 		{`{}`, "defaultAction is missing"},
 		{`{"defaultaction":"SCMP_ACT_ALLOW"}`, `unknown key "defaultaction"`},
@@ -30,9 +30,9 @@ func TestParse(t *testing.T) {
 		{`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"x","args":[{"index":0,"Index":1}]}]}`, `unknown key "Index"`},
 		{`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"x","args":[{"index":-1}]}]}`, "seccomp profile"},
 		{`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"x","args":[{"value":18446744073709551616}]}]}`, "seccomp profile"},
-		{`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":{"names":{"x":{"y":1}}}}`, `unknown key "x"`},
+		{`{"defaultAction":"SCMP_ACT_ALLOW","syscalls":{"names":{"x":{"y":1}}}}`, `cannot unmarshal object`},
 		{`{"defaultAction":"SCMP_ACT_ALLOW"}}`, "seccomp profile"},
-		{`{"defaultAction":"SCMP_ACT_ALLOW"} 1`, "after"},
+		{`{"defaultAction":"SCMP_ACT_ALLOW"} 1`, "follows"},
 	} {
 		p, err := Parse([]byte(tt.in))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {

@@ -10,7 +10,9 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,6 +22,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/strictjson"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
 	"github.com/sbxrun/sbxrun/session"
@@ -44,11 +48,19 @@ func (s *server) handler() http.Handler {
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-			code, v, err := do(r)
+			err := checkQuery(r)
+			var code int
+			var v any
+			if err == nil {
+				code, v, err = do(r)
+			}
 			if err != nil {
 				code, v = statusOf(err), apiError{newError(err)}
 			}
-			s.answer(w, code, v)
+			told := r.Context().Err() == nil && s.answer(w, code, v) == nil
+			if i, ok := v.(sessionInfo); ok && i.untold != nil && !told {
+				i.untold()
+			}
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +71,28 @@ func (s *server) handler() http.Handler {
 		}
 		s.answer(w, code, apiError{errorBody{Message: message, Hint: "docs/serve.md lists what there is"}})
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A mux sends who asks for a/../b on to b: an id that is .. would be another request.
+		if p := r.URL.EscapedPath(); path.Clean(p) != p {
+			s.answer(w, http.StatusNotFound, apiError{errorBody{Message: "there is no " + r.URL.Path, Hint: "docs/serve.md lists what there is"}})
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// checkQuery refuses what no request has, and what is there twice.
+func checkQuery(r *http.Request) error {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	for k, v := range q {
+		if r.Method != http.MethodDelete || k != "grace_ms" || len(v) > 1 {
+			return &policy.InvalidError{Field: "query", Value: k, Want: "grace_ms of DELETE, once"}
+		}
+	}
+	if err != nil {
+		return &policy.InvalidError{Field: "query", Value: r.URL.RawQuery, Want: "grace_ms of DELETE, once"}
+	}
+	return nil
 }
 
 // methods are those that a request's path is there for.
@@ -75,7 +108,8 @@ func methods(mux *http.ServeMux, r *http.Request) string {
 	return strings.Join(allowed, ", ")
 }
 
-func (s *server) answer(w http.ResponseWriter, code int, v any) {
+// answer returns an error if nobody was left to answer.
+func (s *server) answer(w http.ResponseWriter, code int, v any) error {
 	var b []byte
 	var err error
 	if res, ok := v.(*driver.Result); ok {
@@ -89,11 +123,15 @@ func (s *server) answer(w http.ResponseWriter, code int, v any) {
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(code)
-	w.Write(b)
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	return http.NewResponseController(w).Flush()
 }
 
 type apiError struct {
@@ -107,7 +145,7 @@ type errorBody struct {
 }
 
 func newError(err error) errorBody {
-	return errorBody{Message: err.Error(), Code: driver.CodeOf(err), Hint: driver.HintOf(err)}
+	return errorBody{Message: quote.Error(err), Code: driver.CodeOf(err), Hint: quote.Line(driver.HintOf(err))}
 }
 
 // statusOf is the status code for an error.
@@ -129,22 +167,16 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// read reads a request's body, of which every field must be known.
+// read reads a request's body, of which every field must be known, and there once.
 func read(r *http.Request, v any) error {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	err := d.Decode(v)
-	if err == nil {
-		if _, err = d.Token(); errors.Is(err, io.EOF) {
-			return nil
-		}
-		err = errors.New("something follows the object")
-	}
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
 		return err
 	}
-	return &policy.InvalidError{Field: "body", Want: "one JSON object with the fields of docs/serve.md: " + err.Error()}
+	if err := strictjson.Unmarshal(body, v); err != nil {
+		return &policy.InvalidError{Field: "body", Want: "one JSON object with the fields of docs/serve.md: " + err.Error()}
+	}
+	return nil
 }
 
 func (s *server) about(*http.Request) (int, any, error) {
@@ -395,6 +427,8 @@ type sessionInfo struct {
 	*session.Info
 	Socket string `json:"socket,omitempty"`
 	Pooled *bool  `json:"pooled,omitempty"`
+
+	untold func() // ends a new session that nobody heard of
 }
 
 func (s *server) sessions(*http.Request) (int, any, error) {
@@ -477,7 +511,16 @@ func (s *server) create(r *http.Request) (int, any, error) {
 	if i, err = s.Store.Lookup(id); err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, sessionInfo{Info: i, Socket: s.Store.Socket(id), Pooled: &box.Pooled}, nil
+	c, err := s.Store.Connect(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	untold := func() {
+		if err := c.Stop(0); err == nil || errors.Is(err, session.ErrNotRunning) {
+			s.Store.Remove(id)
+		}
+	}
+	return http.StatusCreated, sessionInfo{Info: i, Socket: s.Store.Socket(id), Pooled: &box.Pooled, untold: untold}, nil
 }
 
 // remove stops a session and removes its record.

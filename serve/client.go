@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
 	"syscall"
 
 	"github.com/sbxrun/sbxrun/pool"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // PoolInfo is what a server tells of one of its pools.
@@ -21,11 +23,13 @@ type PoolInfo = poolInfo
 // Stats are those of a pool.
 type Stats = pool.Stats
 
-// Pools asks the server in a directory for its pools.
+// Pools asks the server in a directory for its pools. One that is sandboxed, or another
+// user's, is refused with an error that is [syscall.EACCES].
 func Pools(ctx context.Context, dir string) (version string, list []PoolInfo, err error) {
-	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(dir, APISocket))
+	c := http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return session.Dial(filepath.Join(dir, APISocket))
 	}}}
+	defer c.CloseIdleConnections()
 	var about struct {
 		Version string `json:"version"`
 	}
@@ -58,5 +62,5 @@ func get(ctx context.Context, c *http.Client, path string, v any) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s: %s", path, resp.Status)
 	}
-	return json.NewDecoder(resp.Body).Decode(v)
+	return json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(v)
 }

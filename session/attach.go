@@ -29,11 +29,14 @@ const keepScreen = 32 << 10
 type screen struct {
 	master *os.File
 	out    *outputs // what logs show
+	stream *driver.Stream
 
-	mu   sync.Mutex // guards what follows
-	last []byte
-	to   *viewer // who is attached, or nil
-	over bool    // the command has ended
+	mu     sync.Mutex // guards what follows
+	last   []byte
+	to     *viewer   // who is attached, or nil
+	over   bool      // the command has ended
+	queue  []func()  // what is still to be shown, in order
+	passed sync.Cond // on mu: the queue is empty
 }
 
 // viewer is who is attached to a screen, by a pipe. As long as that is not read it may
@@ -73,36 +76,69 @@ func newScreen(pty *os.File, out *outputs) (*screen, error) {
 		return nil, err
 	}
 	unix.SetNonblock(fd, true) // so that Close ends a Read
-	return &screen{master: os.NewFile(uintptr(fd), "pty"), out: out}, nil
+	s := &screen{master: os.NewFile(uintptr(fd), "pty"), out: out}
+	s.passed.L = &s.mu
+	return s, nil
 }
 
-// run reads until no process has the terminal open any more; see pty(7).
-func (s *screen) run() {
-	buf := make([]byte, 16<<10)
-	for {
-		n, err := s.master.Read(buf)
-		if n > 0 {
-			s.out.add(0, buf[:n])
-			s.mu.Lock()
-			s.last = append(s.last, buf[:n]...)
-			if more := len(s.last) - keepScreen; more > 0 {
-				s.last = append(s.last[:0], s.last[more:]...)
-			}
-			to := s.to
-			s.mu.Unlock()
-			if to != nil {
-				// As long as it is not read, the command waits: as at any terminal.
-				if err := to.write(buf[:n]); err != nil {
-					s.leave(to)
-				}
-			}
-		}
-		if err != nil {
-			break
-		}
+// start reads until no process has the terminal open any more; see pty(7).
+func (s *screen) start() {
+	s.stream = driver.NewStream(s.master, s.show, s.pace)
+	go func() {
+		<-s.stream.Done()
+		s.end()
+		s.stream.Close()
+	}()
+}
+
+// show keeps what the terminal shows, and has it passed on to who is attached.
+func (s *screen) show(b []byte) {
+	s.out.add(0, b)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = append(s.last, b...)
+	if more := len(s.last) - keepScreen; more > 0 {
+		s.last = append(s.last[:0], s.last[more:]...)
 	}
-	s.end()
-	s.master.Close()
+	if to, b := s.to, slices.Clone(b); to != nil {
+		s.later(func() {
+			if err := to.write(b); err != nil {
+				s.leave(to)
+			}
+		})
+	}
+}
+
+// pace waits for who is attached: as long as he does not read, the command waits, as
+// at any terminal.
+func (s *screen) pace() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.queue) > 0 {
+		s.passed.Wait()
+	}
+}
+
+// later calls a function after those that were given before.
+//
+// Preconditions: the caller holds mu.
+func (s *screen) later(f func()) {
+	s.queue = append(s.queue, f)
+	if len(s.queue) > 1 {
+		return
+	}
+	go func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for len(s.queue) > 0 {
+			next := s.queue[0]
+			s.mu.Unlock()
+			next()
+			s.mu.Lock()
+			s.queue = s.queue[1:]
+		}
+		s.passed.Broadcast()
+	}()
 }
 
 // attach passes on to a pipe what was shown last, and what is shown from now on.
@@ -144,12 +180,11 @@ func (s *screen) leave(v *viewer) {
 // command has ended.
 func (s *screen) end() {
 	s.mu.Lock()
-	to := s.to
-	s.to, s.over = nil, true
-	s.mu.Unlock()
-	if to != nil {
-		go to.finish()
+	defer s.mu.Unlock()
+	if s.to != nil {
+		s.later(s.to.finish)
 	}
+	s.to, s.over = nil, true
 }
 
 // adopt makes a command with a terminal, of which the client wants to go, one that
@@ -169,13 +204,13 @@ func (h *Holder) adopt(cmd *command, p driver.Process, l *limits) error {
 		scr.master.Close()
 		return syscall.ESRCH
 	}
+	scr.start()
 	cmd.info.Background, cmd.out, cmd.screen = true, out, scr
 	var wall, killAfter time.Duration
 	if l != nil {
 		wall, killAfter = time.Duration(l.WallMS)*time.Millisecond, time.Duration(l.KillAfterMS)*time.Millisecond
 	}
 	cmd.watch = driver.NewWatch(p, wall, killAfter)
-	go scr.run()
 	return nil
 }
 
@@ -193,8 +228,7 @@ func (h *Holder) left(cmd *command, st *driver.Status) {
 	}
 	res := &driver.Result{Driver: h.info.Driver, Sandboxed: true, Profile: h.info.Profile}
 	watch.Verdict(res, st)
-	time.Sleep(drainGrace) // what it showed last
-	out.finish(res)
+	out.finish(res, scr.stream.Settle())
 	scr.end()
 }
 

@@ -121,7 +121,7 @@ func TestAttachUnread(t *testing.T) {
 	t.Run("goes on", func(t *testing.T) {
 		s, shows := begin(t)
 		r := attach(t, s)
-		go s.run()
+		s.start()
 		shows.WriteString("after")
 		soon(t, "the screen is locked", func() {
 			s.mu.Lock()
@@ -149,7 +149,7 @@ func TestAttachUnread(t *testing.T) {
 		if got, err := io.ReadAll(first); err != nil || !bytes.HasPrefix(last, got) || len(got) == len(last) {
 			t.Errorf("the first: %d bytes, %v", len(got), err)
 		}
-		go s.run()
+		s.start()
 		shows.WriteString("after")
 		shows.Close()
 		want(t, second, string(last)+"after")
@@ -157,11 +157,10 @@ func TestAttachUnread(t *testing.T) {
 	t.Run("the reader goes", func(t *testing.T) {
 		s, shows := begin(t)
 		attach(t, s).Close()
-		over := make(chan struct{})
-		go func() { s.run(); close(over) }()
+		s.start()
 		shows.WriteString("after")
 		shows.Close()
-		soon(t, "the command waits for nobody", func() { <-over })
+		soon(t, "the command waits for nobody", func() { <-s.stream.Done() })
 	})
 }
 

@@ -5,7 +5,6 @@ package session
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -66,20 +65,6 @@ func (o *outputs) wake() {
 	o.change = make(chan struct{})
 }
 
-// read collects one stream up to its limit, and throws the rest away.
-func (o *outputs) read(i int, r io.Reader) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := r.Read(buf)
-		if n > 0 {
-			o.add(i, buf[:n])
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
 // add collects what there is of a stream.
 func (o *outputs) add(i int, b []byte) {
 	o.mu.Lock()
@@ -93,8 +78,13 @@ func (o *outputs) add(i int, b []byte) {
 	o.wake()
 }
 
-func (o *outputs) finish(res *driver.Result) {
+// finish keeps the result, once every stream of the command has settled: whole says
+// for each whether nothing of it is missing.
+func (o *outputs) finish(res *driver.Result, whole ...bool) {
 	o.mu.Lock()
+	for i := range whole {
+		o.stream[i].truncated = o.stream[i].truncated || !whole[i]
+	}
 	o.result = res
 	o.wake()
 	o.mu.Unlock()
@@ -154,7 +144,7 @@ func (h *Holder) background(c *conn, req *request) error {
 	p := *h.pol
 	p.Limits = lim
 	go func() {
-		var readers sync.WaitGroup
+		var streams []*driver.Stream
 		box := Within(h.box, h.info.Driver, req.Process, req.Within)
 		res, err := driver.Run(context.Background(), box, &p, driver.RunOptions{
 			Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
@@ -167,16 +157,17 @@ func (h *Holder) background(c *conn, req *request) error {
 						startup <- err
 						return nil
 					}
+					scr.start()
 					h.mu.Lock()
 					cmd.screen = scr
 					h.mu.Unlock()
-					readers.Go(scr.run)
+					streams = append(streams, scr.stream)
 					startup <- nil
 					return nil
 				}
 				closeFiles([]*os.File{pipes[0][1], pipes[1][1]})
 				for i := range pipes {
-					readers.Go(func() { cmd.out.read(i, pipes[i][0]) })
+					streams = append(streams, driver.NewStream(pipes[i][0], func(b []byte) { cmd.out.add(i, b) }, nil))
 				}
 				startup <- nil
 				return nil
@@ -188,15 +179,9 @@ func (h *Holder) background(c *conn, req *request) error {
 			startup <- err
 			return
 		}
-		// All that the command itself printed is in the pipes by now. What it
-		// left running may hold them open, and has its output collected on.
-		drained := make(chan struct{})
-		go func() { readers.Wait(); close(drained) }()
-		select {
-		case <-drained:
-		case <-time.After(drainGrace):
-		}
-		cmd.out.finish(res)
+		// What the command left running may hold the streams open, and has its output
+		// collected on.
+		cmd.out.finish(res, settle(streams)...)
 		if cmd.screen != nil {
 			cmd.screen.end()
 		}
@@ -205,8 +190,10 @@ func (h *Holder) background(c *conn, req *request) error {
 		h.mu.Lock()
 		cmd.info.Signal = res.Signal
 		h.mu.Unlock()
-		<-drained
-		closeFiles([]*os.File{pipes[0][0], pipes[1][0]})
+		for _, st := range streams {
+			<-st.Done()
+			st.Close()
+		}
 	}()
 	if err := <-startup; err != nil {
 		return err
@@ -214,9 +201,12 @@ func (h *Holder) background(c *conn, req *request) error {
 	return c.send(reply{Command: cmd.info.ID})
 }
 
-// drainGrace is how long the result of a background command waits for the end of
-// its streams.
-const drainGrace = 100 * time.Millisecond
+func settle(streams []*driver.Stream) (whole []bool) {
+	for _, s := range streams {
+		whole = append(whole, s.Settle())
+	}
+	return whole
+}
 
 func (h *Holder) find(id int) (*command, error) {
 	h.mu.Lock()

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"os"
+	"os/signal"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -87,16 +88,56 @@ func Birth() (string, error) {
 	begin("priority")
 	num(uint64(nice), 10)
 	end()
+	begin("scheduling")
+	class, _, _ := unix.Syscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
+	// int syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0); see ioprio_set(2).
+	io, _, _ := unix.Syscall(unix.SYS_IOPRIO_GET, 1, 0, 0)
+	slack, _ := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	num(uint64(class), 10)
+	num(uint64(io), 10)
+	num(uint64(slack), 10)
+	end()
+	begin("personality")
+	// int personality(0xffffffff): asks and changes nothing.
+	persona, _, _ := unix.Syscall(unix.SYS_PERSONALITY, 0xffffffff, 0, 0)
+	num(uint64(persona), 16)
+	end()
+	// Of ignored signals, those that a Go program passes on: see os/signal.
+	begin("ignored signals")
+	for _, sig := range [...]unix.Signal{unix.SIGHUP, unix.SIGINT} {
+		if signal.Ignored(sig) {
+			num(uint64(sig), 10)
+		}
+	}
+	end()
+	begin("huge pages")
+	huge, _ := unix.PrctlRetInt(unix.PR_GET_THP_DISABLE, 0, 0, 0, 0)
+	num(uint64(huge), 10)
+	end()
+	begin("speculation")
+	for i := range 3 { // PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH, PR_SPEC_L1D_FLUSH
+		spec, _ := unix.PrctlRetInt(unix.PR_GET_SPECULATION_CTRL, uintptr(i), 0, 0, 0)
+		num(uint64(spec), 16)
+	}
+	end()
 	nnp, _ := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	begin("no_new_privs")
 	num(uint64(nnp), 10)
 	end()
 	// Not os.ReadFile, which asks the poller about it.
-	if fd, err := unix.Open("/proc/self/attr/current", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+	for _, f := range [...]struct{ name, path string }{
+		{"place in the out-of-memory killer's order", "/proc/self/oom_score_adj"},
+		{"label", "/proc/self/attr/current"},
+		{"core dumps", "/proc/self/coredump_filter"},
+	} {
+		fd, err := unix.Open(f.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
 		n, err := unix.Read(fd, buf[:])
 		unix.Close(fd)
 		if err == nil {
-			begin("label")
+			begin(f.name)
 			b = append(append(b, ' '), bytes.TrimRight(buf[:n], "\n\x00")...)
 			end()
 		}

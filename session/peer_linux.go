@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +15,9 @@ import (
 
 // checkPeer refuses whoever is not the owner, or root. The socket's directory
 // keeps others out already; this holds also if somebody opens that. A sandboxed
-// command is its owner's too, and is refused for its user namespace, wherever the
-// directory came into its sight.
+// command is its owner's too, wherever the directory came into its sight. It is
+// refused for its namespaces and, where it has none of its own, for being confined
+// more than this process is.
 func checkPeer(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -43,26 +45,99 @@ func checkPeer(c *net.UnixConn) error {
 	if int(cred.Uid) != os.Geteuid() && cred.Uid != 0 {
 		return fmt.Errorf("user %d: %w", cred.Uid, unix.EACCES)
 	}
-	own, err := ownNamespace()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // without user namespaces there are no such sandboxes
-	}
+	own, err := ownConfinement()
 	if err != nil {
 		return err
 	}
 	// Whoever connects and dies at once, and leaves the socket to a child, has none.
-	peer, err := os.Readlink("/proc/" + strconv.Itoa(int(cred.Pid)) + "/ns/user")
-	if errors.Is(err, unix.EACCES) && cred.Uid == 0 {
-		return nil // root's, and a mere user may not look
-	}
+	peer, err := confinementOf("/proc/"+strconv.Itoa(int(cred.Pid)), cred.Uid == 0)
 	if pidfd >= 0 && errors.Is(unix.PidfdSendSignal(pidfd, 0, nil, 0), unix.ESRCH) {
 		err = unix.ESRCH // and the number may be another's by now
 	}
-	if err != nil || peer != own {
-		return fmt.Errorf("process %d is not known to be in the same user namespace: %w", cred.Pid, unix.EACCES)
+	if err != nil {
+		return fmt.Errorf("process %d is not known to be outside of a sandbox: %w", cred.Pid, unix.EACCES)
+	}
+	if why := peer.beyond(own); why != "" {
+		return &confinedError{cred.Pid, why}
 	}
 	return nil
 }
 
-// ownNamespace is the user namespace that this process is in; see namespaces(7).
-var ownNamespace = sync.OnceValues(func() (string, error) { return os.Readlink("/proc/self/ns/user") })
+// A confinement is what tells a sandboxed process from another of the same user. It
+// can be inherited and added to, but never shed.
+type confinement struct {
+	user, pid  string // namespaces, see namespaces(7); "" is not known, or none in this kernel
+	noNewPrivs int
+	filters    int // of system calls
+}
+
+// ownConfinement is that of this process.
+var ownConfinement = sync.OnceValues(func() (confinement, error) { return confinementOf("/proc/self", false) })
+
+// confinementOf reads that of the process of a directory in /proc. A mere user may
+// not look at the namespaces of root's processes, but may read all the rest.
+func confinementOf(proc string, roots bool) (c confinement, err error) {
+	for _, ns := range [...]struct {
+		name string
+		to   *string
+	}{{"/ns/user", &c.user}, {"/ns/pid", &c.pid}} {
+		*ns.to, err = os.Readlink(proc + ns.name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && proc == "/proc/self": // the kernel has none
+		case errors.Is(err, unix.EACCES) && roots:
+		case err != nil:
+			return c, err
+		}
+	}
+	b, err := os.ReadFile(proc + "/status")
+	if err != nil {
+		return c, err
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t")
+		n, _ := strconv.Atoi(value)
+		switch name {
+		case "NoNewPrivs": // Linux 4.10
+			c.noNewPrivs = n
+		case "Seccomp":
+			c.filters = max(c.filters, n/2) // a filter, if it is 2
+		case "Seccomp_filters": // Linux 5.9
+			c.filters = max(c.filters, n)
+		}
+	}
+	return c, nil
+}
+
+// beyond says what a process has that another has not, "" if there is nothing.
+// A process with more filters may be in the same container; it may as well be in a
+// sandbox in that container.
+func (c confinement) beyond(own confinement) string {
+	switch {
+	case own.user != "" && c.user != "" && c.user != own.user:
+		return "in another user namespace"
+	case own.pid != "" && c.pid != "" && c.pid != own.pid:
+		return "in another pid namespace, as in a container"
+	case c.noNewPrivs > own.noNewPrivs:
+		return "confined by no_new_privs, which the other side is not"
+	case c.filters > own.filters:
+		return "confined by more system call filters than the other side"
+	}
+	return ""
+}
+
+// confinedError says why a process at the other end is refused.
+type confinedError struct {
+	pid int32
+	why string
+}
+
+func (e *confinedError) Error() string {
+	return fmt.Sprintf("process %d is %s: %v", e.pid, e.why, unix.EACCES)
+}
+
+func (e *confinedError) Unwrap() error { return unix.EACCES }
+
+// Hint says what to do.
+func (e *confinedError) Hint() string {
+	return "a sandboxed command gets at no server and no session; start both sides from the same place"
+}

@@ -442,11 +442,25 @@ func (s *Store) dial(id string) (*conn, error) {
 		return nil, err
 	}
 	defer done()
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	c, err := Dial(path)
 	if err != nil {
 		return nil, err
 	}
 	return &conn{UnixConn: c}, nil
+}
+
+// Dial connects to a socket of this user's, if who listens there is this user, or
+// root, and no sandboxed command.
+func Dial(path string) (*net.UnixConn, error) {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	if err := checkPeer(c); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // listen makes a session's socket.

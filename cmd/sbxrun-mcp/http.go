@@ -88,12 +88,16 @@ func tokenOf(h *cli.HTTP) (token string, made bool, err error) {
 		}
 		return rand.Text(), true, nil
 	}
+	file, err := cli.Named(h.TokenFile)
+	if err != nil {
+		return "", false, bad("token-file", h.TokenFile, "a file in a directory that is there and that you can write to: "+err.Error())
+	}
 	// Two servers at the first start do not take each other's half-written token:
 	// one makes the file, and it is whole before it has its name.
-	if err := makeToken(h.TokenFile); err != nil {
+	if err := makeToken(file); err != nil {
 		return "", false, bad("token-file", h.TokenFile, "a file in a directory that is there and that you can write to: "+cause(err).Error())
 	}
-	f, err := os.OpenFile(h.TokenFile, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return "", false, bad("token-file", h.TokenFile, "a file that you can read: "+cause(err).Error())
 	}

@@ -107,11 +107,13 @@ func TestHTTPFlags(t *testing.T) {
 	}
 }
 
-// TestHTTPToken: commands do not see the token, even under a policy that passes
-// every variable on.
-func TestHTTPToken(t *testing.T) {
-	cmd, ws := program(t, "--http", "127.0.0.1:0", "--inherit-env")
-	cmd.Env = append(cmd.Env, "SBXRUN_MCP_TOKEN=a-token-of-mine-0123", "HARMLESS_OTHER=here")
+const theToken = "a-token-of-mine-0123"
+
+// overHTTP is a server over HTTP that ends with the test.
+func overHTTP(t *testing.T, args ...string) (url, token, ws string) {
+	t.Helper()
+	cmd, ws := program(t, append([]string{"--http", "127.0.0.1:0"}, args...)...)
+	cmd.Env = append(cmd.Env, "SBXRUN_MCP_TOKEN="+theToken, "HARMLESS_OTHER=here")
 	cmd.Stderr = nil
 	errs, err := cmd.StderrPipe()
 	if err != nil {
@@ -120,21 +122,34 @@ func TestHTTPToken(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	timer := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	t.Cleanup(func() {
+		timer.Stop()
 		cmd.Process.Signal(syscall.SIGTERM)
 		if err := cmd.Wait(); err != nil {
 			t.Error(err)
 		}
-	}()
-	timer := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
-	defer timer.Stop()
-	url := ""
+	})
 	for s := bufio.NewScanner(errs); url == "" && s.Scan(); {
 		if strings.Contains(s.Text(), "Bearer") {
 			t.Errorf("the token is told: %s", s.Text())
 		}
 		_, url, _ = strings.Cut(s.Text(), "serving at ")
 	}
+	return url, theToken, ws
+}
+
+// TestHTTPToken: commands do not see the token, even under a policy that passes
+// every variable on, or shows the directory that its file is in. Nor do they change
+// that file, or the command policy; what lies beside them they do.
+func TestHTTPToken(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"token": theToken, "policy": "{}", "other": "HARMLESS_FILE"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url, _, ws := overHTTP(t, "--inherit-env", "--rw", dir, "--token-file", dir+"/token", "--command-policy", dir+"/policy")
 	curl := func(session, body string) (string, error) {
 		c := exec.Command("curl", "-sS", "-i", "--max-time", "60", url, "-H", "Authorization: Bearer a-token-of-mine-0123", "-H", "Mcp-Session-Id: "+session,
 			"-H", "Content-Type: application/json", "-H", "Accept: application/json, text/event-stream", "-d", body)
@@ -150,9 +165,14 @@ func TestHTTPToken(t *testing.T) {
 	if out, err := curl(id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil || !strings.Contains(out, " 202 ") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	out, err = curl(id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"bash","arguments":{"command":"env; cat /proc/*/environ > all"}}}`)
+	out, err = curl(id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"bash","arguments":{"command":"env; cat /proc/*/environ > all; cd `+dir+`; cat token other policy; for f in token policy other; do echo x > $f; mv $f $f.old; done"}}}`)
 	seen, _ := os.ReadFile(ws + "/all")
-	if err != nil || !strings.Contains(out, "HARMLESS_OTHER=here") || strings.Contains(out, "a-token-of-mine") || strings.Contains(string(seen), "a-token-of-mine") {
+	if err != nil || !strings.Contains(out, "HARMLESS_OTHER=here") || !strings.Contains(out, "HARMLESS_FILE") || strings.Contains(out, "a-token-of-mine") || strings.Contains(string(seen), "a-token-of-mine") {
 		t.Errorf("%v\n%s", err, out)
+	}
+	for name, want := range map[string]string{"token": theToken, "policy": "{}", "other.old": "x\n"} {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
 	}
 }

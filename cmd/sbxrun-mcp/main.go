@@ -4,12 +4,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/command"
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/strictjson"
 	"github.com/sbxrun/sbxrun/mcpserver"
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -51,17 +49,12 @@ func serve(s *cli.Service) error {
 func readRules(name string) (*command.Rules, error) {
 	var c command.Config
 	if name != "" {
-		data, err := os.ReadFile(name)
+		data, err := cli.ReadNamed(name, 1<<20)
 		if err != nil {
 			return nil, err
 		}
-		d := json.NewDecoder(bytes.NewReader(data))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&c); err != nil {
+		if err := strictjson.Unmarshal(data, &c); err != nil {
 			return nil, &policy.InvalidError{Field: "command-policy", Value: name, Want: "a JSON object of use_default, additional, exclude, custom_list and denied: " + err.Error()}
-		}
-		if _, err := d.Token(); !errors.Is(err, io.EOF) {
-			return nil, &policy.InvalidError{Field: "command-policy", Value: name, Want: "one JSON object"}
 		}
 	}
 	return command.New(c)

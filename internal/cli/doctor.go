@@ -1,15 +1,18 @@
 package cli
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"os"
-	"os/exec"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/internal/programs"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -34,6 +37,7 @@ type weaker struct {
 
 func newDoctor() *cobra.Command {
 	o := &options{}
+	secrets := false
 	c := plain(&cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Find out what this host can isolate, and prove that it does",
@@ -41,9 +45,20 @@ func newDoctor() *cobra.Command {
 why, and what to do about it. Then run canaries in a sandbox: acts that the
 strict profile denies, each of which must fail.
 
-The exit code is 0 if a run under the strict profile would work here, else 1.`,
-		Args: noArgs,
-		RunE: func(*cobra.Command, []string) error {
+The exit code is 0 if a run under the strict profile would work here, else 1.
+
+With --secrets it runs nothing, and lists the files that look like credentials, by
+name or by what they hold, and that a command could read under a profile in this
+home and workspace. The exit code is 0 if there are none, else 1.`,
+		Example: "  sbxrun doctor\n  sbxrun doctor --secrets -P aicode",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if secrets {
+				return o.listSecrets()
+			}
+			if c.Flags().Changed("profile") {
+				return &usageError{"--profile is for --secrets: doctor tries what strict needs", "add --secrets, or leave out --profile"}
+			}
 			d, err := diagnose(context.Background())
 			if err != nil {
 				return err
@@ -59,12 +74,51 @@ The exit code is 0 if a run under the strict profile would work here, else 1.`,
 			return err
 		},
 	}, o)
+	c.Flags().BoolVar(&secrets, "secrets", false, "list readable files that look like credentials")
+	c.Flags().StringVarP(&o.req.Profile, "profile", "P", "", "profile for --secrets (default strict)")
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c
 }
 
-func diagnose(ctx context.Context) (*diagnosis, error) {
+// listSecrets prints what looks like a credential and can be read under a profile.
+func (o *options) listSecrets() error {
 	f, err := gatherFacts()
+	if err != nil {
+		return err
+	}
+	o.req.Command = []string{"true"}
+	r, err := o.resolve(f)
+	if err != nil {
+		return err
+	}
+	if !r.Isolated {
+		return &usageError{"the profile " + r.Policy.Profile + " isolates nothing: every file can be read", "name another with --profile"}
+	}
+	found, complete := profiles.Credentials(r.Policy, &f.Facts)
+	if o.json {
+		err = printJSON(struct {
+			Profile  string                `json:"profile"`
+			Complete bool                  `json:"complete"` // all that is shown was looked at
+			Secrets  []profiles.Credential `json:"secrets"`
+		}{r.Policy.Profile, complete, append([]profiles.Credential{}, found...)})
+	} else {
+		w := bufio.NewWriter(os.Stdout)
+		for _, c := range found {
+			fmt.Fprintln(w, quote.Escape(c.Path)+": "+c.Why)
+		}
+		err = w.Flush()
+		if !complete {
+			say.warn("too much is shown to look at all of it: the list is not complete")
+		}
+	}
+	if err == nil && (len(found) > 0 || !complete) {
+		err = exitError(1)
+	}
+	return err
+}
+
+func diagnose(ctx context.Context) (*diagnosis, error) {
+	f, err := gatherFactsAnywhere("/")
 	if err != nil {
 		return nil, err
 	}
@@ -101,18 +155,18 @@ func diagnose(ctx context.Context) (*diagnosis, error) {
 }
 
 // madeOf says what a driver that works here is made of: a program's version and path.
-func madeOf(name string, programs map[string]probe.Check) string {
+func madeOf(name string, checked map[string]probe.Check) string {
 	switch name {
 	case "gvisor":
 		name = "runsc"
 	case "container-use":
 		for _, file := range []string{"cu", "container-use"} {
-			if path, err := exec.LookPath(file); err == nil {
+			if path, err := programs.Find(file); err == nil {
 				return path
 			}
 		}
 	}
-	if c, ok := programs[name]; ok {
+	if c, ok := checked[name]; ok {
 		return c.Detail
 	}
 	return "built in"
@@ -186,9 +240,9 @@ func (d *diagnosis) print(w io.Writer) error {
 	}
 	text := "\nstrict runs here, by the " + d.Driver + " driver\n"
 	if !d.Strict {
-		text = "\nstrict does not run here: " + printable(d.Error) + "\n"
+		text = "\nstrict does not run here: " + quote.Line(d.Error) + "\n"
 		if d.Hint != "" {
-			text += "fix: " + printable(d.Hint) + "\n"
+			text += "fix: " + quote.Line(d.Hint) + "\n"
 		}
 		if d.Weaker != nil {
 			text += "weaker, and was tried here: sbxrun " + d.Weaker.flags + " -- COMMAND\n"

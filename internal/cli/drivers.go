@@ -38,7 +38,7 @@ func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Dr
 	compiler, cache := "", ""
 	if p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
 		if exe, err := os.Executable(); err == nil {
-			compiler = filepath.Join(filepath.Dir(exe), "sbxrun-seccomp")
+			compiler = filepath.Join(filepath.Dir(exe), compilerProgram)
 		}
 		if dir := cacheHome(f); dir != "" {
 			cache = filepath.Join(dir, "sbxrun", "seccomp")
@@ -103,18 +103,6 @@ func environ(name string) string {
 		return v
 	}
 	return os.Getenv(name)
-}
-
-// cacheHome is the caller's cache directory, "" if there is none; see the XDG
-// Base Directory Specification.
-func cacheHome(f *facts) string {
-	if dir := os.Getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
-		return dir
-	}
-	if f.Home == "" {
-		return ""
-	}
-	return filepath.Join(f.Home, ".cache")
 }
 
 // A lowerer is a driver that hands the policy on to another program, in that

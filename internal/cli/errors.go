@@ -3,13 +3,12 @@ package cli
 import (
 	"errors"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -140,7 +139,7 @@ type speaker struct {
 }
 
 func (s *speaker) error(err error) {
-	s.line("31", "error", err.Error())
+	s.line("31", "error", quote.Error(err))
 	h := hintOf(err)
 	if h != "" {
 		s.line("36", "hint", h)
@@ -152,7 +151,7 @@ func hintOf(err error) string {
 	var unavailable *driver.UnavailableError
 	if profile := os.Getenv(profiles.MarkerEnv); profile != "" && errors.As(err, &unavailable) {
 		// What is missing is not the machine's doing.
-		return "this is in a sandbox of sbxrun already (profile " + printable(profile) + "), which holds no others: run the command as it is"
+		return "this is in a sandbox of sbxrun already (profile " + quote.Inside(profile) + "), which holds no others: run the command as it is"
 	}
 	return driver.HintOf(err)
 }
@@ -181,7 +180,7 @@ func (s *speaker) detail(text string) {
 // line prints one line, whatever the text holds: a name that someone else chose
 // cannot forge a second message or reach the terminal.
 func (s *speaker) line(color, kind, text string) {
-	text = printable(text)
+	text = quote.Line(text)
 	if s.colored() {
 		kind = "\x1b[" + color + "m" + kind + ":\x1b[0m "
 	} else {
@@ -198,38 +197,4 @@ func (s *speaker) colored() bool {
 		return false
 	}
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(os.Stderr)
-}
-
-// printable replaces control characters, which could move the cursor or end
-// the line, by their escapes.
-func printable(s string) string {
-	if !strings.ContainsFunc(s, isControl) {
-		return s
-	}
-	const hex = "0123456789abcdef"
-	var b strings.Builder
-	for _, r := range s {
-		switch {
-		case !isControl(r):
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r < 0x100:
-			b.WriteString(`\x`)
-			b.WriteByte(hex[r>>4])
-			b.WriteByte(hex[r&15])
-		default:
-			b.WriteRune('\uFFFD')
-		}
-	}
-	return b.String()
-}
-
-// isControl reports C0 and C1 control characters, DEL, and the marks that
-// reorder text on a terminal (Unicode's bidirectional controls).
-func isControl(r rune) bool {
-	return r < 0x20 || r >= 0x7f && r < 0xa0 ||
-		slices.Contains([]rune{0x200e, 0x200f, 0x2028, 0x2029, 0x202a, 0x202b, 0x202c, 0x202d, 0x202e, 0x2066, 0x2067, 0x2068, 0x2069}, r)
 }

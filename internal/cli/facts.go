@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -16,6 +19,28 @@ type facts struct{ profiles.Facts }
 
 // gatherFacts reads what resolving a policy needs to know of the host.
 func gatherFacts() (*facts, error) {
+	cwd, err := workingDirectory()
+	if err != nil {
+		return nil, err
+	}
+	return gatherFactsIn(cwd)
+}
+
+// gatherFactsAnywhere is gatherFacts for what needs no working directory, or has
+// another as dir: that one was removed, or has too long a name, is no error then. A
+// relative path leads nowhere.
+func gatherFactsAnywhere(dir string) (*facts, error) {
+	cwd, err := workingDirectory()
+	if err != nil {
+		if !filepath.IsAbs(dir) {
+			return nil, err
+		}
+		cwd = "/the working directory is gone"
+	}
+	return gatherFactsIn(cwd)
+}
+
+func gatherFactsIn(cwd string) (*facts, error) {
 	f := &facts{profiles.Facts{
 		Home:    os.Getenv("HOME"),
 		UID:     uint32(os.Geteuid()),
@@ -23,12 +48,8 @@ func gatherFacts() (*facts, error) {
 		Environ: os.Environ(),
 		// The runtime counts sched_getaffinity(2)'s processors at start.
 		CPUs: runtime.NumCPU(),
-		FS:   os.DirFS("/"),
+		FS:   hostFS{},
 	}}
-	cwd, err := workingDirectory()
-	if err != nil {
-		return nil, err
-	}
 	f.Cwd = cwd
 	if f.Home == "" {
 		f.Home = homeOf(int(f.UID))
@@ -39,34 +60,60 @@ func gatherFacts() (*facts, error) {
 			return nil, &usageError{"HOME is " + strconv.Quote(f.Home) + ", not an absolute path", "set HOME to your home directory"}
 		}
 	}
-	config := os.Getenv("XDG_CONFIG_HOME")
-	if config == "" && f.Home != "" {
-		config = f.Home + "/.config"
-	}
-	if filepath.IsAbs(config) {
+	if config := xdg(f, "XDG_CONFIG_HOME", ".config"); config != "" {
 		f.ConfigDirs = append(f.ConfigDirs, filepath.Join(config, "sbxrun"))
 	}
 	f.ConfigDirs = append(f.ConfigDirs, "/etc/sbxrun")
-	f.Own = []string{runtimeDir("sessions"), runtimeDir("serve")}
-	switch dir := os.Getenv(serverEnv); {
-	case dir == "" || dir == "none":
-	case !filepath.IsAbs(dir):
+	if dir := os.Getenv(serverEnv); dir != "" && dir != "none" && !filepath.IsAbs(dir) {
 		return nil, errServerDir(dir)
-	default:
-		f.Own = append(f.Own, filepath.Clean(dir))
 	}
-	if dir, err := changesDir(f); err == nil {
-		f.Own = append(f.Own, dir)
-	}
+	f.Own = ownPlaces(f)
 	return f, nil
 }
+
+// minFiles and minTasks are what sbxrun needs itself, whatever the command needs:
+// descriptors, and processes and threads of its user.
+const (
+	minFiles = 128
+	minTasks = 32
+)
+
+// enough reports an error if limits of the caller's are too small for sbxrun, which
+// would fail at some step, or in the runtime of Go, otherwise. Nothing else says by how
+// many processes of the user a limit is used up.
+func enough() error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err == nil && l.Cur < minFiles {
+		return &usageError{"the limit on open files is " + strconv.FormatUint(l.Cur, 10) + ", and sbxrun needs " + strconv.Itoa(minFiles), "raise it: ulimit -n 1024"}
+	}
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err == nil && os.Getuid() != 0 && l.Cur < minTasks {
+		return &usageError{"the limit on processes of this user is " + strconv.FormatUint(l.Cur, 10) + ", and sbxrun needs " + strconv.Itoa(minTasks), "raise it: ulimit -u 4096; --pids limits the command alone"}
+	}
+	return nil
+}
+
+// hostFS is os.DirFS("/"), but that no file is waited for: a FIFO can have taken the
+// place of one that was looked at.
+type hostFS struct{}
+
+func (hostFS) Open(name string) (fs.File, error) {
+	return os.OpenFile("/"+name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+}
+func (hostFS) Stat(name string) (fs.FileInfo, error)      { return os.Stat("/" + name) }
+func (hostFS) Lstat(name string) (fs.FileInfo, error)     { return os.Lstat("/" + name) }
+func (hostFS) ReadLink(name string) (string, error)       { return os.Readlink("/" + name) }
+func (hostFS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir("/" + name) }
 
 // workingDirectory returns the working directory without symlinks: $PWD, which
 // os.Getwd believes, may have some.
 func workingDirectory() (string, error) {
 	cwd, err := syscall.Getwd()
 	if err != nil {
-		return "", &usageError{"the working directory is gone: " + err.Error(), "change to a directory that exists, or name one with --cd"}
+		what := "the working directory is gone: "
+		if err != syscall.ENOENT {
+			what = "the working directory has no path that can be used: "
+		}
+		return "", &usageError{what + err.Error(), "change to a directory that exists, or name one with --cd"}
 	}
 	// See getcwd(3): the directory is not below the caller's root.
 	if !strings.HasPrefix(cwd, "/") {

@@ -391,13 +391,16 @@ func parseNet(s string) (*policy.EgressMode, error) {
 	return &m, nil
 }
 
+// maxNamed bounds a file that a flag names: a typing error can name a large one.
+const maxNamed = 16 << 20
+
 // readEnvFile reads lines KEY=VALUE, or KEY for the caller's value. Empty lines
 // and lines that begin with # are passed over; nothing is unquoted, as in
 // docker run --env-file.
 func readEnvFile(name string) ([]string, error) {
-	data, err := os.ReadFile(name)
+	data, err := ReadNamed(name, maxNamed)
 	if err != nil {
-		return nil, &usageError{err.Error(), "name a file that is there and that you can read"}
+		return nil, unnamed(name, err)
 	}
 	var env []string
 	n := 0

@@ -128,7 +128,7 @@ type origin struct {
 	Environ    []string         `json:"environ"` // sbxrun's own variables
 	CPUs       int              `json:"cpus"`
 	ConfigDirs []string         `json:"config_dirs"`
-	Own        []string         `json:"own"`
+	Own        []profiles.Own   `json:"own"`
 }
 
 // originOf is the origin of a policy whose network rules can change, nil for others.
@@ -171,7 +171,7 @@ func (k *follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, e
 		return nil, fmt.Errorf("origin: %w", err)
 	}
 	facts := &profiles.Facts{Home: from.Home, Cwd: from.Cwd, UID: from.UID, GID: from.GID, Environ: from.Environ, CPUs: from.CPUs,
-		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: os.DirFS("/")}
+		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: hostFS{}}
 	// What the workspace says counts as it did before a command could write there.
 	began, err := profiles.Resolve(&from.Request, facts)
 	box, operr := k.Keeper.Open(ctx, p)

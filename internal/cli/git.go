@@ -115,7 +115,7 @@ func (o *options) clone(ctx context.Context, f *facts, stay bool) (done func(), 
 	case dir == "" && o.req.Workspace == "overlay":
 		return done, &usageError{"the changes of a copy-on-write workspace need one that stays, and --git makes one for this run alone", "name a directory to clone into with --cd"}
 	case dir == "":
-		if c.own, err = rundir.Make(rundir.Parent(os.Geteuid()), nil); err != nil {
+		if c.own, err = rundir.Make(rundir.Parent(os.Geteuid())+"-clones", "r", nil); err != nil {
 			return done, err
 		}
 		done = func() {

@@ -11,14 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // notFound is a command that no directory of PATH has, in the words that shells
 // have for it.
 type notFound struct{ *driver.CommandError }
 
-func (e notFound) Error() string { return e.Command + ": command not found" }
+func (e notFound) Error() string { return quote.Inside(e.Command) + ": command not found" }
 func (e notFound) Unwrap() error { return e.CommandError }
 
 // commandError tells a missing command from a missing file.
@@ -52,13 +54,13 @@ func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) st
 			name = filepath.Join(p.OCI.Process.Cwd, name)
 		}
 		if fi, err := os.Stat(name); err == nil && fi.IsDir() {
-			return quoted(c.Command) + " is a directory; name a program"
+			return quote.Inside(c.Command) + " is a directory; name a program"
 		}
 	}
 	at := onHost(c.Command, p)
 	if at != "" && errors.Is(c.Err, syscall.EACCES) {
 		if fi, err := os.Stat(at); err == nil && fi.Mode()&0o111 == 0 {
-			return "chmod +x " + quoted(c.Command) + ", or name the program that runs it"
+			return "make it executable (chmod +x), or name the program that runs it"
 		}
 	}
 	if at == "" {
@@ -79,14 +81,40 @@ func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) st
 	}
 	switch {
 	case !visible(p, at):
-		return at + " exists on the host but is not visible inside; add --ro " + quoted(toolRoot(at, os.Getenv("HOME")))
+		return quote.Inside(at) + " exists on the host but is not visible inside" + propose(at, hide)
 	case real != "" && !visible(p, real):
-		return at + " leads to " + real + ", which is not visible inside; add --ro " + quoted(toolRoot(real, os.Getenv("HOME")))
+		return quote.Inside(at) + " leads to " + quote.Inside(real) + ", which is not visible inside" + propose(real, hide)
 	}
 	if in := interpreter(real); in != "" && !visible(p, in) {
-		return at + " is run by " + in + ", which is not visible inside; add --ro " + quoted(toolRoot(in, os.Getenv("HOME")))
+		return quote.Inside(at) + " is run by " + quote.Inside(in) + ", which is not visible inside" + propose(in, hide)
 	}
 	return ""
+}
+
+// propose says how to show a program, if it is one of the host's that a hint may
+// name: a script's first line and a link are the command's to write.
+func propose(program string, hide []string) string {
+	home := os.Getenv("HOME")
+	real, err := filepath.EvalSymlinks(program)
+	if err != nil {
+		return ""
+	}
+	fi, err := os.Stat(real)
+	if err != nil || !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0 || !proposable(program, real, home, hide) {
+		return ""
+	}
+	for _, place := range []string{toolRoot(program, home), program} {
+		led, err := filepath.EvalSymlinks(place)
+		if err == nil && proposable(place, led, home, hide) {
+			return "; add --ro " + quoted(place)
+		}
+	}
+	return ""
+}
+
+// proposable reports whether a hint may name a path that leads to another.
+func proposable(place, led, home string, hide []string) bool {
+	return quote.Escape(place) == place && hides(hide, place, led) == "" && profiles.Proposable(place, home) && profiles.Proposable(led, home)
 }
 
 // hides returns what was asked to be hidden and holds one of the files, "" if

@@ -189,12 +189,7 @@ func (i *Integration) locate() error {
 	if f.Home == "" {
 		return &usageError{"there is no home directory", "set HOME"}
 	}
-	or := func(name, below string) string {
-		if dir := os.Getenv(name); filepath.IsAbs(dir) {
-			return filepath.Clean(dir)
-		}
-		return filepath.Join(f.Home, below)
-	}
+	or := func(name, below string) string { return filepath.Clean(xdg(f, name, below)) }
 	i.Home = f.Home
 	i.Config, i.Data, i.State = or("XDG_CONFIG_HOME", ".config"), or("XDG_DATA_HOME", ".local/share"), or("XDG_STATE_HOME", ".local/state")
 	i.Claude, i.Codex = or("CLAUDE_CONFIG_DIR", ".claude"), or("CODEX_HOME", ".codex")

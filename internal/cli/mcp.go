@@ -86,6 +86,7 @@ each session.`,
 			if err := s.checkHTTP(c); err != nil {
 				return err
 			}
+			o.req.Own = s.own()
 			if err := o.service(s); err != nil {
 				return err
 			}
@@ -173,6 +174,22 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 		h.Idle, err = profiles.ParseDuration(d)
 		return err
 	}}, "idle-timeout", "", "end what a client of --http has, after it was silent for so long (default 30m)")
+}
+
+// own are the files that this server, and the next, obeys: no command writes them,
+// and none reads the token. What is wrong with them is told when they are opened.
+func (s *Service) own() (own []profiles.Own) {
+	if s.HTTP != nil && s.HTTP.TokenFile != "" {
+		if file, err := Named(s.HTTP.TokenFile); err == nil {
+			own = append(own, profiles.Own{What: "the token", Path: file, File: true})
+		}
+	}
+	if s.Commands != "" && !isDescriptor(s.Commands) {
+		if file, err := Named(s.Commands); err == nil {
+			own = append(own, profiles.Own{What: "the command policy", Path: file, File: true, Shown: true})
+		}
+	}
+	return own
 }
 
 // checkHTTP reports what is unsafe to serve, and what has no effect.

@@ -31,6 +31,9 @@ func resolveRequest(req *profiles.Request, f *facts) (*profiles.Resolved, error)
 	if err := labelled(req.Require, r.Policy.OCI.Process); err != nil {
 		return nil, err
 	}
+	if err := makeOwn(r); err != nil {
+		return nil, err
+	}
 	for _, n := range r.Notes {
 		say.note(n, "")
 	}

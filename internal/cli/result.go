@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // resultJSON is the result object: a Result whose streams may hold any bytes.
@@ -68,7 +69,7 @@ func encode(v any, indent bool) ([]byte, error) {
 		e.SetIndent("", "  ")
 	}
 	err := e.Encode(v)
-	return b, err
+	return quote.JSON(b), err
 }
 
 type buffer []byte
@@ -82,7 +83,12 @@ type results struct {
 	file *os.File // a pipe or device that is written in place
 	dir  *os.Root // the directory that holds name
 	name string
+	room *os.File // without a name, in dir, with room for the result; nil where that cannot be had
 }
+
+// room is how much a result is given before anything runs, bytes, so that a disk that
+// fills up does not take it. With more, of refusals above all, it may fail afterwards.
+const room = 64 << 10
 
 // openResult checks, before anything runs, that the result can be written.
 func (o *options) openResult() (*results, error) {
@@ -93,36 +99,55 @@ func (o *options) openResult() (*results, error) {
 		}
 		syscall.CloseOnExec(o.resultFD) // it is ours, not the command's
 		r.fd = os.NewFile(uintptr(o.resultFD), "result")
+		if err := reserve(r.fd); err != nil {
+			return nil, &usageError{"--result-fd " + strconv.Itoa(o.resultFD) + ": " + err.Error(), "the result needs " + strconv.Itoa(room>>10) + " KiB"}
+		}
 	}
 	if o.resultFile == "" {
 		return r, nil
 	}
-	fi, err := os.Stat(o.resultFile)
+	if isDescriptor(o.resultFile) {
+		var err error
+		r.file, err = os.OpenFile(o.resultFile, os.O_WRONLY, 0)
+		return r, err
+	}
+	file, err := Named(o.resultFile)
+	if err != nil {
+		return nil, unnamed("--result-file "+o.resultFile, err)
+	}
+	// What is there is replaced and never opened. A link is no exception: it can
+	// lead to a FIFO.
+	fi, err := os.Lstat(file)
 	switch {
 	case err == nil && fi.IsDir():
 		return nil, &usageError{"--result-file " + o.resultFile + " is a directory", "name a file"}
-	case err == nil && !fi.Mode().IsRegular():
-		r.file, err = os.OpenFile(o.resultFile, os.O_WRONLY, 0)
-		return r, err
+	case err == nil && !fi.Mode().IsRegular() && fi.Mode()&fs.ModeSymlink == 0:
+		return nil, &usageError{"--result-file " + o.resultFile + " is not a regular file", "open it in the shell: --result-fd 3 3>" + o.resultFile}
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	dir, name := filepath.Split(filepath.Clean(o.resultFile))
-	if dir == "" {
-		dir = "."
-	}
-	if r.dir, err = os.OpenRoot(dir); err != nil {
+	dir, name := filepath.Split(file)
+	if r.dir, err = openRoot(dir); err != nil {
 		return nil, o.cannotWrite(err)
 	}
 	r.name = name
+	if r.room, err = unnamedIn(r.dir); err != nil {
+		return nil, o.cannotWrite(err)
+	}
+	if r.room != nil {
+		return r, nil
+	}
 	// Prove that a file can be made there, and leave none if the run is killed.
 	tmp := r.temporary()
-	f, err := r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	proof, err := r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, o.cannotWrite(err)
 	}
-	f.Close()
-	return r, r.dir.Remove(tmp)
+	if err = reserve(proof); err != nil {
+		err = o.cannotWrite(err)
+	}
+	proof.Close()
+	return r, errors.Join(err, r.dir.Remove(tmp))
 }
 
 // cannotWrite names the result file as it was given, not what was tried on it.
@@ -165,11 +190,16 @@ func (r *results) write(res *driver.Result) error {
 	// forged result or a symlink to a file of the caller's, is replaced, not
 	// written through.
 	tmp := r.temporary()
-	f, err := r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
+	f := r.room
+	if f == nil {
+		if f, err = r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil {
+			return err
+		}
 	}
 	_, err = f.Write(b)
+	if err == nil && r.room != nil {
+		err = giveName(f, int64(len(b)), r.dir, tmp)
+	}
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -108,8 +110,13 @@ func (o *options) run(args []string) error {
 		say.error(&reported{err, res.Hint})
 	}
 	if err := result.write(res); err != nil {
-		say.error(err)
-		return exitError(driver.ExitSetup)
+		if res.Reason == driver.ReasonSetup {
+			say.error(err)
+			return exitError(res.ExitCode)
+		}
+		// Not 125: who reads that nothing ran runs it again.
+		say.error(Hinted(fmt.Errorf("the command has run, and ended with %d; the result could not be written: %w", res.ExitCode, err), "do not take the missing result for a run that never was"))
+		return exitError(driver.ExitUnreported)
 	}
 	if !o.json && err == nil {
 		o.explain(res)
@@ -143,7 +150,10 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if o.json && o.req.Terminal {
 		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
 	}
-	facts, err := gatherFacts()
+	if err := enough(); err != nil {
+		return nil, err
+	}
+	facts, err := gatherFactsAnywhere(o.req.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -325,9 +335,13 @@ func (o *options) explain(res *driver.Result) {
 	case driver.ReasonTimeout:
 		say.note("the time limit ended the command", "--timeout sets it; --timeout none removes it")
 	case driver.ReasonOOM:
-		say.note("the memory limit ended the command", "--memory sets it")
+		say.note(oomNote("the command", res.OOMBy))
 	case driver.ReasonPids:
 		say.note("the command failed after the process limit refused it "+count(res.Usage.PidsDenied, "process", "processes"), "--pids sets it")
+	case driver.ReasonExit:
+		if n := res.Usage.OOMKills; n > 0 && res.ExitCode != 0 {
+			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))
+		}
 	}
 	explainDenials(res)
 	explainDependencies(res.Dependencies)
@@ -336,9 +350,20 @@ func (o *options) explain(res *driver.Result) {
 		say.note("ran without "+res.Degraded.String()+", as allowed", "")
 	}
 	if say.verbose {
+		if res.Pooled {
+			say.detail("the sandbox was ready before this run: it is from the pool of sbxrun serve")
+		}
 		say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
 		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
 	}
+}
+
+// oomNote says who ended something for want of memory, and what to do.
+func oomNote(what, by string) (text, hint string) {
+	if by == "" {
+		return "the memory limit ended " + what, "--memory sets it"
+	}
+	return "the kernel ended " + what + ": short of memory was " + by + ", not the sandbox", "more memory there, or less for the command: --memory"
 }
 
 // mostDenials is how many refusals of a kind are told one by one, without
@@ -361,11 +386,11 @@ func explainDenials(res *driver.Result) {
 	}
 	explainKind(network, "network: ", "more refusal", "more refusals", func(d *driver.Denial) string {
 		if d.Reason == "" {
-			return "refused " + d.Target
+			return "refused " + quote.Inside(d.Target)
 		}
 		return d.Reason
 	})
-	explainKind(paths, "refused: ", "more path", "more paths", func(d *driver.Denial) string { return d.Target + ": " + d.Rule })
+	explainKind(paths, "refused: ", "more path", "more paths", func(d *driver.Denial) string { return quote.Inside(d.Target) + ": " + d.Rule })
 	if res.Network != nil && res.Network.Error != "" {
 		say.warn("the network gateway stopped before the command did: " + res.Network.Error)
 	}

@@ -180,7 +180,7 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 	}
 	s.Prune = func() error {
 		_, err := s.Store.Prune(leftAge)
-		_, gerr := cgroups.Prune(leftAge)
+		_, gerr := cgroups.Prune()
 		if errors.Is(gerr, errors.ErrUnsupported) {
 			gerr = nil
 		}
@@ -268,7 +268,7 @@ func (b *Beside) newPool() *cobra.Command {
 					return errServerDir(dir)
 				}
 				err := b.Pools(dir, sub.name == "stats", o.json)
-				if errors.Is(err, syscall.EACCES) {
+				if errors.Is(err, syscall.EACCES) && driver.HintOf(err) == "" {
 					return &hinted{err, "a server is its owner's alone"}
 				}
 				return err

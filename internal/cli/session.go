@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,19 +40,6 @@ const holdCommand = "session-holder"
 // directories and what the drivers run. Commands have the policy's environment.
 var holderEnv = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
 	"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
-
-// runtimeDir is where a directory of this user's, that ends with the machine's
-// uptime, is.
-func runtimeDir(name string) string {
-	uid := strconv.Itoa(os.Getuid())
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "sbxrun", name)
-	}
-	if uid == "0" {
-		return "/run/sbxrun/" + name
-	}
-	return filepath.Join(os.TempDir(), "sbxrun-"+uid+"-"+name)
-}
 
 func newSession() *cobra.Command {
 	c := &cobra.Command{
@@ -146,15 +133,19 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 			if len(args) == 1 {
 				id = args[0]
 			}
-			info, err := o.createSession(id, nil)
+			info, confirm, err := o.createSession(id, nil)
 			if err != nil {
 				return sessionError(err)
 			}
 			if o.json {
-				return printJSON(info)
+				err = printJSON(info)
+			} else {
+				_, err = fmt.Println(info.ID)
 			}
-			_, err = fmt.Println(info.ID)
-			return err
+			if err != nil {
+				return err
+			}
+			return confirm()
 		},
 	}, o)
 	o.policyFlags(c.Flags())
@@ -164,63 +155,66 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 }
 
 // createSession starts a holder and returns when the session is ready. It ends with
-// the process that owns it, if one does.
-func (o *options) createSession(id string, owner *process) (*session.Info, error) {
+// the process that owns it, if one does, and with this process until that calls confirm.
+func (o *options) createSession(id string, owner *process) (info *session.Info, confirm func() error, err error) {
 	if err := session.CheckID(id); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if o.req.Terminal {
-		return nil, &usageError{"a session has no terminal of its own", "sbxrun session exec -t gives a command one"}
+		return nil, nil, &usageError{"a session has no terminal of its own", "sbxrun session exec -t gives a command one"}
+	}
+	if err := enough(); err != nil {
+		return nil, nil, err
 	}
 	f, err := gatherFacts()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := o.checkout.check(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if _, err := o.clone(context.Background(), f, true); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.req.Command = []string{"/"} // commands come later
 	r, err := o.resolve(f)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx := context.Background()
 	d, err := selectDriver(ctx, f, r, o.req.Require)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if _, ok := d.(driver.Keeper); !ok {
-		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "sessions need the native driver"}
+		return nil, nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "sessions need the native driver"}
 	}
 	if err := o.verify(ctx, d, r, f); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	st, err := openStore()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer st.Close()
-	info := &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
+	info = &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
 		Created: time.Now(), Limits: r.Policy.Limits, Files: r.Files}
 	origin, err := o.originOf(r, f)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info.Follows = origin != nil
 	if err := freeForChanges(f, r.Policy, id); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := st.Create(info, r.Policy); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy, Origin: origin}
 	if owner != nil {
 		spec.Owner, spec.OwnerBegan = owner.pid, owner.began
 	}
-	if err := startHolder(spec); err != nil {
+	if confirm, err = startHolder(spec); err != nil {
 		rerr := st.Record(&session.Info{ID: id, State: session.Failed, Error: err.Error()})
 		if rerr == nil {
 			rerr = st.Remove(id)
@@ -228,7 +222,7 @@ func (o *options) createSession(id string, owner *process) (*session.Info, error
 		if rerr != nil {
 			say.warn("session " + id + " was not removed: " + rerr.Error())
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	if o.checkout.install {
 		if err := o.installInSession(id, r.Workspace.Path); err != nil {
@@ -238,32 +232,38 @@ func (o *options) createSession(id string, owner *process) (*session.Info, error
 			if rerr := st.Remove(id); rerr != nil {
 				say.warn("session " + id + " was not removed: " + rerr.Error())
 			}
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return st.Lookup(id)
+	info, err = st.Lookup(id)
+	return info, confirm, err
 }
 
 // startHolder starts the process that holds a session, and waits until it
-// serves.
-func startHolder(spec *session.Spec) error {
+// serves. The holder ends, and its session with it, when this process does
+// before it has called confirm.
+func startHolder(spec *session.Spec) (confirm func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	told, err := oncejson.Marshal(spec)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	in, inW, err := os.Pipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer inW.Close()
+	defer func() {
+		if err != nil {
+			inW.Close()
+		}
+	}()
 	outR, out, err := os.Pipe()
 	if err != nil {
 		in.Close()
-		return err
+		return nil, err
 	}
 	defer outR.Close()
 	cmd := exec.Command(self, holdCommand)
@@ -279,12 +279,9 @@ func startHolder(spec *session.Spec) error {
 	in.Close()
 	out.Close()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	go func() {
-		inW.Write(told)
-		inW.Close()
-	}()
+	go inW.Write(append(told, '\n'))
 	line, err := bufio.NewReader(outR).ReadBytes('\n')
 	var res holderReport
 	if err == nil {
@@ -293,13 +290,17 @@ func startHolder(spec *session.Spec) error {
 	if err != nil {
 		cmd.Process.Kill()
 		werr := cmd.Wait()
-		return &driver.SetupError{Driver: spec.Driver, Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
+		return nil, &driver.SetupError{Driver: spec.Driver, Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
 	}
 	if res.Error != "" {
 		cmd.Wait()
-		return &hinted{errors.New(res.Error), res.Hint}
+		return nil, &hinted{errors.New(res.Error), res.Hint}
 	}
-	return cmd.Process.Release()
+	return func() error {
+		defer inW.Close()
+		_, err := inW.Write([]byte("\n"))
+		return err
+	}, cmd.Process.Release()
 }
 
 // holderReport is what a holder says when it serves, or cannot.
@@ -321,11 +322,11 @@ func hold() int {
 		return driver.ExitSetup
 	}
 	var spec session.Spec
-	b, err := io.ReadAll(in)
+	told := bufio.NewReader(in)
+	b, err := told.ReadBytes('\n')
 	if err != nil {
 		return report(err)
 	}
-	in.Close()
 	if err := oncejson.Unmarshal(b, &spec); err != nil {
 		return report(err)
 	}
@@ -351,12 +352,20 @@ func hold() int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	var ownerGone atomic.Bool
+	go func() {
+		if _, err := told.ReadByte(); err != nil {
+			ownerGone.Store(true) // nobody was told of the session
+			stop()
+		}
+		in.Close()
+	}()
 	if spec.Owner != 0 {
 		gone, err := ended(&process{pid: spec.Owner, began: spec.OwnerBegan})
 		if err != nil {
 			return report(err)
 		}
-		go func() { <-gone; stop() }()
+		go func() { <-gone; ownerGone.Store(true); stop() }()
 	}
 	if spec.Origin != nil {
 		k := &follows{Keeper: keeper, origin: spec.Origin}
@@ -370,6 +379,14 @@ func hold() int {
 		out.Close()
 		debug.FreeOSMemory()
 	})
+	if ownerGone.Load() && (err == nil || !served) {
+		// Nobody has made it by its name, and nobody would remove it.
+		if err != nil {
+			st.Discard(spec.ID)
+		} else {
+			st.Remove(spec.ID)
+		}
+	}
 	if err != nil && !served {
 		return report(err)
 	}
@@ -753,7 +770,7 @@ func newSessionList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f, err := gatherFacts()
+			f, err := gatherFactsAnywhere("/")
 			if err != nil {
 				return err
 			}
@@ -1095,7 +1112,7 @@ func newPrune() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			errs := []error{pruneSessions(age)}
 			errs = append(errs, pruneChanges(age, changes))
-			groups, err := cgroups.Prune(age)
+			groups, err := cgroups.Prune()
 			if !errors.Is(err, errors.ErrUnsupported) {
 				errs = append(errs, err)
 			}

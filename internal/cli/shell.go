@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/persona"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -410,7 +411,10 @@ func (s *shell) open(id string, agent *process) error {
 		case errors.Is(err, session.ErrNotFound):
 			child := s.options
 			child.req.Terminal = false
-			_, err := child.createSession(id, agent)
+			_, confirm, err := child.createSession(id, agent)
+			if err == nil {
+				return sessionError(confirm())
+			}
 			if !errors.Is(err, session.ErrExists) {
 				return sessionError(err)
 			}
@@ -584,18 +588,16 @@ func (s *script) tell(fd int) {
 	s.extra[len(s.extra)-1].Close()
 	// What the command left running may have the descriptor too: what there is
 	// now is all that counts.
-	s.says.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
-	data, _ := io.ReadAll(io.LimitReader(s.says, 64<<10))
-	dir := persona.Told(string(data))
+	dir := persona.Told(string(driver.Waiting(s.says, 64<<10)))
 	switch {
 	case dir == "":
 		return // the script failed before its end, as it may
 	case !shown(s.policy, dir):
-		say.note("the next command does not start in "+dir+", which is the sandbox's alone", "")
+		say.note("the next command does not start in "+quote.Inside(dir)+", which is the sandbox's alone", "")
 		return
 	}
 	if err := deliver(s.file, fd, dir); err != nil {
-		say.warn("the next command does not start in " + dir + ": " + err.Error())
+		say.warn("the next command does not start in " + quote.Inside(dir) + ": " + err.Error())
 	}
 }
 
@@ -609,7 +611,12 @@ func deliver(file string, fd int, dir string) error {
 		_, err := f.WriteString(dir + "\n")
 		return err
 	}
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	// TMPDIR can lie in the workspace, and a command change what leads there.
+	file, err := Named(file)
+	if err != nil {
+		return err
+	}
+	f, err := openRegular(file, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -79,7 +80,7 @@ func selfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.
 	}
 	bait, err := layBait()
 	if err != nil {
-		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the self-test needs a temporary directory (TMPDIR names another one) and a loopback socket"}
+		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the self-test needs a directory of its own in /var/tmp, and a loopback socket"}
 	}
 	defer bait.close()
 
@@ -126,7 +127,7 @@ func canaryPolicy(of *policy.Policy, exe string) *policy.Policy {
 
 // bait is what the canaries are to reach for, each thing reachable from here.
 type bait struct {
-	dir    string // holds the secret
+	own    *rundir.Dir // holds the secret
 	secret string
 	tcp    net.Listener
 	unix   net.Listener
@@ -140,20 +141,21 @@ func layBait() (_ *bait, err error) {
 			b.close()
 		}
 	}()
-	if b.dir, err = os.MkdirTemp("", "sbxrun-canary-"); err != nil {
+	// Whatever a grant of another run lets that write, it is not here.
+	if b.own, err = rundir.Make(rundir.Parent(os.Geteuid()), "canary", nil); err != nil {
 		return nil, err
 	}
-	b.secret = filepath.Join(b.dir, "secret")
+	b.secret = filepath.Join(b.own.Path, "secret")
 	if err = os.WriteFile(b.secret, []byte("canary\n"), 0o644); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(b.dir, 0o755); err != nil { // mode bits are not what denies it
+	if err = os.Chmod(b.own.Path, 0o755); err != nil { // mode bits are not what denies it
 		return nil, err
 	}
 	if b.tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, err
 	}
-	if b.unix, err = net.Listen("unix", "@"+filepath.Base(b.dir)); err != nil {
+	if b.unix, err = net.Listen("unix", "@"+"sbxrun-"+filepath.Base(b.own.Path)); err != nil {
 		return nil, err
 	}
 	for _, l := range []net.Listener{b.tcp, b.unix} {
@@ -184,8 +186,8 @@ func (b *bait) close() {
 	if b.unix != nil {
 		b.unix.Close()
 	}
-	if b.dir != "" {
-		os.RemoveAll(b.dir)
+	if b.own != nil {
+		b.own.Remove()
 	}
 }
 
@@ -309,12 +311,8 @@ func hasNamespace(p *policy.Policy, t specs.LinuxNamespaceType) bool {
 // The workspace is not part of the configuration: it differs from run to run,
 // and no canary depends on it.
 func verifiedMark(d driver.Driver, r *profiles.Resolved, f *facts) string {
-	cache := os.Getenv("XDG_CACHE_HOME")
-	if cache == "" && f.Home != "" {
-		cache = f.Home + "/.cache"
-	}
-	// A command that can write there could vouch for itself.
-	if !filepath.IsAbs(cache) || access(r.Policy, cache+"/sbxrun")&policy.Write != 0 {
+	cache := cacheHome(f)
+	if cache == "" {
 		return ""
 	}
 	h := fnv.New128a()

@@ -16,6 +16,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/internal/programs"
 )
 
 // patience bounds each child and each program that is asked for its version.
@@ -31,7 +32,7 @@ func Host(ctx context.Context) []Check {
 	out = append(out, landlock(), seccomp())
 	out = append(out, cgroup()...)
 	out = append(out, settings(user)...)
-	return append(out, programs(ctx)...)
+	return append(out, others(ctx)...)
 }
 
 func kernel() Check {
@@ -514,8 +515,8 @@ func appArmorLabel() string {
 	return strings.TrimSpace(string(b))
 }
 
-// programs looks for the other drivers' programs.
-func programs(ctx context.Context) []Check {
+// others looks for the other drivers' programs.
+func others(ctx context.Context) []Check {
 	var out []Check
 	for _, p := range []struct {
 		name string
@@ -529,9 +530,9 @@ func programs(ctx context.Context) []Check {
 		{"crun", []string{"--version"}},
 	} {
 		c := Check{Name: p.name, Group: GroupDrivers}
-		file, err := exec.LookPath(p.name)
-		if err != nil {
-			c.State, c.Cause = No, "not on PATH"
+		file, missing := programs.Find(p.name)
+		if missing != nil {
+			c.State, c.Cause = No, missing.Error()
 			out = append(out, c)
 			continue
 		}

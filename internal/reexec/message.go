@@ -15,7 +15,7 @@ const (
 	msgDone                                 // supervisor → stage: nothing is left to clean up
 	msgTerminal                             // stage → supervisor: SCM_RIGHTS carries the pty's master
 	msgFailed                               // stage → supervisor: A is which program, B the step, C the errno
-	msgExited                               // stage → supervisor: A is the wait status of the command
+	msgExited                               // stage → supervisor: A is the wait status of the command; B is 1 if the stage did nothing to end it before
 
 	// To and from a stage that serves.
 	msgExec      // supervisor → stage: start job A, whose address is B and C; SCM_RIGHTS carries its files
@@ -40,9 +40,10 @@ type message struct {
 	Stime   uint64 // µs
 	MaxRSS  uint64 // KiB, of the largest process
 	ExecNS  uint64 // CLOCK_MONOTONIC at execve
+	EndNS   uint64 // CLOCK_MONOTONIC when the command's end was seen
 }
 
-const messageSize = 48
+const messageSize = 56
 
 // decode reads a packet that the stage sent. A packet of any other size, or of
 // a kind that only supervisors send, is refused.
@@ -54,6 +55,7 @@ func decode(b []byte) (message, error) {
 	m := message{
 		Kind: ne.Uint32(b), A: ne.Uint32(b[4:]), B: ne.Uint32(b[8:]), C: ne.Uint32(b[12:]),
 		Utime: ne.Uint64(b[16:]), Stime: ne.Uint64(b[24:]), MaxRSS: ne.Uint64(b[32:]), ExecNS: ne.Uint64(b[40:]),
+		EndNS: ne.Uint64(b[48:]),
 	}
 	switch m.Kind {
 	case msgTerminal, msgStarted, msgEnded:
@@ -82,6 +84,7 @@ func (m message) encode() []byte {
 	ne.PutUint64(b[24:], m.Stime)
 	ne.PutUint64(b[32:], m.MaxRSS)
 	ne.PutUint64(b[40:], m.ExecNS)
+	ne.PutUint64(b[48:], m.EndNS)
 	return b
 }
 

@@ -45,6 +45,8 @@ package reexec
 import (
 	"fmt"
 	"syscall"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // A StepError says which step of a set-up failed. It is the second stage's own
@@ -60,7 +62,7 @@ type StepError struct {
 func (e *StepError) Error() string {
 	s := fmt.Sprintf("%s[%d]", e.Step, e.Index)
 	if e.Path != "" {
-		s += " " + e.Path
+		s += " " + quote.Inside(e.Path)
 	}
 	return s + ": " + e.Errno.Error()
 }

@@ -370,8 +370,9 @@ func (j *Job) Wait() (*Exit, error) {
 			SystemMicros: uint64(n.rusage.Stime.Sec)*1e6 + uint64(n.rusage.Stime.Usec),
 			MaxRSSKiB:    uint64(n.rusage.Maxrss),
 		},
-		ExecNS: n.execNS,
-		Alone:  n.alone != 0,
+		ExecNS: n.execNS, EndNS: n.endNS,
+		First: n.touched == 0,
+		Alone: n.alone != 0,
 	}, nil
 }
 

@@ -51,6 +51,8 @@ func (s *stage) serveJobs() {
 		if s.polls[0].Revents == 0 {
 			continue
 		}
+		// What has ended before the packet was read is not ended by it.
+		s.reap(0)
 		nfds := s.recvRights()
 		switch s.msg.Kind {
 		case msgExec:
@@ -187,6 +189,7 @@ func (s *stage) signalJob() {
 	pid := j.pid
 	if s.msg.A&signalGroup != 0 {
 		pid = -pid
+		j.touched = 1
 	}
 	sys.Raw(unix.SYS_KILL, pid, uintptr(s.msg.A&^signalGroup), 0, 0, 0, 0)
 }
@@ -210,6 +213,7 @@ func (s *stage) jobEnded(pid uintptr) {
 			sys.Raw(unix.SYS_KILL, -pid, uintptr(unix.SIGKILL), 0, 0, 0, 0)
 		}
 		j.pid, j.status, j.rusage = 0, uint32(s.status), s.rusage
+		j.endNS = s.clock()
 		// Whose parent ends becomes a child of PID 1: if that has none, it is alone.
 		if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
 			j.alone = 1

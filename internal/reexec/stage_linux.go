@@ -104,6 +104,8 @@ type job struct {
 	failStep  uint32
 	failErrno uint32
 	execNS    uint64
+	endNS     uint64
+	touched   uint32 // 1: the stage has done something to end it
 	status    uint32
 	rusage    unix.Rusage
 	alone     uint32 // 1: PID 1 had no other child when it ended
@@ -215,7 +217,8 @@ func (s *stage) main() {
 func (s *stage) end() {
 	s.killAll()
 	s.msg.Kind = msgExited
-	s.msg.ExecNS = s.command.execNS
+	s.msg.B = 1 - s.command.touched
+	s.msg.ExecNS, s.msg.EndNS = s.command.execNS, s.command.endNS
 	s.report()
 }
 
@@ -310,8 +313,16 @@ func (s *stage) spawn(addr uintptr) {
 		return
 	}
 	j.pid = pid
+	j.execNS = s.clock()
+}
+
+// clock is CLOCK_MONOTONIC, ns.
+//
+//go:nosplit
+//go:norace
+func (s *stage) clock() uint64 {
 	sys.Raw(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, s.nowAddr, 0, 0, 0, 0)
-	j.execNS = uint64(s.now.Sec)*1e9 + uint64(s.now.Nsec)
+	return uint64(s.now.Sec)*1e9 + uint64(s.now.Nsec)
 }
 
 //go:nosplit
@@ -368,11 +379,20 @@ func (s *stage) serve(pid uintptr) {
 				// pid is not reaped yet, so that it cannot be another's.
 				sys.Raw(unix.SYS_KILL, pid, uintptr(s.msg.A), 0, 0, 0, 0)
 			case msgTerminate:
+				// It may have ended before this was read, or even sent.
+				if s.reap(pid) {
+					return
+				}
+				s.command.touched = 1
 				s.terminate()
 			case msgSocket:
 				s.socket()
 			case msgKill:
+				if s.reap(pid) {
+					return
+				}
 				if s.tree != 0 {
+					s.command.touched = 1
 					s.killTree()
 					return
 				}
@@ -438,6 +458,7 @@ func (s *stage) reap(pid uintptr) (ended bool) {
 		s.account()
 		if p == pid {
 			s.msg.A = uint32(s.status)
+			s.command.endNS = s.clock()
 			ended = true
 		}
 		if s.serving {

@@ -110,6 +110,10 @@ type Exit struct {
 	Status syscall.WaitStatus
 	Usage  Usage
 	ExecNS uint64 // CLOCK_MONOTONIC when the command was executed, ns
+	EndNS  uint64 // CLOCK_MONOTONIC when its end was seen, ns
+
+	// First says that the stage had done nothing to end the command before it ended.
+	First bool
 
 	// Alone says that a job's command left nothing, and no other job was there:
 	// PID 1 was the only process when it ended.
@@ -593,7 +597,8 @@ func (c *Child) Wait() (*Exit, error) {
 		return &Exit{
 			Status: syscall.WaitStatus(m.A),
 			Usage:  Usage{m.Utime, m.Stime, m.MaxRSS},
-			ExecNS: m.ExecNS,
+			ExecNS: m.ExecNS, EndNS: m.EndNS,
+			First: m.B == 1,
 		}, nil
 	}
 	return nil, &ProtocolError{What: "unexpected message"}

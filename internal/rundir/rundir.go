@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // A Dir is the directory of a run.
@@ -22,40 +21,75 @@ type Dir struct {
 	lock *os.File
 }
 
-// prefix is that of every run's directory, and minAge what keeps Prune from one
-// that was made just now and is not locked yet.
-const (
-	prefix = "r-"
-	minAge = time.Minute
-)
+// tries bounds how often a directory is made that somebody takes for left behind
+// before it is locked.
+const tries = 100
 
-// Parent is the directory in which a user's run directories are.
+// Parent is the directory in which a user's run directories are. TMPDIR has no say
+// in it: projects and agents set that to a place where commands write. It is on a
+// disk, for some of what is kept there is large.
 func Parent(uid int) string {
-	return filepath.Join(os.TempDir(), "sbxrun-"+strconv.Itoa(uid))
+	dir := "/var/tmp"
+	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+		dir = "/tmp"
+	}
+	parent := filepath.Join(dir, "sbxrun-"+strconv.Itoa(uid))
+	for i := range names {
+		if _, err := os.Lstat(beside(parent, i)); err != nil || isOwn(beside(parent, i)) {
+			return beside(parent, i)
+		}
+	}
+	return parent
 }
 
 // Make makes a directory below parent, which is made too and belongs to the
-// caller alone. It first removes what killed runs left there; undo, which may be
-// nil, is called with each such directory before.
-func Make(parent string, undo func(dir string)) (*Dir, error) {
+// caller alone. Its name begins with kind. It first removes what killed runs of that
+// kind left there; undo, which may be nil, is called with each such directory before.
+func Make(parent, kind string, undo func(dir string)) (*Dir, error) {
 	parent, err := own(parent)
 	if err != nil {
 		return nil, err
 	}
-	Prune(parent, minAge, undo)
-	path, err := os.MkdirTemp(parent, prefix)
-	if err != nil {
-		return nil, err
+	Prune(parent, kind, undo)
+	for range tries {
+		path, err := os.MkdirTemp(parent, kind+"-")
+		if err != nil {
+			return nil, err
+		}
+		lock, err := hold(path)
+		if err == nil {
+			return &Dir{Path: path, lock: lock}, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) && err != syscall.EWOULDBLOCK {
+			os.RemoveAll(path)
+			return nil, err
+		}
 	}
+	return nil, fmt.Errorf("what is made in %s is removed at once", parent)
+}
+
+// hold locks a directory. The error is EWOULDBLOCK if somebody holds it, and
+// fs.ErrNotExist if it was removed by who had it locked.
+func hold(path string) (*os.File, error) {
 	lock, err := os.Open(path)
-	if err == nil {
-		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	}
 	if err != nil {
-		os.RemoveAll(path)
 		return nil, err
 	}
-	return &Dir{Path: path, lock: lock}, nil
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		var now, held os.FileInfo
+		if held, err = lock.Stat(); err == nil {
+			now, err = os.Lstat(path)
+		}
+		if err == nil && !os.SameFile(held, now) {
+			err = fs.ErrNotExist
+		}
+	}
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
 }
 
 // own makes a directory that is the caller's alone, or another beside it where
@@ -63,22 +97,33 @@ func Make(parent string, undo func(dir string)) (*Dir, error) {
 // would keep the caller from running anything.
 func own(parent string) (string, error) {
 	for i := range names {
-		dir := parent
-		if i > 0 {
-			dir += "-" + strconv.Itoa(i)
-		}
+		dir := beside(parent, i)
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
-		fi, err := os.Lstat(dir)
-		if err != nil {
-			return "", err
-		}
-		if st, ok := fi.Sys().(*syscall.Stat_t); ok && fi.IsDir() && int(st.Uid) == os.Geteuid() && fi.Mode().Perm()&0o077 == 0 {
+		if isOwn(dir) {
 			return dir, nil
 		}
 	}
 	return "", fmt.Errorf("%s is not a directory of this user's alone, and neither are the %d names beside it", parent, names-1)
+}
+
+// beside is the nth name that is tried for a directory.
+func beside(dir string, n int) string {
+	if n == 0 {
+		return dir
+	}
+	return dir + "-" + strconv.Itoa(n)
+}
+
+// isOwn reports whether a directory is the caller's alone.
+func isOwn(dir string) bool {
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return false
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	return ok && fi.IsDir() && int(st.Uid) == os.Geteuid() && fi.Mode().Perm()&0o077 == 0
 }
 
 // names is how many names are tried.
@@ -91,9 +136,9 @@ func (d *Dir) Remove() error {
 	return err
 }
 
-// Prune removes the directories below parent whose makers are gone, if they are
-// older than age. It returns how many it removed.
-func Prune(parent string, age time.Duration, undo func(dir string)) int {
+// Prune removes the directories of a kind below parent whose makers are gone. It
+// returns how many it removed.
+func Prune(parent, kind string, undo func(dir string)) int {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return 0
@@ -101,21 +146,18 @@ func Prune(parent string, age time.Duration, undo func(dir string)) int {
 	removed := 0
 	for _, e := range entries {
 		path := filepath.Join(parent, e.Name())
-		fi, err := e.Info()
-		if err != nil || !fi.IsDir() || !strings.HasPrefix(e.Name(), prefix) || time.Since(fi.ModTime()) < age {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), kind+"-") {
 			continue
 		}
-		lock, err := os.Open(path)
+		lock, err := hold(path)
 		if err != nil {
 			continue
 		}
-		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			if undo != nil {
-				undo(path)
-			}
-			if removeAll(path) == nil {
-				removed++
-			}
+		if undo != nil {
+			undo(path)
+		}
+		if removeAll(path) == nil {
+			removed++
 		}
 		lock.Close()
 	}

@@ -54,6 +54,9 @@ type Config struct {
 	// all that it starts.
 	Rlimits bool
 
+	// HostNodes says that what the command has in /dev are the host's nodes.
+	HostNodes bool
+
 	// Init and Restrict append to what the stage does first, and to what the
 	// program's process does right before its descriptors are put in place;
 	// Last comes after all else. They may be nil.
@@ -137,7 +140,7 @@ func (s *starter) start(ctx context.Context) (driver.Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s.degraded = s.Policy.Degrade &^ s.Policy.Require &^ s.Layers &^ policy.LayerCgroup
+	s.degraded = s.Policy.Dispensable() &^ s.Layers &^ policy.LayerCgroup
 	if missing := driver.Wanted(s.Policy) &^ s.Layers &^ policy.LayerCgroup; missing != 0 {
 		// Check refused it already where the driver never has it.
 		return nil, &driver.UnavailableError{What: "layer " + missing.String(), Cause: "driver " + s.Driver + " cannot have it on this host",
@@ -271,7 +274,7 @@ func (s *starter) prepareCgroup() error {
 // hold here, and puts resource limits in their place where there are any.
 func (s *starter) missing(e *cgroups.MissingError, r *specs.LinuxResources) error {
 	layers := controllerLayers(e.Controllers())
-	if s.Policy.Degrade&^s.Policy.Require&layers != layers {
+	if layers&^s.Policy.Dispensable() != 0 {
 		fix := e.Missing[0].Fix
 		if fix != "" {
 			fix += "; or "
@@ -372,6 +375,9 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	} else {
 		keyring.Allow(unix.ENOSYS)
 	}
+	if s.HostNodes {
+		keepNodes(cmd, fds)
+	}
 	if s.Restrict != nil {
 		s.Restrict(cmd)
 	}
@@ -387,6 +393,52 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	}
 	freeze.ReserveRegs(cmd)
 	return cfg
+}
+
+// nodes are those of the host's /dev that every sandbox has.
+var nodes = [...]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
+
+// keepNodes makes the nodes that belong to the caller, and so to the command, read-only
+// in a mount namespace of the program's own: a mount that is made of such a one is
+// read-only too. A descriptor of a node is replaced by one that is opened anew there,
+// for through the old one fchmod(2) would change the host's.
+func keepNodes(p *sys.Program, fds []int) {
+	own := map[uint64]string{}
+	for _, path := range nodes {
+		var st unix.Stat_t
+		if unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && int(st.Uid) == os.Geteuid() {
+			own[st.Rdev] = path
+		}
+	}
+	if len(own) == 0 {
+		return
+	}
+	step := sys.Step{Name: "unshare", Path: "mounts, to make device nodes read-only"}
+	p.Call(0, step, unix.SYS_UNSHARE, sys.Imm(unix.CLONE_NEWNS))
+	p.Call(0, step, unix.SYS_MOUNT, p.Str("none"), p.Str("/"), p.Str("none"), sys.Imm(unix.MS_REC|unix.MS_SLAVE), sys.Imm(0))
+	tree := p.NewReg()
+	for _, path := range own {
+		step := sys.Step{Name: "make read-only", Path: path}
+		p.Call(tree, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
+		p.Call(0, step, unix.SYS_MOUNT_SETATTR, tree.Value(), p.Str(""), sys.Imm(unix.AT_EMPTY_PATH),
+			sys.Ptr(p, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+		p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), p.Str(""), sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
+	}
+	for _, fd := range fds {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || own[st.Rdev] == "" || st.Rdev == unix.Mkdev(5, 0) {
+			continue // a terminal may be open as /dev/tty, which is another's by now
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		if err != nil {
+			continue // closed: its use fails below
+		}
+		step := sys.Step{Name: "open", Path: own[st.Rdev]}
+		p.Call(tree, step, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(own[st.Rdev]), sys.Imm(flags&unix.O_ACCMODE|unix.O_CLOEXEC), sys.Imm(0))
+		p.Call(0, step, unix.SYS_DUP3, tree.Value(), sys.Imm(fd), sys.Imm(unix.O_CLOEXEC))
+		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
+	}
 }
 
 // keyctlFiltered is the errno that a container's filter has for keyctl(2), 0 if
@@ -445,7 +497,8 @@ func (s *starter) explain(err error) error {
 type process struct {
 	*starter
 	child *reexec.Child
-	over  atomic.Bool // everything is gone: a pid may be another's
+	over  atomic.Bool  // everything is gone: a pid may be another's
+	since atomic.Int64 // monotonic: when Terminate was called first
 }
 
 func (p *process) Pty() *os.File { return p.pty }
@@ -464,6 +517,7 @@ func (p *process) Terminate() error {
 	if p.over.Load() {
 		return syscall.ESRCH
 	}
+	p.since.CompareAndSwap(0, monotonic())
 	if p.starter.Terminate != nil {
 		return p.starter.Terminate(p.child.Pid())
 	}
@@ -485,7 +539,7 @@ func (p *process) Wait() (*driver.Status, error) {
 	removed := true
 	if p.group != nil {
 		if st, e := p.group.Stats(); e == nil {
-			status.OOMKilled, status.PidsDenied = st.OOMKills > 0, st.PidsDenied
+			status.OOMKilled, status.OOMBy, status.PidsDenied = st.OOMKills > 0, st.OOMBy, st.PidsDenied
 			status.Usage = driver.Usage{
 				MemoryPeakBytes: st.MemoryPeak, PidsPeak: st.PidsPeak,
 				ThrottledMS: float64(st.Throttled.Microseconds()) / 1e3,
@@ -511,6 +565,8 @@ func (p *process) Wait() (*driver.Status, error) {
 		} else {
 			status.ExitCode = exit.Status.ExitStatus()
 		}
+		since := p.since.Load()
+		status.EndedFirst = exit.First && (since == 0 || int64(exit.EndNS) < since)
 		status.SetupNanos = int64(exit.ExecNS) - p.begin
 		if status.Usage.MemoryPeakBytes == 0 {
 			status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10

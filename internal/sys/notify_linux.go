@@ -74,35 +74,50 @@ func (l *Listener) Receive(n *Notification) error {
 // Reply ends a call with a result or, if errno is not 0, with that.
 func (l *Listener) Reply(id uint64, val int64, errno syscall.Errno) error {
 	l.resp = notifyResponse{id: id, val: val, err: -int32(errno)}
-	return errnoError(Raw(unix.SYS_IOCTL, uintptr(l.FD), notifySend, Addr(&l.resp), 0, 0, 0))
+	return errnoError(l.request(notifySend, Addr(&l.resp)))
 }
 
 // Continue lets the kernel make the call. Only for calls that no check depends
 // on: what their arguments point to can change at any time.
 func (l *Listener) Continue(id uint64) error {
 	l.resp = notifyResponse{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-	return errnoError(Raw(unix.SYS_IOCTL, uintptr(l.FD), notifySend, Addr(&l.resp), 0, 0, 0))
+	return errnoError(l.request(notifySend, Addr(&l.resp)))
 }
 
 // AddFD installs a copy of fd in the caller and returns its number there.
 func (l *Listener) AddFD(id uint64, fd int, flags uint32) (int, error) {
 	l.add = notifyAddFD{id: id, srcfd: uint32(fd), newfdFlags: flags}
-	r, e := Call(unix.SYS_IOCTL, uintptr(l.FD), notifyAdd, Addr(&l.add), 0, 0, 0)
+	r, e := l.request(notifyAdd, Addr(&l.add))
 	return int(r), errnoError(r, e)
 }
 
 // Replace installs a copy of fd in the caller in the place of its descriptor at.
 func (l *Listener) Replace(id uint64, fd, at int, flags uint32) error {
 	l.add = notifyAddFD{id: id, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(at), newfdFlags: flags}
-	return errnoError(Call(unix.SYS_IOCTL, uintptr(l.FD), notifyAdd, Addr(&l.add), 0, 0, 0))
+	return errnoError(l.request(notifyAdd, Addr(&l.add)))
 }
 
 // Valid reports whether the caller still waits, so that what was read of it by
 // its number was its own.
 func (l *Listener) Valid(id uint64) bool {
 	l.id = id
-	_, e := Raw(unix.SYS_IOCTL, uintptr(l.FD), notifyIDValid, Addr(&l.id), 0, 0, 0)
+	_, e := l.request(notifyIDValid, Addr(&l.id))
 	return e == 0
+}
+
+// request makes a request of a call. A signal that comes while another thread has the
+// listener's lock ends it before anything was done; the runtime sends such signals.
+func (l *Listener) request(request, arg uintptr) (r, e uintptr) {
+	for {
+		if request == notifyAdd {
+			r, e = Call(unix.SYS_IOCTL, uintptr(l.FD), request, arg, 0, 0, 0)
+		} else {
+			r, e = Raw(unix.SYS_IOCTL, uintptr(l.FD), request, arg, 0, 0, 0)
+		}
+		if syscall.Errno(e) != syscall.EINTR {
+			return r, e
+		}
+	}
 }
 
 // Synchronous tells the kernel that caller and listener take turns, so that it

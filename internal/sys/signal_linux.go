@@ -15,10 +15,11 @@ var signalBytes [65]byte
 // signalPipe is the descriptor that the handler writes to.
 var signalPipe int32
 
-// handlerPC and restorerPC are the addresses of the handler and of what it
-// returns to; implemented in assembly.
+// The addresses of the handlers, and of what they return to; implemented in
+// assembly.
 func handlerPC() uintptr
 func restorerPC() uintptr
+func nothingPC() uintptr
 
 // sigaction is the kernel's struct sigaction on amd64 and arm64.
 type sigaction struct {
@@ -46,16 +47,17 @@ func WriteOnSignal(sig syscall.Signal, fd int) error {
 	}
 	signalBytes[sig] = byte(sig)
 	atomic.StoreInt32(&signalPipe, int32(fd))
-	act := &sigaction{
-		handler: handlerPC(), restorer: restorerPC(),
-		// On the stack that each of the runtime's threads has for signals;
-		// goroutines' are too small.
-		flags: saOnstack | saRestart | saRestorer,
-		mask:  ^uint64(0),
-	}
-	_, e := Raw(unix.SYS_RT_SIGACTION, uintptr(sig), Addr(act), 0, 8, 0, 0)
-	if e != 0 {
-		return syscall.Errno(e)
-	}
-	return nil
+	return act(sig, handlerPC(), saRestart)
+}
+
+// InterruptOn makes a signal do nothing but to end the call in which a thread waits,
+// with EINTR. The runtime's own handlers have the kernel go on with it.
+func InterruptOn(sig syscall.Signal) error { return act(sig, nothingPC(), 0) }
+
+func act(sig syscall.Signal, handler uintptr, flags uint64) error {
+	// On the stack that each of the runtime's threads has for signals; goroutines'
+	// are too small.
+	a := &sigaction{handler: handler, restorer: restorerPC(), flags: flags | saOnstack | saRestorer, mask: ^uint64(0)}
+	_, e := Raw(unix.SYS_RT_SIGACTION, uintptr(sig), Addr(a), 0, 8, 0, 0)
+	return errnoError(0, e)
 }

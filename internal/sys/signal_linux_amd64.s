@@ -32,3 +32,13 @@ TEXT ·restorerPC(SB),NOSPLIT,$0-8
 	LEAQ	·restorer(SB), AX
 	MOVQ	AX, ret+0(FP)
 	RET
+
+// The handler of InterruptOn.
+TEXT ·nothing(SB),NOSPLIT|NOFRAME,$0
+	RET
+
+// func nothingPC() uintptr
+TEXT ·nothingPC(SB),NOSPLIT,$0-8
+	LEAQ	·nothing(SB), AX
+	MOVQ	AX, ret+0(FP)
+	RET

@@ -32,3 +32,13 @@ TEXT ·restorerPC(SB),NOSPLIT,$0-8
 	MOVD	$·restorer(SB), R0
 	MOVD	R0, ret+0(FP)
 	RET
+
+// The handler of InterruptOn.
+TEXT ·nothing(SB),NOSPLIT|NOFRAME,$0
+	RET
+
+// func nothingPC() uintptr
+TEXT ·nothingPC(SB),NOSPLIT,$0-8
+	MOVD	$·nothing(SB), R0
+	MOVD	R0, ret+0(FP)
+	RET

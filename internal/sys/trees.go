@@ -11,3 +11,17 @@ var Trees = [...]uint32{
 	0x4020bc10, 0x4020bc11, // BCH_IOCTL_SUBVOLUME_CREATE, _DESTROY
 	0x40186f04, // OCFS2_IOC_REFLINK
 }
+
+// Attributes are the requests of ioctl(2) that change what a file is, and need no
+// right to write it: flags, project, generation, verity, encryption, read-only
+// subvolumes, the modes of FAT. See linux/fs.h, linux/fsverity.h, linux/fscrypt.h,
+// linux/btrfs.h, linux/msdos_fs.h.
+var Attributes = [...]uint32{
+	0x40086602, 0x40046602, // FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS
+	0x401c5820,             // FS_IOC_FSSETXATTR
+	0x40087602, 0x40086604, // FS_IOC_SETVERSION, EXT4_IOC_SETVERSION
+	0x40806685, // FS_IOC_ENABLE_VERITY
+	0x800c6613, // FS_IOC_SET_ENCRYPTION_POLICY
+	0x4008941a, // BTRFS_IOC_SUBVOL_SETFLAGS
+	0x40047211, // FAT_IOCTL_SET_ATTRIBUTES
+}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // maxSignals bounds what is read of a manager that talks without end: it sends
@@ -97,7 +99,7 @@ func (c *conn) authenticate() error {
 	for {
 		if line, rest, ok := bytes.Cut(c.buf, []byte("\r\n")); ok {
 			if !bytes.HasPrefix(line, []byte("OK ")) {
-				return protocol("it does not accept this user: %s", printable(string(line)))
+				return protocol("it does not accept this user: %s", quote.Line(string(line)))
 			}
 			c.buf = rest
 			return nil

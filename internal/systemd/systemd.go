@@ -28,6 +28,8 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // Socket is where a user's manager listens. The path is what pam_systemd(8)
@@ -49,9 +51,9 @@ type CallError struct {
 
 func (e *CallError) Error() string {
 	if e.Message == "" {
-		return "systemd refused: " + printable(e.Name)
+		return "systemd refused: " + quote.Line(e.Name)
 	}
-	return "systemd refused: " + printable(e.Message) + " (" + printable(e.Name) + ")"
+	return "systemd refused: " + quote.Line(e.Message) + " (" + quote.Line(e.Name) + ")"
 }
 
 // A JobError says that the manager took the call, and that the scope's start
@@ -62,7 +64,7 @@ type JobError struct {
 }
 
 func (e *JobError) Error() string {
-	return "systemd could not start " + e.Unit + ": " + printable(e.Result)
+	return "systemd could not start " + e.Unit + ": " + quote.Line(e.Result)
 }
 
 // A ProtocolError says that what listens does not speak D-Bus as it should.
@@ -75,16 +77,6 @@ type Scope struct {
 	Unit        string // its name, which ends in ".scope"
 	Description string
 	Stop        time.Duration // from SIGTERM to SIGKILL when the manager stops it; 0 is the manager's own
-}
-
-// printable is a foreign string without what a terminal would obey, and no
-// longer than a line.
-func printable(s string) string {
-	if len(s) > 300 {
-		s = s[:300] + "…"
-	}
-	q := strconv.Quote(s)
-	return q[1 : len(q)-1]
 }
 
 func protocol(format string, a ...any) error {

@@ -27,7 +27,7 @@ var table = []group{
 	// Files and directories. mknod makes FIFOs; devices need CAP_MKNOD.
 	{"AAA", `access chdir chown close close_range copy_file_range creat dup dup2 dup3
 		faccessat faccessat2 fadvise64 fallocate fchdir fchown fchownat
-		fcntl fdatasync flock fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64
+		fdatasync flock fstat fstatfs fsync ftruncate futimesat getcwd getdents getdents64
 		lchown link linkat lseek lstat mkdir mkdirat mknod mknodat newfstatat open openat openat2
 		pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv
 		rename renameat renameat2 rmdir sendfile splice stat statfs statx symlink symlinkat sync
@@ -45,8 +45,8 @@ var table = []group{
 
 	// Memory. mincore and cachestat tell only of files that the caller may
 	// write or owns, on current kernels. mseal and map_shadow_stack harden.
-	{"AAA", `brk cachestat madvise map_shadow_stack membarrier memfd_create mincore mlock mlock2
-		mlockall mmap mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free
+	{"AAA", `brk cachestat madvise map_shadow_stack membarrier mincore mlock mlock2
+		mlockall mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free
 		pkey_mprotect`},
 	// Deprecated since Linux 3.16 and emulated since 4.0.
 	{"NNA", `remap_file_pages`},
@@ -95,7 +95,7 @@ var table = []group{
 		recvmsg shutdown`},
 
 	// System V and POSIX queues and semaphores: databases and test suites.
-	{"AAA", `semctl semget semop semtimedop shmat shmctl shmdt shmget`},
+	{"AAA", `semctl semget semop semtimedop shmat shmctl shmdt`},
 	{"ANA", `mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget
 		msgrcv msgsnd`},
 	// Asynchronous I/O of the old kind; databases fall back on threads.
@@ -139,6 +139,8 @@ var table = []group{
 // Values that rules compare with. They are the same on amd64 and arm64.
 const (
 	epermErrno   = 1
+	enomem       = 12
+	einval       = 22
 	enottyErrno  = 25
 	eafnosupport = 97
 	eprotonosup  = 93
@@ -166,6 +168,13 @@ const (
 	tcpFastOpenConnect = 30
 	tcpULP             = 31
 	msgFastOpen        = 0x20000000
+
+	fOFDSetLock, fOFDSetLockWait, fSetLease = 37, 38, 1024
+
+	solSocket                             = 1
+	soAttachFilter, soAttachReuseportCBPF = 26, 51
+
+	mapHugeTLB, mfdHugeTLB, shmHugeTLB = 0x40000, 0x4, 0o4000
 
 	schedResetOnFork = 0x40000000
 )
@@ -209,6 +218,16 @@ func rules(profile string) []specs.LinuxSyscall {
 	}
 	r = append(r, allow("ioctl", otherwise(1)))
 
+	// A lease on a file that is only shown holds every open of it on the host up for
+	// /proc/sys/fs/lease-break-time, again and again; see fcntl(2).
+	r = append(r, errno(epermErrno, "fcntl", is(1, fSetLease)))
+	// Locks of an open file, as before Linux 3.15: the supervisor bounds the number of
+	// locks, which no cgroup counts, and cannot tell whose these are.
+	for _, lock := range []uint64{fOFDSetLock, fOFDSetLockWait} {
+		r = append(r, errno(einval, "fcntl", is(1, lock)))
+	}
+	r = append(r, allow("fcntl", otherwise(1)))
+
 	// Set-user-id and set-group-id bits: what root's sandbox leaves in the
 	// workspace is root's, and would make everybody root by it. A file that is
 	// created with them loses them when it is written (inode(7)). In default,
@@ -238,6 +257,16 @@ func rules(profile string) []specs.LinuxSyscall {
 			allow("personality", is(0, 0x20008)))
 	}
 	r = append(r, errno(epermErrno, "personality", otherwise(0)))
+
+	// Huge pages are set aside by the host's owner, for somebody else, and count
+	// towards no limit of memory. Without them, programs take what there is.
+	for _, huge := range []struct {
+		name  string
+		flags uint
+		bit   uint64
+	}{{"mmap", 3, mapHugeTLB}, {"memfd_create", 1, mfdHugeTLB}, {"shmget", 2, shmHugeTLB}} {
+		r = append(r, allow(huge.name, masked(huge.flags, huge.bit, 0)), errno(enomem, huge.name, otherwise(0)))
+	}
 
 	// SCHED_OTHER, SCHED_BATCH, SCHED_IDLE.
 	for _, policy := range []uint64{0, 3, 5} {
@@ -271,7 +300,14 @@ func rules(profile string) []specs.LinuxSyscall {
 		// it; an upper layer protocol turns a TCP socket into another kind.
 		errno(enoprotoopt, "setsockopt", is(1, ipprotoTCP), is(2, tcpFastOpenConnect)),
 		errno(enoprotoopt, "setsockopt", is(1, ipprotoTCP), is(2, tcpULP)),
-		allow("setsockopt", otherwise(1)))
+	)
+	// Programs on sockets, in the kernel's room for compiled ones, which all of
+	// the host shares and no cgroup counts. Without that room no filter of system
+	// calls can be installed, by anybody but root.
+	for _, option := range []uint64{soAttachFilter, soAttachReuseportCBPF} { // those by descriptor need bpf(2)
+		r = append(r, errno(enoprotoopt, "setsockopt", is(1, solSocket), is(2, option)))
+	}
+	r = append(r, allow("setsockopt", otherwise(1)))
 	for _, send := range []struct {
 		name  string
 		flags uint

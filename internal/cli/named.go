@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/sbxrun/sbxrun/driver"
+)
+
+// Files that flags name, and those that agents have in a directory for temporary
+// files, can be where commands of earlier runs wrote. No link that one of them can
+// have made is followed, nothing but a regular file is opened, and nothing is waited
+// for.
+
+// isDescriptor reports whether a path is a descriptor of this process, as shells have
+// it for process substitution, or a device.
+func isDescriptor(name string) bool {
+	for _, dir := range []string{"/dev/fd/", "/proc/self/fd/"} {
+		if n, ok := strings.CutPrefix(name, dir); ok {
+			_, err := strconv.ParseUint(n, 10, 31)
+			return err == nil
+		}
+	}
+	// No command writes in /dev itself.
+	return name == filepath.Clean(name) && filepath.Dir(name) == "/dev" && name != "/dev/fd"
+}
+
+// errIrregular says that a file is not what a name has to stand for.
+var errIrregular = errors.New("it is not a regular file")
+
+// openRegular opens a regular file by a path without symbolic links.
+func openRegular(name string, flags int, mode uint32) (*os.File, error) {
+	fd, err := openUnlinked(name, flags|syscall.O_NONBLOCK|syscall.O_CLOEXEC|syscall.O_NOCTTY, mode)
+	if err == syscall.ENXIO { // a FIFO that nobody reads
+		err = errIrregular
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	fi, err := f.Stat()
+	if err == nil && !fi.Mode().IsRegular() {
+		err = &os.PathError{Op: "open", Path: name, Err: errIrregular}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Named is the path of a file that a flag names, without symbolic links; see
+// [profiles.Facts.Named].
+func Named(name string) (string, error) {
+	f, err := gatherFacts()
+	if err != nil {
+		return "", err
+	}
+	return f.Named(name, true)
+}
+
+// ReadNamed reads a file that a flag names, of no more than limit bytes.
+func ReadNamed(name string, limit int64) ([]byte, error) {
+	var from *os.File
+	if isDescriptor(name) {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		from = f
+	} else {
+		facts, err := gatherFacts()
+		if err != nil {
+			return nil, err
+		}
+		real, err := facts.Named(name, false)
+		if err != nil {
+			return nil, err
+		}
+		if from, err = openRegular(real, os.O_RDONLY, 0); err != nil {
+			return nil, err
+		}
+	}
+	defer from.Close()
+	b, err := io.ReadAll(io.LimitReader(from, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = &fs.PathError{Op: "read", Path: name, Err: syscall.EFBIG}
+	}
+	return b, err
+}
+
+// unnamed words an error about a file that a flag names, which stands before it.
+func unnamed(file string, err error) error {
+	fix := driver.HintOf(err)
+	if fix == "" {
+		fix = "name a regular file, or a descriptor: /dev/stdin, /dev/fd/3"
+	}
+	return &usageError{file + ": " + err.Error(), fix}
+}

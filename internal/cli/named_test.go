@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/sbxrun/sbxrun/driver"
+)
+
+// TestNamed: files that the caller names, in a workspace in which an earlier command
+// has put links and FIFOs.
+func TestNamed(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, outside := dir+"/ws", dir+"/outside"
+	secret := "KEY=secret\n"
+	if err := errors.Join(os.MkdirAll(ws+"/real", 0o755), os.Mkdir(outside, 0o755), os.WriteFile(outside+"/victim", []byte(secret), 0o600), os.WriteFile(ws+"/real/env", []byte("A=1\n"), 0o600),
+		os.Symlink(outside, ws+"/planted"), os.Symlink("real", ws+"/beside"), os.Symlink(outside+"/victim", ws+"/link"), syscall.Mkfifo(ws+"/fifo", 0o600), os.Symlink("fifo", ws+"/tofifo"),
+		os.Symlink("/dev/fd/0", ws+"/tofd")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(ws)
+	untouched := func() {
+		t.Helper()
+		if b, err := os.ReadFile(outside + "/victim"); err != nil || string(b) != secret {
+			t.Errorf("outside: %q, %v", b, err)
+		}
+		if list, err := os.ReadDir(outside); err != nil || len(list) != 1 {
+			t.Errorf("outside: %v, %v", list, err)
+		}
+	}
+	// Not even where it took the place of a file that was looked at.
+	if f, err := (hostFS{}).Open(ws[1:] + "/fifo"); err != nil {
+		t.Error(err)
+	} else {
+		f.Close()
+	}
+	for _, name := range []string{"planted/victim", "link", "fifo", "tofifo", "real", ws + "/planted/../outside/victim", "tofd"} {
+		if env, err := readEnvFile(name); err == nil {
+			t.Errorf("--env-file %s: %q", name, env)
+		}
+	}
+	for _, name := range []string{"real/env", "beside/env", ws + "/real/env"} {
+		if env, err := readEnvFile(name); err != nil || len(env) != 1 || env[0] != "A=1" {
+			t.Errorf("--env-file %s: %q, %v", name, env, err)
+		}
+	}
+	// A descriptor can be anything: here a pipe, as of process substitution.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	w.WriteString("B=2\n")
+	w.Close()
+	if env, err := readEnvFile("/dev/fd/" + strconv.Itoa(int(r.Fd()))); err != nil || len(env) != 1 || env[0] != "B=2" {
+		t.Errorf("a descriptor: %q, %v", env, err)
+	}
+
+	write := func(name string) error {
+		o := &options{resultFile: name, resultFD: -1}
+		res, err := o.openResult()
+		if err != nil {
+			return err
+		}
+		if res.dir != nil {
+			defer res.dir.Close()
+		}
+		return res.write(&driver.Result{ExitCode: 7})
+	}
+	for _, name := range []string{"planted/victim", "planted/new", "fifo", "real"} {
+		if err := write(name); err == nil {
+			t.Errorf("--result-file %s was written", name)
+		}
+	}
+	for _, name := range []string{"real/result", "beside/second", "link", "tofifo"} {
+		if err := write(name); err != nil {
+			t.Errorf("--result-file %s: %v", name, err)
+		}
+		if fi, err := os.Lstat(name); err != nil || !fi.Mode().IsRegular() || fi.Size() == 0 {
+			t.Errorf("--result-file %s: %v, %v", name, fi, err)
+		}
+	}
+	untouched()
+
+	// The file in which an agent looks for the directory that a script ended in.
+	if err := os.WriteFile(ws+"/real/cwd", []byte("old\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := deliver(ws+"/real/cwd", -1, "/x"); err != nil {
+		t.Error(err)
+	}
+	if b, _ := os.ReadFile(ws + "/real/cwd"); string(b) != "/x\n" {
+		t.Errorf("cwd: %q", b)
+	}
+	for _, name := range []string{"planted/victim", "planted/new", "fifo"} {
+		if err := deliver(ws+"/"+name, -1, "/x"); err == nil {
+			t.Errorf("the directory was written to %s", name)
+		}
+	}
+	untouched()
+}
+
+func TestIsDescriptor(t *testing.T) {
+	for name, want := range map[string]bool{"/dev/stdin": true, "/dev/fd/63": true, "/proc/self/fd/3": true, "/dev/null": true, "/dev/full": true, "/dev/fd": false, "/dev/./null": false,
+		"/dev/shm/fifo": false, "/dev/fd/../shm/x": false, "/dev/fd/": false, "/proc/self/fd/3/x": false, "dev/stdin": false, "/proc/1/fd/3": false} {
+		if isDescriptor(name) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// lookups are the ways in which the product comes to places and programs that no
+// caller named: every use of them, by function, and the place of Own that covers it,
+// or why none has to. A use that is not here fails the test, and so does a line
+// without a use.
+var lookups = map[string]string{
+	"internal/cli gatherFactsIn: xdg XDG_CONFIG_HOME":  "/config/sbxrun",
+	"internal/cli gatherFactsIn: /etc/sbxrun":          "/etc/sbxrun",
+	"agents -: /etc/sbxrun/agents":                     "/etc/sbxrun",
+	"internal/cli stateHome: xdg XDG_STATE_HOME":       "/state/sbxrun",
+	"internal/cli cacheHome: xdg XDG_CACHE_HOME":       "/cache/sbxrun",
+	"internal/cli verifiedMark: /sbxrun/verified-":     "/cache/sbxrun",
+	"seccomp writeEntry: CreateTemp dir":               "/cache/sbxrun",
+	"internal/cli ownPlaces: xdg XDG_DATA_HOME":        "/data/sbxrun",
+	"internal/cli runtimeDir: Getenv XDG_RUNTIME_DIR":  "/run/user/7/sbxrun",
+	"internal/cli ownPlaces: Getenv XDG_RUNTIME_DIR":   "/run/user/7/sbxrun",
+	"internal/cli ownPlaces: Getenv SBXRUN_SERVER":     "/server",
+	"internal/cli gatherFactsIn: Getenv SBXRUN_SERVER": "/server",
+	"internal/cli serverDir: Getenv SBXRUN_SERVER":     "/server",
+	"internal/rundir Parent: /var/tmp":                 "/var/tmp/sbxrun-",
+	"internal/rundir Make: MkdirTemp parent":           "/var/tmp/sbxrun-",
+	"internal/programs Find: Getenv PATH":              "/usr/local/bin",
+	"internal/programs Find: Getenv HOME":              "/home/.local/bin",
+	"internal/cli ownPlaces: Executable":               "sbxrun itself",
+	"internal/cli executeBeside: Executable":           "sbxrun itself",
+	"internal/cli fit: Executable":                     "sbxrun itself",
+	"internal/cli startHolder: Executable":             "sbxrun itself",
+	"internal/cli selfTest: Executable":                "sbxrun itself",
+	"internal/cli hook: Executable":                    "sbxrun itself",
+	"internal/cli locate: Executable":                  "sbxrun itself",
+	"internal/cli runtimeDir: /run/sbxrun/":            "root's, where XDG_RUNTIME_DIR is not set; Own asks runtimeDir too",
+	"internal/rundir Parent: /tmp":                     "where there is no /var/tmp; Own asks Parent too",
+	"internal/cli xdg: Getenv name":                    "its callers are here",
+	"internal/cli locate: xdg name":                    "the directories of the agent that integrate is asked to change",
+	"internal/cli locate: LookPath":                    "the agent, whose version a test of the integration asks for: the caller named it",
+	"internal/cli gatherFactsIn: Getenv HOME":          "where ~ is; all that is below is here",
+	"internal/cli findStore: Getenv XDG_RUNTIME_DIR":   "for a message",
+	"internal/cli openStore: Getenv XDG_RUNTIME_DIR":   "for a message",
+	"internal/cli openChangesIn: Getenv name":          "for a message",
+	"internal/cli unusable: Getenv name":               "for a message",
+	"internal/cli unreadable: Getenv HOME":             "for a message",
+	"internal/cli propose: Getenv HOME":                "for a message",
+	"internal/cli hides: Getenv HOME":                  "for a message",
+	"internal/cli onHost: Getenv PATH":                 "for a message",
+	"internal/probe appArmorFix: Executable":           "for a message",
+	"internal/probe appArmorFix: /usr/bin/sbxrun":      "for a message",
+	"seatbelt Lower: /private/tmp/sbxrun":              "for a message",
+	"internal/cli cleanPath: Executable":               "compared, not executed",
+	"internal/cli findShell: Executable":               "compared, not executed",
+	"internal/cli environ: Getenv PATH":                "given to the command",
+	"internal/cli enter: Getenv PATH":                  "part of a session's key",
+	"internal/cli environ: Getenv name":                "the caller's proxy",
+	"internal/cli environ: Getenv strings.ToLower":     "the caller's proxy",
+	"internal/cli verifiedMark: Getenv name":           "which container engine",
+	"internal/cli checkHTTP: Getenv tokenEnv":          "a token",
+	"internal/cli clone: Getenv ?":                     "a token",
+	"internal/cli hintOf: Getenv ?":                    "the marker of a sandbox",
+	"internal/cli hook: Getenv name":                   "given to the command line that the agent runs",
+	"internal/cli startHolder: Getenv k":               "given to the holder, which is the same program",
+	"internal/cli process: Getenv k":                   "given to the command",
+	"internal/cli settle: Getenv envShellSession":      "the caller's own choice of a session",
+	"internal/cli settle: Getenv envShellWorkspace":    "the caller's own choice of a workspace",
+	"internal/cli claude: Getenv name":                 "files of Claude Code's own; what is read or written of them is bounded there",
+	"internal/cli claude: Getenv HOME":                 "files of Claude Code's own",
+	"internal/cli claude: Getenv CLAUDE_CONFIG_DIR":    "files of Claude Code's own",
+	"internal/cli claude: /tmp":                        "files of Claude Code's own",
+	"internal/cli acts: /tmp":                          "what the self-test tries inside",
+	"internal/cli try: MkdirTemp ":                     "the workspace of doctor's canaries, which they write",
+	"internal/cli anonymous: CreateTemp ":              "a file without a name",
+	"seatbelt start: MkdirTemp ":                       "a command's private storage, which it writes",
+	"agents write: CreateTemp filepath.Dir":            "beside the agent's own configuration, which integrate is asked to change",
+	"agents layBait: MkdirTemp ":                       "the project of an agent that is tried, which its commands write",
+}
+
+// TestOwnIsWhole finds in the product's code what reads places and programs by the
+// environment, and holds it to the list.
+func TestOwnIsWhole(t *testing.T) {
+	for name, dir := range map[string]string{"XDG_CONFIG_HOME": "/config", "XDG_STATE_HOME": "/state", "XDG_CACHE_HOME": "/cache", "XDG_DATA_HOME": "/data",
+		runtimeVariable: "/run/user/7", serverEnv: "/server", "HOME": "/home"} {
+		t.Setenv(name, dir)
+	}
+	f := &facts{profiles.Facts{Home: "/home", UID: uint32(os.Geteuid()), ConfigDirs: []string{"/config/sbxrun", "/etc/sbxrun"}}}
+	var places []string
+	for _, o := range ownPlaces(f) {
+		places = append(places, o.What+" "+o.Path)
+	}
+	used := map[string]bool{}
+	for _, use := range uses(t, "../..") {
+		why, ok := lookups[use]
+		if !ok {
+			t.Errorf("%s: by this the program finds a place or a program that no line of lookups accounts for", use)
+			continue
+		}
+		used[use] = true
+		if strings.HasPrefix(why, "/") && !slices.ContainsFunc(places, func(p string) bool { return strings.Contains(p, " "+why) }) {
+			t.Errorf("%s: %s is not in %q", use, why, places)
+		}
+	}
+	for use := range lookups {
+		if !used[use] {
+			t.Errorf("%s: no such use", use)
+		}
+	}
+}
+
+// uses lists what could lead to a place, as "package function: what".
+func uses(t *testing.T, root string) []string {
+	var out []string
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, file)
+		if d.IsDir() {
+			if slices.Contains([]string{"test", "bench", "tools", "examples", "internal/cli/man"}, rel) || strings.HasPrefix(d.Name(), ".") && rel != "." {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") || slices.Contains(profilesData, rel) {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		if err != nil {
+			return err
+		}
+		for _, decl := range parsed.Decls {
+			name := "-"
+			if fn, ok := decl.(*ast.FuncDecl); ok {
+				name = fn.Name.Name
+			}
+			dir := filepath.ToSlash(filepath.Dir(rel))
+			at := dir + " " + name + ": "
+			ast.Inspect(decl, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.CallExpr:
+					if what := called(n); what != "" {
+						out = append(out, at+what)
+					}
+				case *ast.BasicLit:
+					if s, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING && fixed(s) && !slices.Contains(inside, dir+" "+s) {
+						out = append(out, at+s)
+					}
+				}
+				return true
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// inside are literals that are about what commands see.
+var inside = []string{"profiles /tmp", "profiles /var/tmp", "seatbelt /tmp", "seatbelt /var/tmp", "landlocked /tmp", "internal/probe /tmp",
+	"internal/programs /tmp", "internal/programs /var/tmp", "internal/probe /.sbxrun-canary-", "internal/probe /.sbxrun-canary-device"}
+
+// profilesData are presets: paths in them are about what commands see.
+var profilesData = []string{"profiles/presets_gen.go"}
+
+// fixed reports whether a string is a place where a program keeps what is its own.
+func fixed(s string) bool {
+	return s == "/tmp" || s == "/var/tmp" || strings.HasPrefix(s, "/") && strings.Contains(s, "sbxrun") && !strings.ContainsAny(s, " \n")
+}
+
+// called names a call by which a place or a program is found.
+func called(c *ast.CallExpr) string {
+	name := ""
+	switch f := c.Fun.(type) {
+	case *ast.SelectorExpr:
+		if x, ok := f.X.(*ast.Ident); !ok || x.Name != "os" && x.Name != "exec" && x.Name != "syscall" {
+			return ""
+		}
+		name = f.Sel.Name
+	case *ast.Ident:
+		name = f.Name
+	}
+	arg := func(i int) string {
+		if i >= len(c.Args) {
+			return ""
+		}
+		switch a := c.Args[i].(type) {
+		case *ast.BasicLit:
+			s, _ := strconv.Unquote(a.Value)
+			return s
+		case *ast.Ident:
+			switch a.Name {
+			case "runtimeVariable":
+				return runtimeVariable
+			case "serverEnv":
+				return serverEnv
+			}
+			return a.Name
+		case *ast.CallExpr:
+			if s, ok := a.Fun.(*ast.SelectorExpr); ok {
+				return fmt.Sprint(s.X, ".", s.Sel)
+			}
+		}
+		return "?"
+	}
+	switch name {
+	case "Getenv", "LookupEnv":
+		if s := arg(0); placeVariable(s) {
+			return "Getenv " + s
+		}
+	case "xdg":
+		return "xdg " + arg(1)
+	case "MkdirTemp", "CreateTemp":
+		return name + " " + arg(0)
+	case "TempDir", "UserHomeDir", "UserCacheDir", "UserConfigDir", "Executable", "LookPath":
+		return name
+	}
+	return ""
+}
+
+// placeVariable reports whether a variable can hold a place. One whose name is not
+// said where it is read can.
+func placeVariable(name string) bool {
+	for _, part := range []string{"HOME", "DIR", "PATH", "TMP", "XDG", "SERVER", "STATE", "CACHE"} {
+		if strings.Contains(strings.ToUpper(name), part) {
+			return true
+		}
+	}
+	return name == "?" || strings.ToUpper(name) != name
+}

@@ -1,0 +1,88 @@
+package landlocked_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/landlocked"
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// TestOthers is P21: a command without a pid namespace changes how none of the
+// user's other processes run, and changes how it runs itself.
+func TestOthers(t *testing.T) {
+	if err := (landlocked.Driver{}).Available(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	if os.Getuid() == 0 {
+		// The kernel keeps root without capabilities from most of it.
+		c := exec.Command("/proc/self/exe", "-test.run=^TestOthers$")
+		c.Dir = "/"
+		c.Env = append(os.Environ(), "HOME=/nonexistent", "TMPDIR=/tmp")
+		c.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("as an ordinary user: %v\n%s", err, out)
+		}
+	}
+	// Each act is on a process that is named, or on all of a user's or a group's.
+	const acts = `for a in "renice -n 5 -p $1" "taskset -p 1 $1" "chrt --idle -p 0 $1" "ionice -c 3 -p $1" "prlimit --pid $1 --nofile=64:64" "renice -n 6 -g $1"; do $a >/dev/null 2>&1 && echo "$a"; done; true`
+	const own = `nice -n 5 nice; taskset 1 nproc; chrt --batch 0 echo batch; ionice -c 3 echo idle; ulimit -n 99; ulimit -n`
+	victim := func() (*exec.Cmd, func() string) {
+		c := exec.Command("sleep", "100")
+		c.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+		return c, func() string {
+			pid := c.Process.Pid
+			nice, _ := unix.Getpriority(unix.PRIO_PROCESS, pid)
+			var cpus unix.CPUSet
+			unix.SchedGetaffinity(pid, &cpus)
+			attr, _ := unix.SchedGetAttr(pid, 0)
+			io, _, _ := unix.Syscall(unix.SYS_IOPRIO_GET, 1, uintptr(pid), 0)
+			var files unix.Rlimit
+			unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &files)
+			return fmt.Sprint(nice, cpus.Count(), attr, io, files)
+		}
+	}
+	run := func(script string, filter string, args ...string) *driver.Result {
+		t.Helper()
+		host, weaker := policy.EgressHost, policy.LayerNamespaces|policy.LayerProtect|policy.LayerCgroup
+		req := &profiles.Request{Command: append([]string{"sh", "-c", script, "sh"}, args...), Profile: "strict", Dir: t.TempDir(), Net: &host, Seccomp: filter, Degrade: weaker}
+		r, err := profiles.Resolve(req, &profiles.Facts{Home: "/nonexistent", Cwd: "/", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), CPUs: 2, FS: os.DirFS("/")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := driver.Run(t.Context(), landlocked.Driver{RunDir: t.TempDir()}, r.Policy, driver.RunOptions{Capture: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	for _, filter := range []string{"strict", "none"} {
+		c, looks := victim()
+		before := looks()
+		if res := run(acts, filter, fmt.Sprint(c.Process.Pid)); res.Stdout != "" || res.ExitCode != 0 || looks() != before {
+			t.Errorf("filter %s: %q, %s, before %s", filter, res.Stdout, looks(), before)
+		}
+		if res := run(own, filter); res.Stdout != "5\n1\nbatch\nidle\n99\n" {
+			t.Errorf("filter %s, itself: %q, %s", filter, res.Stdout, res.Stderr)
+		}
+	}
+	// The control: outside all of it is allowed.
+	c, looks := victim()
+	before := looks()
+	out, err := exec.Command("sh", "-c", acts, "sh", fmt.Sprint(c.Process.Pid)).CombinedOutput()
+	if err != nil || strings.Count(string(out), "\n") != 6 || looks() == before {
+		t.Errorf("control: %q, %v, %s", out, err, looks())
+	}
+}

@@ -1,0 +1,272 @@
+//go:build unix
+
+package mcpserver
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sbxrun/sbxrun/internal/strictjson"
+)
+
+// lines is a client that speaks newline-delimited JSON. What is no message is
+// answered with an error, and the next line is read: the SDK's own transport ends
+// the connection, and with it every session, on the first.
+type lines struct {
+	r    io.ReadCloser
+	w    io.WriteCloser
+	gone func() // is called when there are no more lines
+
+	in      chan jsonrpc.Message
+	closed  chan struct{}
+	closing sync.Once
+	writing sync.Mutex
+}
+
+// Connect begins to read. It is the transport of one connection: itself.
+func (l *lines) Connect(context.Context) (mcp.Connection, error) {
+	l.in, l.closed = make(chan jsonrpc.Message), make(chan struct{})
+	go l.read()
+	return l, nil
+}
+
+func (l *lines) read() {
+	defer l.gone()
+	defer close(l.in)
+	b := bufio.NewReaderSize(l.r, 64<<10)
+	for {
+		line, id, err := nextLine(b)
+		var m jsonrpc.Message
+		var bad *jsonrpc.Error
+		switch {
+		case id.seen > maxMessage:
+			bad = invalid(fmt.Errorf("a line of %d bytes, and %d are possible", id.seen, maxMessage))
+		case len(bytes.TrimSpace(line)) == 0:
+		default:
+			m, bad = decode(line)
+		}
+		if bad != nil && l.write(refusal(&id, bad)) != nil {
+			return
+		}
+		if m != nil {
+			select {
+			case l.in <- m:
+			case <-l.closed:
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// nextLine returns a line, and what is known of its id. Of a line that is too long
+// no more than maxMessage is kept.
+func nextLine(b *bufio.Reader) (line []byte, id finder, err error) {
+	for {
+		part, err := b.ReadSlice('\n')
+		id.feed(part)
+		if id.seen <= maxMessage {
+			line = append(line, part...)
+		} else {
+			line = nil
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, id, err
+		}
+	}
+}
+
+// Read returns the next message.
+func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case m, ok := <-l.in:
+		if ok {
+			return m, nil
+		}
+	case <-l.closed:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return nil, io.EOF
+}
+
+// Write sends a message.
+func (l *lines) Write(_ context.Context, m jsonrpc.Message) error {
+	text, err := jsonrpc.EncodeMessage(m)
+	if err != nil {
+		return err
+	}
+	return l.write(text)
+}
+
+func (l *lines) write(text []byte) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	_, err := l.w.Write(append(text, '\n'))
+	return err
+}
+
+// Close ends the connection.
+func (l *lines) Close() (err error) {
+	l.closing.Do(func() {
+		close(l.closed)
+		err = errors.Join(l.r.Close(), l.w.Close())
+	})
+	return err
+}
+
+// SessionID is empty: the connection is the session.
+func (l *lines) SessionID() string { return "" }
+
+func invalid(err error) *jsonrpc.Error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "this message is not taken, and nothing came of it: " + err.Error()}
+}
+
+// decode reads a message, if every reader takes it for the same.
+func decode(text []byte) (jsonrpc.Message, *jsonrpc.Error) {
+	if err := strictjson.Check(text); err != nil {
+		bad := invalid(err)
+		if !json.Valid(text) {
+			bad.Code = jsonrpc.CodeParseError
+		}
+		return nil, bad
+	}
+	if text[bytes.IndexFunc(text, notSpace)] == '[' {
+		return nil, invalid(errors.New("a batch: send each message by itself"))
+	}
+	m, err := jsonrpc.DecodeMessage(text)
+	if err != nil {
+		return nil, invalid(err)
+	}
+	if r, ok := m.(*jsonrpc.Request); ok {
+		var f finder
+		f.feed(text)
+		if !exact(r.ID.Raw(), f.id) {
+			return nil, invalid(errors.New("id is neither a text nor a whole number that a double holds"))
+		}
+		if r.Method == "notifications/cancelled" {
+			var params struct {
+				ID json.RawMessage `json:"requestId"`
+			}
+			var v any
+			if json.Unmarshal(r.Params, &params) != nil || json.Unmarshal(params.ID, &v) != nil {
+				return nil, invalid(errors.New("no requestId"))
+			}
+			if id, err := jsonrpc.MakeID(v); err != nil || !exact(id.Raw(), params.ID) {
+				return nil, invalid(errors.New("requestId is no id that a request can have"))
+			}
+		}
+	}
+	return m, nil
+}
+
+// exact reports whether an id is what was written: the SDK takes 1.5 and 2^53+1 for
+// other numbers, and would answer or cancel another request.
+func exact(id any, text []byte) bool {
+	n, ok := id.(int64)
+	return !ok || strconv.FormatInt(n, 10) == string(text)
+}
+
+func notSpace(r rune) bool { return r != ' ' && r != '\t' && r != '\r' && r != '\n' }
+
+// refusal answers a text that was not taken.
+func refusal(id *finder, why *jsonrpc.Error) []byte {
+	raw := json.RawMessage("null")
+	if id.times == 1 && json.Valid(id.id) && (id.id[0] == '"' || id.id[0] == '-' || id.id[0] >= '0' && id.id[0] <= '9') {
+		raw = id.id
+	}
+	text, err := json.Marshal(struct {
+		Version string          `json:"jsonrpc"`
+		ID      json.RawMessage `json:"id"`
+		Error   *jsonrpc.Error  `json:"error"`
+	}{"2.0", raw, why})
+	if err != nil {
+		panic("mcpserver: " + err.Error()) // of texts and valid JSON
+	}
+	return text
+}
+
+// A finder finds the id of a message while that passes by, in a few bytes, whatever
+// the message is: who called waits for an answer to that.
+type finder struct {
+	seen  int64
+	id    []byte // as it is written, cut off when it is too long to be one
+	times int    // that there is one; of two none counts
+
+	depth        int
+	text, escape bool
+	word         []byte // the text or scalar that is passing, at depth 1
+	name         string // that a value is of
+}
+
+const maxID = 256 // bytes
+
+func (f *finder) feed(part []byte) {
+	f.seen += int64(len(part))
+	for _, c := range part {
+		if f.text {
+			f.keep(c)
+			switch {
+			case f.escape:
+				f.escape = false
+			case c == '\\':
+				f.escape = true
+			case c == '"':
+				f.text = false
+			}
+			continue
+		}
+		switch c {
+		case '"':
+			f.text = true
+			f.keep(c)
+		case '{', '[':
+			f.depth++
+			f.word = f.word[:0]
+		case '}', ']':
+			f.value()
+			f.depth--
+		case ',':
+			f.value()
+		case ':':
+			if f.depth == 1 {
+				f.name = string(f.word)
+				f.word = f.word[:0]
+			}
+		default:
+			if notSpace(rune(c)) {
+				f.keep(c)
+			}
+		}
+	}
+}
+
+func (f *finder) keep(c byte) {
+	if f.depth == 1 && len(f.word) <= maxID {
+		f.word = append(f.word, c)
+	}
+}
+
+// value is called where a value ends.
+func (f *finder) value() {
+	if f.depth != 1 {
+		return
+	}
+	if f.name == `"id"` {
+		f.id = append([]byte(nil), f.word...)
+		f.times++
+	}
+	f.name, f.word = "", f.word[:0]
+}

@@ -1,0 +1,169 @@
+package native
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/cgroups"
+	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Some memory of the kernel that a command can make it take is in no cgroup's limit:
+//
+//   - What waits unread in a netlink socket, in no version of cgroups. A process may
+//     have as many sockets as descriptors, and 200 KiB or more in each. A filter
+//     cannot refuse the sockets, which getifaddrs(3) needs, and cannot see who reads.
+//   - On cgroup v1 what TCP and UDP sockets hold has a limit of its own, which each
+//     socket passes by a few KiB; see __sk_mem_raise_allocated in net/core/sock.c.
+//   - Locks of files, in no version; see fs/locks.c, and 3754707bcc3e, which took it
+//     back. The filter refuses those of an open file (F_OFD_SETLK), which no pid
+//     namespace keeps apart.
+//
+// So the supervisor looks, and ends a sandbox that takes too much, as the kernel ends
+// one for the rest of its memory.
+const (
+	// maxUnread is more than programs leave unread: an answer is a few KiB.
+	maxUnread = 16 << 20
+
+	// maxLocks is more than a database takes. Each is 200 bytes. The kernel walks
+	// its list from the beginning for each page that is read, so far more would
+	// take long.
+	maxLocks = 8 << 10
+
+	// hoardEvery is how often it looks, which takes some microseconds.
+	hoardEvery = 50 * time.Millisecond
+)
+
+// A hoard watches a sandbox for memory of the kernel. Nil watches nothing.
+type hoard struct {
+	pid   int  // of a process in the sandbox's pid namespace, which is alive when stop is called
+	net   bool // it has a network namespace of its own
+	group *cgroups.Group
+	kill  func()      // ends the sandbox
+	idle  func() bool // whether nothing runs, until start is called again; nil for never
+
+	mu    sync.Mutex
+	timer *time.Timer
+	table *os.File // of netlink sockets in the namespace
+	over  bool     // stop was called
+	full  bool
+}
+
+// newHoard prepares to watch; nil if there is no limit of memory to hold.
+func (s *starter) newHoard(child *reexec.Child, kill func(), idle func() bool) *hoard {
+	if !s.layers.Has(policy.LayerCgroupMemory) {
+		return nil
+	}
+	return &hoard{pid: child.Pid(), net: s.layers.Has(policy.LayerNet), group: s.group, kill: kill, idle: idle}
+}
+
+// start begins to watch, if nobody does.
+func (h *hoard) start() {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.timer == nil && !h.over {
+		h.timer = time.AfterFunc(hoardEvery, h.look)
+	}
+}
+
+// look reads the table once.
+func (h *hoard) look() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over {
+		return
+	}
+	if h.idle != nil && h.idle() {
+		h.timer = nil
+		return
+	}
+	// No error: what the kernel does not have is not hoarded.
+	proc := "/proc/" + strconv.Itoa(h.pid)
+	if h.table == nil && h.net {
+		h.table, _ = os.Open(proc + "/net/netlink")
+	}
+	locks, _ := os.Open(proc + "/root/proc/locks")
+	defer locks.Close()
+	sockets, limit := h.group.Sockets()
+	if sockets > 2*limit || unread(h.table) > maxUnread || locksIn(locks) > maxLocks {
+		h.full = true
+		h.kill()
+		return
+	}
+	h.timer.Reset(hoardEvery)
+}
+
+// stop ends the watch, and reports whether it has ended the sandbox.
+func (h *hoard) stop() bool {
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	h.table.Close()
+	return h.full
+}
+
+// unread adds up what waits in the sockets of a table, bytes; see
+// netlink_seq_show in net/netlink/af_netlink.c. It stops where that is enough.
+func unread(table *os.File) (sum int) {
+	lines(table, func(line []byte) bool {
+		// sk Eth Pid Groups Rmem Wmem …
+		if f := bytes.Fields(line); len(f) > 4 {
+			rmem, _ := strconv.Atoi(string(f[4]))
+			sum += rmem
+		}
+		return sum <= maxUnread
+	})
+	return sum
+}
+
+// locksIn counts the locks of a pid namespace, from a file of its procfs. It stops
+// where that is enough. This process' own procfs is the host's, in whose root PID 1
+// may still be.
+func locksIn(file *os.File) (n int) {
+	var own, st unix.Stat_t
+	if file == nil || unix.Stat("/proc", &own) != nil || unix.Fstat(int(file.Fd()), &st) != nil || own.Dev == st.Dev {
+		return 0
+	}
+	lines(file, func([]byte) bool { n++; return n <= maxLocks })
+	return n
+}
+
+// lines calls do for each line of a file of the kernel's, until that returns false.
+func lines(table *os.File, do func(line []byte) bool) {
+	var buf [16 << 10]byte
+	kept := 0
+	for at := int64(0); ; {
+		n, _ := table.ReadAt(buf[kept:], at)
+		if n == 0 {
+			return
+		}
+		at += int64(n)
+		text := buf[:kept+n]
+		for {
+			line, rest, ok := bytes.Cut(text, []byte("\n"))
+			if !ok {
+				break
+			}
+			text = rest
+			if !do(line) {
+				return
+			}
+		}
+		kept = copy(buf[:], text)
+	}
+}

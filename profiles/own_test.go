@@ -1,0 +1,134 @@
+package profiles
+
+import (
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// ownFacts are those of a user whose sbxrun lies in a project, as a developer's does.
+func ownFacts(f fstest.MapFS) *Facts {
+	facts := testFacts(f)
+	facts.Own = []Own{
+		{What: "the configuration", Path: "/home/u/.config/sbxrun", Shown: true},
+		{What: "the state", Path: "/home/u/.local/state/sbxrun"},
+		{What: "a program", Path: "/usr/local/bin", Shown: true},
+		{What: "the directory of runs", Path: "/var/tmp/sbxrun-501"},
+		{What: "sbxrun itself", Path: "/home/u/tool/bin/sbxrun", File: true, Shown: true},
+		{What: "sbxrun itself", Path: "/home/u/tool/bin/sbxrun-mcp", File: true, Shown: true},
+	}
+	for _, d := range []string{"home/u/.config", "home/u/tool/bin", "usr/local/bin"} {
+		f[d] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+	}
+	putFile(f, "home/u/tool/bin/sbxrun", "")
+	putFile(f, "home/u/tool/bin/sbxrun-mcp", "")
+	return facts
+}
+
+// TestOwnKept: whatever is granted, what later runs obey cannot be written, and
+// nothing that leads to it can be exchanged; what lies beside it is granted.
+func TestOwnKept(t *testing.T) {
+	for name, tt := range map[string]struct {
+		req     Request
+		setup   func(fstest.MapFS)
+		want    map[string]string // path → access; "" is no rule
+		missing string
+		err     string
+	}{
+		"the workspace alone": {want: map[string]string{"/home/u/.config": "", "/home/u/.config/sbxrun": ""}},
+		"the home": {
+			req: Request{ReadWrite: []string{"~"}},
+			want: map[string]string{"/home/u": "rwx", "/home/u/.config": "rwx", "/home/u/.config/sbxrun": "---", // it is a secret, too
+				"/home/u/.local": "rwx", "/home/u/.local/state": "rwx", "/home/u/.local/state/sbxrun": "---",
+				"/home/u/tool": "rwx", "/home/u/tool/bin": "rwx", "/home/u/tool/bin/sbxrun": "r-x", "/home/u/tool/bin/sbxrun-mcp": "r-x"},
+			missing: "/home/u/.config/sbxrun /home/u/.local/state/sbxrun",
+		},
+		"the configuration's parent": {
+			req:     Request{ReadWrite: []string{"~/.config"}},
+			want:    map[string]string{"/home/u/.config": "rwx", "/home/u/.config/sbxrun": "---"},
+			missing: "/home/u/.config/sbxrun",
+		},
+		"as the workspace": {
+			req:     Request{Dir: "/home/u/.config"},
+			missing: "/home/u/.config/sbxrun",
+		},
+		"by a profile": {
+			setup:   func(f fstest.MapFS) { putFile(f, "etc/sbxrun/config.yaml", "files: {write: [/var/tmp]}\n") },
+			want:    map[string]string{"/var/tmp": "rwx", "/var/tmp/sbxrun-501": "---"},
+			missing: "/var/tmp/sbxrun-501",
+		},
+		"a profile file in the workspace": {
+			req:   Request{Profile: "./p.yaml"},
+			setup: func(f fstest.MapFS) { putFile(f, "home/u/src/project/p.yaml", "extends: strict\n") },
+			want:  map[string]string{"/home/u/src/project/p.yaml": "r-x"},
+		},
+		"sbxrun in the workspace": {
+			req:  Request{Dir: "/home/u/tool"},
+			want: map[string]string{"/home/u/tool/bin": "rwx", "/home/u/tool/bin/sbxrun": "r-x"},
+		},
+		"a program's directory beside others": {
+			req:  Request{ReadWrite: []string{"/usr/local"}},
+			want: map[string]string{"/usr/local": "rwx", "/usr/local/bin": "r-x"},
+		},
+		"private storage above it": {req: Request{Tmpfs: []Tmpfs{{Path: "/home/u"}}}},
+		"a read-only bind":         {req: Request{Binds: []Bind{{"/home/u/tool", "/x", true}}}},
+
+		"the configuration":   {req: Request{ReadWrite: []string{"~/.config/sbxrun"}}, setup: mkdir("home/u/.config/sbxrun"), err: "the configuration is in /home/u/.config/sbxrun, which later runs obey"},
+		"a part of it":        {req: Request{ReadWrite: []string{"~/.config/sbxrun/profiles"}}, setup: mkdir("home/u/.config/sbxrun/profiles"), err: "later runs obey"},
+		"it as the workspace": {req: Request{Dir: "/usr/local/bin/x"}, setup: mkdir("usr/local/bin/x"), err: "system directory"},
+		"a bind":              {req: Request{Binds: []Bind{{"/home/u/tool", "/x", false}}}, err: "flag --bind: sbxrun itself is in"},
+		"a link on the way":   {req: Request{ReadWrite: []string{"~"}}, setup: link("home/u/.config", "/data/real"), err: "flag --rw: the configuration is in /data/real/sbxrun"},
+		"a program that is not there": {
+			req: Request{Dir: "/home/u/tool/bin"}, setup: func(f fstest.MapFS) { delete(f, "home/u/tool/bin/sbxrun-mcp") },
+			err: "workspace: the command could make /home/u/tool/bin/sbxrun-mcp, which later runs obey",
+		},
+		"a program that is not there, further down": {
+			req: Request{Dir: "/home/u/tool"}, setup: func(f fstest.MapFS) { delete(f, "home/u/tool/bin/sbxrun-mcp") },
+			want: map[string]string{"/home/u/tool": "rwx", "/home/u/tool/bin": "r-x", "/home/u/tool/bin/sbxrun": "r-x"},
+		},
+		"copy-on-write above it": {req: Request{Dir: "/home/u/.config", Workspace: "overlay"}, err: "later runs obey"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := hostFS()
+			facts := ownFacts(f)
+			if tt.setup != nil {
+				tt.setup(f)
+			}
+			tt.req.Command = []string{"true"}
+			r, err := Resolve(&tt.req, facts)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("%v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for p, want := range tt.want {
+				if got := access(t, r, p); got != want {
+					t.Errorf("%s is %q, want %q", p, got, want)
+				}
+			}
+			if got := strings.Join(r.Missing, " "); got != tt.missing {
+				t.Errorf("to be made: %q, want %q", got, tt.missing)
+			}
+			for _, o := range facts.Own {
+				if f := writableAt(r.Policy, o.Path); f != nil {
+					t.Errorf("%s can be written: %+v", o.Path, f)
+				}
+			}
+		})
+	}
+}
+
+func mkdir(name string) func(fstest.MapFS) {
+	return func(f fstest.MapFS) { f[name] = &fstest.MapFile{Mode: fs.ModeDir | 0o755} }
+}
+
+func link(name, to string) func(fstest.MapFS) {
+	return func(f fstest.MapFS) {
+		f[name] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(to)}
+	}
+}

@@ -1,0 +1,24 @@
+package profiles
+
+import "testing"
+
+func TestProposable(t *testing.T) {
+	for p, want := range map[string]bool{
+		"/opt/tool": true, "/usr/lib/jvm/bin": true, "/home/u/.pyenv": true, "/home/u/go": true, "/home/u/tool": true, "/home/u/.cargo": true, "/srv/x/y": true, "/home/other/tools": true,
+		"/": false, "": false, "x": false, "/opt": false, "/nonexist": false, "/home": false, "/home/u": false, "/home/other": false, "/root": false, "/Users/x": false, "/root/tool": false,
+		"/home/u/.ssh": false, "/home/u/.ssh/id_rsa": false, "/home/other/.ssh": false, "/home/u/.cargo/credentials": false, "/home/u/.config/gh": false, "/home/u/../u/.ssh": false,
+		"/etc/ssh": false, "/etc/x": false, "/proc/1/root": false, "/dev/x": false, "/run/x": false, "/var/lib/jenkins/x": false, "/opt/x/.env": false,
+	} {
+		if got := Proposable(p, "/home/u"); got != want {
+			t.Errorf("%s: %t", p, got)
+		}
+	}
+	for _, p := range []string{"/root", "/root/.ssh", "/root/.ssh/id_rsa"} {
+		if Proposable(p, "/root") {
+			t.Error(p)
+		}
+	}
+	if !Proposable("/root/.pyenv", "/root") {
+		t.Error("/root/.pyenv, of root")
+	}
+}

@@ -1,0 +1,409 @@
+package profiles
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// Bounds of the search for secrets below what a run shows. A bigger tree is
+// shown, and a note says how far the search came.
+const (
+	maxSearched   = 30000 // directories
+	maxSecretText = 64 << 10
+	searchDepth   = 64
+	builtinDepth  = 2 // below what a preset shows of the home: tool chains are large, and not where people keep secrets
+)
+
+// passedOver are directories that hold what others published, or what Git stores
+// compressed.
+var passedOver = []string{".git", "node_modules", "site-packages", ".venv", "venv", "__pycache__", ".tox"}
+
+// sampleNames end names of files that are made to be read by everyone.
+var sampleNames = []string{".example", ".sample", ".template", ".tmpl", ".dist", ".defaults", ".schema", ".test", ".pub"}
+
+// secretFinder looks for the files that files.secret_names and files.secret_text
+// name; nil if those are empty.
+func (r *resolver) secretFinder() *secretWalk {
+	fold := func(k key) []string {
+		var out []string
+		for _, s := range r.items(k) {
+			out = append(out, strings.ToLower(s))
+		}
+		return out
+	}
+	names, text := fold(keySecretNames), fold(keySecretText)
+	if len(names)+len(text) == 0 {
+		return nil
+	}
+	return &secretWalk{fsys: r.facts.FS, seen: map[string]bool{}, match: func(root, full string) bool {
+		name := strings.ToLower(path.Base(full))
+		if slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(name, s) }) {
+			return false
+		}
+		is := func(pattern string) bool {
+			before, after, star := strings.Cut(pattern, "*")
+			if !star || !strings.HasPrefix(name, before) {
+				return name == pattern // most names, at little cost
+			}
+			if !strings.HasSuffix(name, after[strings.LastIndexByte(after, '*')+1:]) {
+				return false
+			}
+			ok, err := path.Match(pattern, name)
+			return ok && err == nil
+		}
+		return slices.ContainsFunc(names, is) || slices.ContainsFunc(text, is) && !fixture(full[len(root):]) && looksCredential(r.facts.FS, full)
+	}}
+}
+
+// namedSecrets hides files by their names, wherever the workspace and what else
+// is shown of the home or by the caller holds them.
+func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
+	w := r.secretFinder()
+	if w == nil {
+		return st, nil
+	}
+	for _, g := range st {
+		depth := searchDepth
+		if strings.HasPrefix(g.origin, "preset ") {
+			if !within(g.path, r.facts.Home) {
+				continue
+			}
+			depth = builtinDepth
+		}
+		if g.access != 0 && !g.link && g.path != "/" {
+			w.walk(g.path, g.path, depth)
+		}
+	}
+	for _, f := range w.found {
+		if pl, err := r.facts.follow(f); err == nil {
+			st = append(st, statement{path: pl.real, secret: true, optional: true, origin: "files.secret_names"})
+		}
+	}
+	if w.dirs > maxSearched || len(w.found) == maxMatches {
+		r.notes = append(r.notes, "files with secret names are hidden in the first "+strconv.Itoa(maxSearched)+" directories of what is shown, "+strconv.Itoa(maxMatches)+" of them at most: hide what lies beyond with --hide")
+	}
+	return st, nil
+}
+
+// secretWalk looks for files in trees, each directory once.
+type secretWalk struct {
+	fsys  fs.FS
+	match func(root, full string) bool
+	seen  map[string]bool
+	dirs  int
+	found []string
+}
+
+func (w *secretWalk) walk(root, dir string, depth int) {
+	if w.seen[dir] || depth < 0 || w.dirs > maxSearched {
+		return
+	}
+	w.seen[dir] = true
+	if w.dirs++; w.dirs > maxSearched {
+		return
+	}
+	f, err := w.fsys.Open(fsPath(dir))
+	if err != nil {
+		return // what cannot be listed cannot be read by this user, either
+	}
+	defer f.Close()
+	d, ok := f.(fs.ReadDirFile)
+	if !ok {
+		return
+	}
+	entries, _ := d.ReadDir(-1)
+	for _, e := range entries {
+		full := path.Join(dir, e.Name())
+		switch {
+		case len(w.found) == maxMatches:
+			return
+		case !e.IsDir() && w.match(root, full):
+			w.found = append(w.found, full)
+		case e.IsDir() && !slices.Contains(passedOver, e.Name()):
+			w.walk(root, full, depth-1)
+		}
+	}
+}
+
+// fixture reports whether a file, by its path in a tree, lies where a project keeps what its tests and
+// examples need: keys that are made for that are part of it.
+func fixture(p string) bool {
+	for name := range strings.SplitSeq(strings.ToLower(path.Dir(p)), "/") {
+		for _, part := range [...]string{"test", "spec", "fixture", "example", "sample", "mock"} {
+			if strings.Contains(name, part) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// looksCredential reports whether a file holds a line that looks like one.
+func looksCredential(fsys fs.FS, name string) bool {
+	info, err := fs.Stat(fsys, fsPath(name))
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	f, err := fsys.Open(fsPath(name))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.LimitReader(f, maxSecretText))
+	return credentialIn(string(b)) != ""
+}
+
+// credentials are what lines with credentials look like, by a word for each.
+var credentials = sync.OnceValue(func() (out []struct {
+	what string
+	re   *regexp.Regexp
+}) {
+	for _, p := range [...][2]string{
+		{"private key", `-----BEGIN [A-Z ]*PRIVATE KEY|PuTTY-User-Key-File|AGE-SECRET-KEY-1`},
+		{"token", `\b(?:(?:gh[pousr]_|npm_|hf_|dop_v1_|shpat_|[sr]k_live_|lin_api_)[A-Za-z0-9]{20,}|(?:github_pat_|glpat-|xox[abeoprs]-|pypi-)[A-Za-z0-9_-]{20,})|\bsk-[A-Za-z0-9_-]{16,}|\bAIza[0-9A-Za-z_-]{30,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.`},
+		{"access key", `\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`},
+		{"URL with credentials", `[A-Za-z][A-Za-z0-9+.-]*://[^\s/@"'$<>{}]{3,}@`},
+		{"authorization", `(?i)authorization["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+[A-Za-z0-9._~+/=-]{6,}`},
+		// A value that is a variable's, or a type's name in a program, is none.
+		{"password", `(?i)(?:password|passwd|passphrase|secret|token|auth|api[_-]?key|access[_-]?key|private[_-]?key|credential)[A-Za-z0-9_.-]*["']?\s*[:=]>?\s*["']?[^\s"'$<>{}()\[\],;]{6,}`},
+	} {
+		out = append(out, struct {
+			what string
+			re   *regexp.Regexp
+		}{p[0], regexp.MustCompile(p[1])})
+	}
+	return out
+})
+
+// credentialIn says what of a text looks like a credential, "" if nothing does.
+func credentialIn(text string) string {
+	for _, c := range credentials() {
+		if c.re.MatchString(text) {
+			return c.what
+		}
+	}
+	return ""
+}
+
+// repository shows, read-only, the repository in the home that the workspace is a
+// directory of, and for a linked worktree the one that it belongs to: builds and
+// Git look for files above them. Directories with a dot are settings, no projects.
+func (r *resolver) repository(st []statement) []statement {
+	home := r.facts.home()
+	if r.enum(keyHome) != "host" || home == "" || !within(r.workspace, home) || strings.HasPrefix(r.workspace, home+"/.") {
+		return st
+	}
+	for dir := r.workspace; dir != home && within(dir, home); dir = path.Dir(dir) {
+		info, err := fs.Lstat(r.facts.FS, fsPath(dir+"/.git"))
+		if err != nil {
+			continue
+		}
+		if dir != r.workspace {
+			st = append(st, statement{path: dir, access: policy.ReadExec, optional: true, origin: "repository of the workspace"})
+		}
+		if info.Mode().IsRegular() {
+			if common := r.worktreeOf(dir); common != "" && within(common, home) && !strings.HasPrefix(common, home+"/.") {
+				st = append(st, statement{path: common, access: policy.Read, optional: true, origin: "repository of the worktree"})
+			}
+		}
+		break
+	}
+	return st
+}
+
+// worktreeOf returns the repository directory of a linked worktree, "" if there is
+// none that says so itself: a file .git alone could name any directory.
+func (r *resolver) worktreeOf(dir string) string {
+	read := func(name string) string {
+		text, ok, err := source{facts: r.facts}.readFile(name, false, 4096)
+		if !ok || err != nil || len(text) > 4096 {
+			return ""
+		}
+		return strings.TrimSpace(text)
+	}
+	own, ok := strings.CutPrefix(read(dir+"/.git"), "gitdir: ")
+	if !ok || !path.IsAbs(own) {
+		return ""
+	}
+	pl, err := r.facts.follow(path.Clean(own))
+	common := path.Dir(path.Dir(pl.real))
+	if err != nil || path.Base(common) != ".git" || path.Base(path.Dir(pl.real)) != "worktrees" || read(pl.real+"/gitdir") != dir+"/.git" || read(pl.real+"/commondir") != "../.." || read(common+"/HEAD") == "" {
+		return ""
+	}
+	return common
+}
+
+// cleanStatements shows files that may hold credentials: as they are if none of
+// their lines looks like one, else a copy of the others.
+func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statement, error) {
+	for _, part := range r.values[keyReadClean].parts {
+		for _, item := range part.items {
+			if item[0] == '~' && r.facts.home() == "" {
+				continue
+			}
+			full, err := r.facts.expand(item, r.workspace)
+			if err != nil {
+				return nil, at(part.origin, err)
+			}
+			if slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && s.path == full || s.hide && within(full, s.path) }) {
+				continue // the caller says what is shown there
+			}
+			text, ok, err := source{facts: r.facts}.readFile(full, true, maxToolFile)
+			if r.read.note(full, text, ok); !ok || err != nil || len(text) > maxToolFile {
+				var e *Error
+				if err != nil && !errors.As(err, &e) {
+					return nil, err
+				}
+				continue
+			}
+			clean := cleanText(text)
+			if clean == text {
+				if st, err = appendStatements(st, statement{access: policy.Read, optional: true, origin: part.origin}, item, r.workspace, r.facts); err != nil {
+					return nil, at(part.origin, err)
+				}
+				continue
+			}
+			p.Synthetic = append(p.Synthetic, policy.SyntheticFile{Path: full, Content: clean})
+		}
+	}
+	return st, nil
+}
+
+// cleanText leaves out lines that look like credentials, with those that continue
+// them, and whole sections whose heads do or that say who is asked for them.
+func cleanText(text string) string {
+	var b strings.Builder
+	section, continues := false, false // that is left out, and a line of it goes on
+	for line := range strings.Lines(text) {
+		lower := strings.ToLower(strings.TrimSpace(line))
+		secret := credentialIn(line) != "" || strings.Contains(lower, "extraheader")
+		if !continues && strings.HasPrefix(lower, "[") {
+			section = secret || strings.HasPrefix(lower, "[credential")
+		}
+		drop := continues || section || secret
+		if continues = drop && strings.HasSuffix(lower, `\`); !drop {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// A Credential is a file that a command can read and that looks like one, and by
+// what: its name, or a kind of text.
+type Credential struct {
+	Path string `json:"path"`
+	Why  string `json:"why"`
+}
+
+// maxExamined bounds the files of which Credentials reads the text.
+const maxExamined = 200_000
+
+// comments are the lines of settings that are switched off, and explained.
+var comments = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^[ \t]*[#;].*$`) })
+
+// sourceNames end names of programs, in which a password is mostly a variable.
+var sourceNames = []string{".go", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".scala", ".rb", ".php", ".pl", ".cs", ".swift", ".lua", ".md", ".rst", ".html", ".css", ".map", ".svg"}
+
+// Credentials lists what looks like a credential and can be read under a policy:
+// in the workspace, the home, and all else that is shown but what strict shows of
+// every system. It is complete if all of that was looked at.
+func Credentials(p *policy.Policy, facts *Facts) (found []Credential, complete bool) {
+	rules, private := map[string]policy.Access{}, map[string]bool{}
+	for _, f := range p.Files {
+		rules[f.Path] = f.Access
+	}
+	for _, m := range p.OCI.Mounts {
+		if _, ok := rules[m.Destination]; !ok {
+			private[m.Destination] = true
+		}
+	}
+	for _, f := range p.Synthetic {
+		private[f.Path] = true
+	}
+	known := func(full string) string {
+		name := strings.ToLower(path.Base(full))
+		is := func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }
+		switch {
+		case slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(name, s) }), slices.ContainsFunc(listAicodeSecretText, is):
+			return ""
+		case slices.ContainsFunc(listAicodeSecretNames, is):
+			return "its name"
+		}
+		for _, s := range listStrictSecrets {
+			if rel, ok := strings.CutPrefix(s, "~"); ok && strings.Contains(full+"/", rel+"/") {
+				return "as " + s
+			}
+		}
+		return ""
+	}
+	examined, dirs := 0, 0
+	var walk func(root, dir string)
+	file := func(root, full string) {
+		why := known(full)
+		f, err := facts.FS.Open(fsPath(full))
+		if err != nil {
+			return // nor can the command, as the same user
+		}
+		defer f.Close()
+		if examined++; why == "" && examined <= maxExamined && !fixture(full[len(root):]) {
+			b, _ := io.ReadAll(io.LimitReader(f, maxSecretText))
+			text := comments().ReplaceAllString(string(b), "")
+			if strings.Contains(text, "\x00") {
+				return
+			}
+			if why = credentialIn(text); (why == "password" || why == "URL with credentials") && slices.ContainsFunc(sourceNames, func(s string) bool { return strings.HasSuffix(full, s) }) {
+				why = ""
+			}
+		}
+		if why != "" {
+			found = append(found, Credential{full, why})
+		}
+	}
+	walk = func(root, dir string) {
+		if dirs++; dirs > 2*maxSearched {
+			return
+		}
+		entries, _ := fs.ReadDir(facts.FS, fsPath(dir))
+		for _, e := range entries {
+			full := path.Join(dir, e.Name())
+			if _, other := rules[full]; other || private[full] || systemPrograms(full) {
+				continue // a rule of its own, or not the host's
+			}
+			switch {
+			case e.IsDir():
+				walk(root, full)
+			case e.Type().IsRegular():
+				file(root, full)
+			}
+		}
+	}
+	for _, f := range p.Files {
+		if f.Access&policy.Read == 0 || systemPrograms(f.Path) || f.Origin == "preset strict" {
+			continue // of the home it shows nothing, and of /etc what everyone reads
+		}
+		info, err := fs.Lstat(facts.FS, fsPath(f.Path))
+		switch {
+		case err != nil:
+		case info.IsDir():
+			walk(f.Path, f.Path)
+		case info.Mode().IsRegular():
+			file(path.Dir(f.Path), f.Path)
+		}
+	}
+	slices.SortFunc(found, func(a, b Credential) int { return strings.Compare(a.Path, b.Path) })
+	return found, dirs <= 2*maxSearched && examined <= maxExamined
+}
+
+// systemPrograms reports what holds the system's programs and the kernel's files.
+func systemPrograms(p string) bool {
+	return slices.ContainsFunc([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sys", "/dev", "/nix/store", "/snap"}, func(d string) bool { return within(p, d) })
+}

@@ -1,0 +1,120 @@
+package profiles
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// TestSecretNames: files are hidden by name at any depth, by what they hold where
+// the name says too little, and not where projects need them.
+func TestSecretNames(t *testing.T) {
+	const key = "-----BEGIN PRIVATE KEY-----\n"
+	f := hostFS()
+	ws := "home/u/src/project/"
+	for name, text := range map[string]string{
+		"a/b/c/.env": "A=1", "a/.ENV.local": "A=1", "a/x.tfstate": "{}", "a/.npmrc": "//r/:_authToken=abcdefgh", "a/tls.pem": key, "a/id_ed25519": key,
+		"a/.env.example": "A=", "b/.npmrc": "engine-strict=true", "b/ca.pem": "-----BEGIN CERTIFICATE-----", "testdata/tls.pem": key, "node_modules/x/.env": "A=1", "a/env": "A=1",
+	} {
+		putFile(f, ws+name, text)
+	}
+	putFile(f, "home/u/go/pkg/.netrc", "machine x password y")
+	putFile(f, "data/other/deep/.env", "A=1")
+	putFile(f, "data/test/server.key", key)
+	r := mustResolve(t, Request{Profile: "aicode", ReadOnly: []string{"/data/other", "/data/test"}}, testFacts(f))
+	for _, p := range []string{"/" + ws + "a/b/c/.env", "/" + ws + "a/.ENV.local", "/" + ws + "a/x.tfstate", "/" + ws + "a/.npmrc", "/" + ws + "a/tls.pem", "/" + ws + "a/id_ed25519",
+		"/home/u/go/pkg/.netrc", "/data/other/deep/.env", "/data/test/server.key"} {
+		if access(t, r, p) != "---" {
+			t.Errorf("%s is shown", p)
+		}
+	}
+	for _, n := range []string{"a/.env.example", "b/.npmrc", "b/ca.pem", "testdata/tls.pem", "node_modules/x/.env", "a/env"} {
+		if got := access(t, r, "/"+ws+n); got != "" { // as the workspace
+			t.Errorf("%s is %q", n, got)
+		}
+	}
+	// A grant that names one shows it; strict does not look.
+	r = mustResolve(t, Request{Profile: "aicode", ReadOnly: []string{"a/b/c/.env"}}, testFacts(f))
+	if got := access(t, r, "/"+ws+"a/b/c/.env"); got != "r-x" {
+		t.Errorf("named: %q", got)
+	}
+	r = mustResolve(t, Request{}, testFacts(f))
+	if got := access(t, r, "/"+ws+"a/b/c/.env"); got != "" {
+		t.Errorf("strict: %q", got)
+	}
+
+	// What doctor lists is what is not hidden.
+	found, complete := Credentials(r.Policy, testFacts(f))
+	has := func(found []Credential, name string) bool {
+		return slices.ContainsFunc(found, func(c Credential) bool { return c.Path == "/"+ws+name })
+	}
+	for name, want := range map[string]bool{"a/b/c/.env": true, "a/.npmrc": true, "a/tls.pem": true, "b/.npmrc": false, "a/.env.example": false, "b/ca.pem": false, "a/env": false} {
+		if has(found, name) != want {
+			t.Errorf("doctor, %s: %v", name, found)
+		}
+	}
+	if !complete {
+		t.Error("not complete")
+	}
+	r = mustResolve(t, Request{Profile: "aicode"}, testFacts(f))
+	if found, _ = Credentials(r.Policy, testFacts(f)); has(found, "a/b/c/.env") || has(found, "a/tls.pem") {
+		t.Errorf("aicode: %v", found)
+	}
+}
+
+// TestReadClean: settings are shown as they are, or without what looks like a
+// credential.
+func TestReadClean(t *testing.T) {
+	f := hostFS()
+	clean := "[user]\n\tname = Me\n[alias]\n\tst = status\n"
+	putFile(f, "home/u/.gitconfig", clean)
+	r := mustResolve(t, Request{Profile: "aicode"}, testFacts(f))
+	if got := access(t, r, "/home/u/.gitconfig"); got != "r--" {
+		t.Errorf("%q", got)
+	}
+	putFile(f, "home/u/.gitconfig", "[url \"https://me:hunter22@x.org/\"]\n\tinsteadOf = https://x.org/\n[user]\n\tname = Me\n[credential \"https://x.org\"]\n\tusername = me\n\thelper = \"!f() { \\\n echo password=hunter22; \\\n}; f\"\n"+
+		"[http]\n\textraHeader = X: y\n[github]\n\ttoken = abcdefghijk\n[alias]\n\tst = status\n")
+	r = mustResolve(t, Request{Profile: "aicode"}, testFacts(f))
+	i := slices.IndexFunc(r.Policy.Synthetic, func(s policy.SyntheticFile) bool { return s.Path == "/home/u/.gitconfig" })
+	if want := "[user]\n\tname = Me\n[http]\n[github]\n[alias]\n\tst = status\n"; i < 0 || r.Policy.Synthetic[i].Content != want || access(t, r, "/home/u/.gitconfig") != "" {
+		t.Errorf("%+v", r.Policy.Synthetic)
+	}
+	// The caller's own word is final.
+	r = mustResolve(t, Request{Profile: "aicode", ReadOnly: []string{"~/.gitconfig"}}, testFacts(f))
+	if got := access(t, r, "/home/u/.gitconfig"); got != "r-x" || slices.ContainsFunc(r.Policy.Synthetic, func(s policy.SyntheticFile) bool { return s.Path == "/home/u/.gitconfig" }) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestRepository: what lies around the workspace in its repository can be read, less
+// its secrets; what only the workspace's own files point to cannot.
+func TestRepository(t *testing.T) {
+	f := hostFS()
+	putFile(f, "home/u/src/mono/.git/HEAD", "ref: refs/heads/main\n")
+	putFile(f, "home/u/src/mono/.git/worktrees/w/gitdir", "/home/u/src/tree/.git\n")
+	putFile(f, "home/u/src/mono/.git/worktrees/w/commondir", "../..\n")
+	putFile(f, "home/u/src/mono/.env", "A=1")
+	putFile(f, "home/u/src/mono/packages/api/main.go", "")
+	putFile(f, "home/u/src/tree/.git", "gitdir: /home/u/src/mono/.git/worktrees/w\n")
+	putFile(f, "home/u/src/evil/.git", "gitdir: /home/u/src/mono/.git/worktrees/w\n")
+	putFile(f, "home/u/.config/.git/HEAD", "x")
+	putFile(f, "home/u/.config/tool/x", "x")
+	putFile(f, "home/u/.git/HEAD", "x")
+	putFile(f, "home/u/src/project/sub/x", "")
+	for _, c := range []struct{ profile, dir, path, want string }{
+		{"aicode", "/home/u/src/mono/packages/api", "/home/u/src/mono", "r-x"},
+		{"aicode", "/home/u/src/mono/packages/api", "/home/u/src/mono/packages/api", "rwx"},
+		{"aicode", "/home/u/src/mono/packages/api", "/home/u/src/mono/.env", "---"},
+		{"aicode", "/home/u/src/tree", "/home/u/src/mono/.git", "r--"},
+		{"aicode", "/home/u/src/tree", "/home/u/src/mono", ""},
+		{"aicode", "/home/u/src/evil", "/home/u/src/mono/.git", ""},
+		{"aicode", "/home/u/.config/tool", "/home/u/.config", ""},
+		{"aicode", "/home/u/src/project/sub", "/home/u", ""},
+		{"strict", "/home/u/src/mono/packages/api", "/home/u/src/mono", ""},
+	} {
+		if got := access(t, mustResolve(t, Request{Profile: c.profile, Dir: c.dir}, testFacts(f)), c.path); got != c.want {
+			t.Errorf("%s in %s: %s is %q, want %q", c.profile, c.dir, c.path, got, c.want)
+		}
+	}
+}

@@ -153,7 +153,7 @@ func TestSessionLeftVerdict(t *testing.T) {
 		}
 		s := newSession(t, w)
 		tm := s.newTerminal()
-		cmd := s.sit(tm, "exec", "-t", "--memory", "32m", s.id, "--", "/bin/sh", "-c", "echo here; until [ -e go ]; do sleep 0.1; done; head -c 100m /dev/zero | tail | wc -c; exit 9")
+		cmd := s.sit(tm, "exec", "-t", "--memory", "32m", s.id, "--", "/bin/sh", "-c", "echo here; until [ -e go ]; do sleep 0.1; done; exec tail /dev/zero")
 		tm.wait("here")
 		tm.raw()
 		tm.master.WriteString("\x10\x11")

@@ -59,7 +59,7 @@ type control struct {
 
 // all is the battery, in the order of the security design.
 func all() []entry {
-	return slices.Concat(fileTests(), protectTests(), processTests(), kernelTests(), networkTests(), resourceTests(), terminalTests(), supervisorTests())
+	return slices.Concat(fileTests(), protectTests(), pointTests(), processTests(), kernelTests(), networkTests(), resourceTests(), terminalTests(), supervisorTests())
 }
 
 // TestBattery runs every entry as each user: TestBattery/F01/root.

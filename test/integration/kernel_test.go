@@ -144,6 +144,16 @@ func kernelTests() []entry {
 			},
 		},
 		{
+			id: "K15", title: "leases, which hold up who opens a file on the host",
+			// Not the attack itself, which is executed and so cannot be leased.
+			flags: func(f *fixture) []string { return []string{"--ro", filepath.Join(f.outside, "attack")} },
+			args: func(f *fixture) []string {
+				return []string{"shown=" + filepath.Join(f.outside, "attack"), "own=" + filepath.Join(f.ws, "own")}
+			},
+			deny:     "EPERM",
+			controls: []control{jailed(jail{})},
+		},
+		{
 			id: "K14", title: "where only Landlock stands: a file of the host's given as fd 0",
 			args: k14args,
 			stdin: func(f *fixture) *os.File {

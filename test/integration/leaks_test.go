@@ -79,7 +79,7 @@ var perUser = regexp.MustCompile(`^sbxrun-[0-9]+(-[a-z]+)?(-[0-9])?$`)
 // put them. The tests of other packages, which run beside these, have others.
 func temporaries() map[string]bool {
 	m := map[string]bool{}
-	for _, pattern := range []string{"sbxrun-canary-*", "sbxrun-doctor-*", "sbxrun-[0-9]*", ".sbxrun*"} {
+	for _, pattern := range []string{"sbxrun-[0-9]*/canary-*", "sbxrun-doctor-*", "sbxrun-[0-9]*", ".sbxrun*"} {
 		for _, dir := range []string{os.TempDir(), "/tmp", "/run", "/dev/shm", "/var/tmp"} {
 			paths, _ := filepath.Glob(filepath.Join(dir, pattern))
 			for _, p := range paths {
@@ -145,7 +145,7 @@ func TestLeakCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { sleeper.Process.Kill(); sleeper.Wait() }()
-	temp, err := os.CreateTemp("", "sbxrun-canary-leak-")
+	temp, err := os.CreateTemp("", "sbxrun-doctor-leak-")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/sbxrun/sbxrun/test/dispositions"
 )
 
 // What every test uses, made once by TestMain.
@@ -21,10 +23,13 @@ var (
 	attack string // test/integration/attack
 	stage  string // test/integration/stage
 	fetch  string // test/integration/fetch
+
+	fileops string // test/integration/fileops
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	dispositions.Default()
 	os.Exit(run(m))
 }
 
@@ -68,6 +73,7 @@ func prepare() (err error) {
 	}
 	bin := filepath.Join(runDir, "bin")
 	sbxrun, attack, stage, fetch = bin+"/sbxrun", bin+"/attack", bin+"/stage", bin+"/fetch"
+	fileops = bin + "/fileops"
 	if built := os.Getenv("SBXRUN_TEST_BIN"); built != "" {
 		// Copies: some attacks write to them, and leaks are found by runDir.
 		return os.CopyFS(bin, os.DirFS(built))
@@ -76,7 +82,7 @@ func prepare() (err error) {
 		return err
 	}
 	cmd := exec.Command("go", "build", "-o", bin+"/",
-		"github.com/sbxrun/sbxrun/cmd/sbxrun", "github.com/sbxrun/sbxrun/test/integration/attack", "github.com/sbxrun/sbxrun/test/integration/stage", "github.com/sbxrun/sbxrun/test/integration/fetch")
+		"github.com/sbxrun/sbxrun/cmd/sbxrun", "github.com/sbxrun/sbxrun/test/integration/attack", "github.com/sbxrun/sbxrun/test/integration/stage", "github.com/sbxrun/sbxrun/test/integration/fetch", "github.com/sbxrun/sbxrun/test/integration/fileops")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)

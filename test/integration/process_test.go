@@ -293,7 +293,7 @@ func p07(f *fixture) {
 // signal but that.
 func p08(f *fixture) {
 	token, ready := f.unique("p08"), filepath.Join(f.ws, "up")
-	o := f.do(call{args: f.strict([]string{"--json", "--timeout", "1s", "--kill-after", "500ms"}, f.attack, "P08", "token="+token, "ready="+ready), timeout: 30 * time.Second})
+	o := f.do(call{args: f.strict([]string{"--json", "--timeout", "5s", "--kill-after", "500ms"}, f.attack, "P08", "token="+token, "ready="+ready), timeout: 30 * time.Second})
 	f.gone(token)
 	if r := f.result(o); o.code != 124 || r.Reason != "timeout" || r.ExitCode != 124 {
 		f.Errorf("no timeout: %v", o)

@@ -100,8 +100,11 @@ func protectTests() []entry {
 		}
 	}
 	// The guard has no openat2(2): its flags are behind a pointer.
-	want := map[string]string{"create, by openat2": "ENOSYS"}
+	want := map[string]string{"create, by openat2": "ENOSYS", "removexattrat": "ENOSYS", "FS_IOC_SETFLAGS": "ENOTTY", "FS_IOC_FSSETXATTR": "ENOTTY", "FS_IOC_ENABLE_VERITY": "ENOTTY"}
 	except := map[string]string{"set the mode of config by its ACL": "not every file system has them", "set the mode of hook by its ACL": "not every file system has them"}
+	for _, act := range []string{"removexattrat", "FS_IOC_SETFLAGS", "FS_IOC_FSSETXATTR", "FS_IOC_ENABLE_VERITY"} {
+		except[act] = "not every kernel or file system has it"
+	}
 	if _, _, e := unix.Syscall6(unix.SYS_FCHMODAT2, ^uintptr(0), 0, 0, 0, 0, 0); e == unix.ENOSYS {
 		for _, name := range []string{"config", "hook"} {
 			except["chmod "+name+", the newer way"] = "fchmodat2(2) came with Linux 6.6"
@@ -140,6 +143,26 @@ func protectTests() []entry {
 			controls: []control{unprotected(nil)},
 		},
 		{id: "F09", title: "hostile git config, worktree, bare repository; then git on the host", test: hostileGit},
+		{id: "F35", title: "a rebase with lines of the command's; then git rebase --continue on the host", test: hostileRebase},
+		{
+			id: "F34", title: "change what was passed in for reading",
+			stdin: func(f *fixture) *os.File {
+				in, err := os.Open(filepath.Join(f.outside, "canary"))
+				if err != nil {
+					f.Fatal(err)
+				}
+				f.Cleanup(func() { in.Close() })
+				return in
+			},
+			deny: denied,
+			controls: []control{{"without protected paths", func(f *fixture, e *entry) {
+				o := f.do(call{args: f.strict([]string{"--unprotect", "all"}, f.attack, e.id), stdin: e.stdin(f)})
+				e.judge(f, f.report(o), func(string) string { return "ok" })
+				if fi, err := os.Stat(filepath.Join(f.outside, "canary")); err != nil || fi.Mode() != 0o777 {
+					f.Errorf("%v %v", fi.Mode(), err)
+				}
+			}}},
+		},
 		{id: "F23", title: "sbxrun SIGKILLed leaves no placeholder", test: killedGuard},
 	}
 }
@@ -276,7 +299,7 @@ func TestSessionProtected(t *testing.T) {
 		c := newSession(t, w, "--unprotect", "all")
 		c.repository("r")
 		except := func(act string) string {
-			if strings.Contains(act, "by its ACL") || strings.Contains(act, "the newer way") {
+			if strings.Contains(act, "by its ACL") || strings.Contains(act, "the newer way") || strings.HasPrefix(act, "FS_IOC") || act == "removexattrat" {
 				return "*"
 			}
 			return "ok"
@@ -285,6 +308,44 @@ func TestSessionProtected(t *testing.T) {
 		attack(c, "F10", except, "in="+c.ws)
 		if !together(c, "10000", "1") {
 			t.Error("two commands made no repository where nothing is protected: the attack is none")
+		}
+	})
+}
+
+// TestSessionPeers: what the guard opens for a command of a session is what the
+// command itself may open. A process that is about to become a command shares the
+// memory of the session's holder.
+func TestSessionPeers(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		s.exec("sleep 60", "-d")
+		done := make(chan *outcome)
+		go func() { done <- s.cli("exec", s.id, "--", s.attack, "F33", "ms=1500") }()
+		for range 10 {
+			s.exec("true")
+		}
+		e := &entry{id: "F33", deny: "never"}
+		o := <-done
+		e.judge(s.fixture, s.report(o), e.inside)
+		if len(s.report(o).Acts) < 7 {
+			t.Errorf("%v", o)
+		}
+		// The control: of one command's own processes both may open all of it.
+		s.want(`sleep 5 & python3 -c 'import os, sys; os.open("/proc/%s/mem" % sys.argv[1], os.O_RDONLY)' $! && echo opened; kill $!`, "opened\n")
+
+		// A file that is open for writing is no file to read.
+		out, err := os.OpenFile(filepath.Join(s.outside, "second"), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		for _, flags := range []string{"O_RDONLY", "O_RDONLY | os.O_CREAT", "O_RDWR"} {
+			script := `import os
+try: print(os.read(os.open("/dev/stdin", os.` + flags + `), 9))
+except PermissionError: print("no")`
+			if o := s.do(call{args: s.strict(nil, "python3", "-c", script), stdin: out}); o.stdout != "no\n" {
+				t.Errorf("%s: %v", flags, o)
+			}
 		}
 	})
 }
@@ -390,6 +451,46 @@ func hostileGit(f *fixture) {
 	})
 }
 
+// hostileRebase leaves a rebase that is stopped before a line of the command's, and goes
+// on with it on the host.
+func hostileRebase(f *fixture) {
+	act := func(f *fixture, flags ...string) (canary string) {
+		f.repository("r")
+		r := filepath.Join(f.ws, "r")
+		os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
+		for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"commit", "-q", "--allow-empty", "-m", "first"}, {"commit", "-q", "--allow-empty", "-m", "second"}} {
+			f.git(append([]string{"-C", r}, args...)...)
+		}
+		canary = filepath.Join(f.ws, "canary")
+		before := f.names()
+		o := f.do(call{args: f.strict(flags, "sh", "-c", `
+			cp -r r /tmp/copy; cd /tmp/copy
+			export GIT_SEQUENCE_EDITOR='printf "break\nexec touch '"$1"'\n" >'
+			git rebase -i HEAD~1; [ -d .git/rebase-merge ] || echo "no state"
+			cd - >/dev/null; cd r
+			git rebase -i HEAD~1; cp -r /tmp/copy/.git/rebase-merge .git/; mv /tmp/copy/.git/rebase-merge .git/
+			mkdir -p state && cp -r /tmp/copy/.git/. state; mv state .git/rebase-apply; mkdir .git/sequencer; ln -s ../state .git/rebase-merge
+			rm -rf state .git/rebase-apply .git/sequencer`, "sh", canary)})
+		if now := f.names(); flags == nil && now != before {
+			f.Errorf("the repository held\n%sand holds\n%s%v", before, now, o)
+		}
+		if strings.Contains(o.stdout, "no state") {
+			f.Errorf("git did not stop: %v", o)
+		}
+		f.do(call{args: f.who.command(f.need("git"), "-C", r, "rebase", "--continue")})
+		return canary
+	}
+	if exists(act(f)) {
+		f.Error("Git on the host ran what the command planted")
+	}
+	f.Run("control without protected paths", func(t *testing.T) {
+		c := newFixture(t, f.who)
+		if !exists(act(c, "--unprotect", ".git/rebase-merge", "--unprotect", ".git/rebase-apply", "--unprotect", ".git/sequencer")) {
+			t.Error("Git on the host ran nothing: the attack is none")
+		}
+	})
+}
+
 // killedGuard kills sbxrun at random moments of a command that tries to make
 // protected paths all the time.
 func killedGuard(f *fixture) {
@@ -431,7 +532,9 @@ func TestGitProtected(t *testing.T) {
 			echo one >file; git add file; git commit -q -m one
 			git switch -q -c topic; echo two >>file; git commit -qam two
 			git switch -q main; echo three >other; git add .; git commit -q -m three
-			git rebase -q main topic; git checkout -q main; git merge -q --no-edit topic
+			git rebase -q main topic 2>/dev/null || echo "failed: rebase"; git status --porcelain --branch
+			git clone -q . /tmp/copy; (cd /tmp/copy; export GIT_COMMITTER_NAME=Ann GIT_COMMITTER_EMAIL=ann@example.com; git switch -q topic; git rebase -q origin/main; git push -qf origin topic); rm -rf /tmp/copy
+			git checkout -q main; git merge -q --ff-only topic
 			echo four >>file; git stash -q; git stash pop -q; git checkout -q -- file
 			git tag v1; git branch -q -d topic; git gc -q; git fsck --no-progress
 			git reset -q --hard; git clean -qfd; git status --porcelain --branch
@@ -440,7 +543,7 @@ func TestGitProtected(t *testing.T) {
 				if git $c 2>/dev/null; then echo "worked: $c"; else echo "failed: $c"; fi
 			done
 			git init -q /tmp/new; git -C /tmp/new config a.b c; git clone -q . "$HOME/copy" && echo elsewhere`)
-		f.wantLines(out, "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: worktree add ../wt", "failed: init -q ../new", "failed: clone -q . ../copy", "elsewhere")
+		f.wantLines(out, "failed: rebase", "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: worktree add ../wt", "failed: init -q ../new", "failed: clone -q . ../copy", "elsewhere")
 		if f.sha(filepath.Join(r, ".git/config")) != config {
 			t.Error("the configuration was changed")
 		}
@@ -467,5 +570,37 @@ func TestProtectedAnswers(t *testing.T) {
 		out = f.work(nil, `set +e; mkfifo fifo; timeout -s QUIT -k 20 1 sh -c ': >fifo'; echo "timeout: $?"
 			(trap : USR1; echo through >fifo) & sleep 1; kill -USR1 $!; sleep 1; cat fifo; wait; rm fifo there`)
 		f.wantLines(out, "timeout: 124", "through")
+
+		// More wait than the guard has threads for: each gets what is written to it,
+		// is killed, or meets its signal, and the guard goes on.
+		out = f.work(nil, `python3 - <<'END'
+import os, signal
+N = 150
+os.mkdir("fifos")
+def start(i):
+    p = os.fork()
+    if p == 0:
+        def interrupt(*_): raise InterruptedError
+        try:
+            signal.signal(signal.SIGUSR1, interrupt)
+            os.write(ready, b"x")
+            fd = os.open("fifos/%d" % i, os.O_WRONLY)
+        except InterruptedError: os._exit(7)
+        os.write(fd, b"%d" % i)
+        os._exit(0)
+    return p
+start_of, ready = os.pipe()
+for i in range(N): os.mkfifo("fifos/%d" % i)
+pids = [start(i) for i in range(N)]
+for _ in pids: os.read(start_of, 1)
+for p in pids[:20]: os.kill(p, signal.SIGKILL)
+for p in pids[20:40]: os.kill(p, signal.SIGUSR1)
+ended = [os.waitpid(p, 0)[1] for p in pids[:40]]
+print("killed", ended.count(9), "interrupted", ended.count(7 << 8))
+print("read", sum(open("fifos/%d" % i).read() == str(i) for i in reversed(range(40, N))))
+print("ended", sum(os.waitpid(p, 0)[1] == 0 for p in pids[40:]))
+END
+rm -r fifos`)
+		f.wantLines(out, "killed 20 interrupted 20", "read 110", "ended 110")
 	})
 }

@@ -46,6 +46,7 @@ func resourceTests() []entry {
 				j.run(f, e, ownUser)
 			}}, witnessed([]string{fmt.Sprint(syscallPrlimit)}, map[string]string{"raise CORE": "the host may not limit it"})},
 		},
+		{id: "R14", title: "memory of the kernel that no cgroup counts", cgroup: true, alone: true, test: r14},
 	}
 }
 
@@ -165,6 +166,72 @@ func TestKillable(t *testing.T) {
 	if r := f.result(o); r.Reason != "oom" || o.code != 137 {
 		t.Errorf("over the limit: %v", o)
 	}
+}
+
+// r14 is R14: each kind within a limit of 64 MiB, and the same, less of it, without
+// the sandbox.
+func r14(f *fixture) {
+	for _, c := range []struct {
+		kind    string
+		mb      int    // that is tried
+		most    string // MiB that it gets, if it is not ended for memory
+		stopped string // what stops it then
+		control int    // MiB that it gets without the sandbox
+	}{
+		{"netlink", 192, "<=1", "", 48},
+		{"udp", 96, "<=40", "", 48},
+		{"tcp", 192, "<=80", "", 48},
+		{"file lock", 96, "<=8", "", 24},
+		{"socket filter", 16, "0", "ENOPROTOOPT", 1},
+		{"huge page", 4, "0", "ENOMEM", 0},
+		{"huge memfd", 4, "0", "ENOMEM", 0},
+		// What a cgroup counts, and what other limits bound.
+		{"unix", 192, "0", "", 0}, {"pipe", 192, "0", "", 0}, {"epoll", 192, "<=64", "", 0}, {"page table", 192, "<=64", "", 0},
+		{"System V queue", 192, "<=64", "", 0}, {"System V semaphore", 192, "<=64", "", 0}, {"System V memory", 192, "0", "", 0},
+		{"memfd", 192, "0", "", 0}, {"timer", 192, "<=48", "EAGAIN", 0}, {"terminal", 64, "<=8", "ENOSPC", 0}, {"key", 16, "0", "EPERM", 0},
+		{"system call filter", 64, "<=8", "ENOMEM", 0}, {"dentry", 96, "0", "", 0},
+		// No more than private storage, which is no more than the limit of memory.
+		{"symbolic link", 72, "<=64", "ENOSPC", 0},
+	} {
+		if c.control == 0 && f.who.name != "root" {
+			continue // the same for each user
+		}
+		args := func(mb int) []string {
+			return []string{f.attack, "R14", "kind=" + c.kind, fmt.Sprintf("mb=%d", mb), "procs=4"}
+		}
+		o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m", "--timeout", "60s"}, args(c.mb)...)})
+		// On v1 the kernel ends one process of the sandbox, which may be a child.
+		r := f.result(o)
+		f.Logf("%s: %s, %d MiB at the peak, %.100s", c.kind, r.Reason, r.Usage.MemoryPeak>>20, r.Stdout)
+		if r.Reason != "oom" && r.Usage.OOMKills == 0 {
+			rep := f.report(&outcome{stdout: r.Stdout})
+			if o.code != 0 || !match(c.most, rep.got("taken")) || c.stopped != "" && rep.got("stopped by") != c.stopped {
+				f.Errorf("%s: want %s MiB at most, or the end: %v", c.kind, c.most, o)
+			}
+		}
+		if c.control == 0 {
+			continue // a host without huge pages has none to give
+		}
+		f.step("control: "+c.kind+" without the sandbox", func() {
+			o := f.do(call{args: f.jail(ownUser, nil, args(c.control)...)})
+			// It gets that, or as far as the kernel: Linux 6.1 has less room for filters.
+			if r := f.report(o); !match(fmt.Sprintf(">=%d", c.control), r.got("taken")) && (c.stopped == "" || r.got("stopped by") == c.stopped) {
+				f.Errorf("%v", o)
+			}
+		})
+	}
+	f.step("control: symbolic links within a higher limit", func() {
+		o := f.do(call{args: f.strict([]string{"--json", "--memory", "512m"}, f.attack, "R14", "kind=symbolic link", "mb=72", "procs=4"), timeout: 3 * time.Minute})
+		if r := f.report(&outcome{stdout: f.result(o).Stdout}); o.code != 0 || r.got("stopped by") != "nothing" || r.got("taken") != "72" {
+			f.Errorf("%v", o)
+		}
+	})
+	f.step("neighbour: an answer of netlink's", func() {
+		o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m"}, f.attack, "R14", "kind=netlink", "procs=1", "mb=1", "hold=300")})
+		if r := f.report(&outcome{stdout: f.result(o).Stdout}); o.code != 0 || r.got("stopped by") != "nothing" || r.got("taken") != "1" {
+			f.Errorf("%v", o)
+		}
+	})
 }
 
 // r03 is R03.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -175,6 +176,64 @@ func TestSession(t *testing.T) {
 			t.Errorf("a command after the end: %v", o)
 		}
 		s.wantUnchanged()
+	})
+}
+
+// TestSessionUntold: who is killed while it makes a session leaves none of which
+// nobody was told the id; one that was told of stays.
+func TestSessionUntold(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		own := slices.DeleteFunc(s.who.flags(), func(flag string) bool { return flag == "--verify=false" })
+		args := append(s.who.command(sbxrun, "session", "create", "-C", s.ws), own...)
+		for i := range 4 {
+			id := fmt.Sprintf("%.50s-u%d", s.id[max(0, len(s.id)-50):], i)
+			c := exec.Command(args[0], append(args[1:], id)...)
+			c.Env, c.Dir = s.environ(s.env), s.ws
+			told, err := c.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if i > 0 { // else before anything is there
+				within(10*time.Second, func() bool { return exists(filepath.Join(s.path("run"), "sbxrun/sessions", id)) })
+			}
+			time.Sleep(time.Duration(i) * 3 * time.Millisecond)
+			syscall.Kill(c.Process.Pid, syscall.SIGKILL)
+			out, _ := io.ReadAll(told)
+			err = c.Wait()
+			if c.ProcessState.Exited() && err != nil {
+				t.Fatalf("create: %v", err)
+			}
+			if err == nil {
+				// It was faster, and the session is there.
+				if o := s.cli("rm", "--force", id); o.code != 0 || string(out) != id+"\n" {
+					t.Errorf("%d: %q, %v", i, out, o)
+				}
+				continue
+			}
+			if !within(15*time.Second, func() bool { return s.cli("exec", id, "--", "true").code != 0 }) {
+				t.Errorf("%d: a session lives that nobody was told of", i)
+			}
+			s.cli("rm", "--force", id)
+		}
+		s.want("echo fine", "fine\n")
+		// What could not be printed was not told.
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer full.Close()
+		c := exec.Command(args[0], append(args[1:], "full")...)
+		c.Env, c.Dir, c.Stdout = s.environ(s.env), s.ws, full
+		if err := c.Run(); err == nil {
+			t.Error("no error")
+		}
+		if !within(15*time.Second, func() bool { return s.cli("inspect", "full").code != 0 }) {
+			t.Error("a session is left that nobody was told of")
+		}
 	})
 }
 
@@ -355,6 +414,7 @@ func TestSessionLimits(t *testing.T) {
 func TestSessionCommandLimits(t *testing.T) {
 	const (
 		eat   = "head -c 100m /dev/zero | tail | wc -c"
+		hog   = "exec tail /dev/zero" // on v1 one process is killed: this is the command
 		forks = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 >/dev/null & done; kill $(jobs -p)"
 		burn  = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"
 	)
@@ -367,7 +427,7 @@ func TestSessionCommandLimits(t *testing.T) {
 			t.Skip(w.noCgroup)
 		}
 		other := strings.TrimSpace(s.exec("sleep 600 >/dev/null 2>&1 & echo $!").stdout)
-		o := s.exec(eat+"; exit 9", "--memory", "32m", "--json")
+		o := s.exec(hog, "--memory", "32m", "--json")
 		if r := s.result(o); r.Reason != "oom" || r.Usage.OOMKills == 0 || r.Usage.MemoryPeak < 24<<20 || r.Usage.MemoryPeak > 36<<20 {
 			t.Errorf("memory: %v", o)
 		}
@@ -386,12 +446,12 @@ func TestSessionCommandLimits(t *testing.T) {
 			t.Errorf("cpus, more than it can use: %v", o)
 		}
 		// In the background, and as a flag of a run.
-		n := strings.TrimSpace(s.exec(eat+"; exit 9", "-d", "--memory", "32m").stdout)
+		n := strings.TrimSpace(s.exec(hog, "-d", "--memory", "32m").stdout)
 		s.cli("logs", "-f", s.id, n)
 		if o := s.cli("logs", "--json", s.id, n); !strings.Contains(o.stdout, `"oom"`) {
 			t.Errorf("in the background: %v", o)
 		}
-		o = s.do(call{args: s.who.command(sbxrun, "--session", s.id, "--memory", "32m", "--json", "--", "/bin/sh", "-c", eat+"; exit 9"), env: []string{s.env}})
+		o = s.do(call{args: s.who.command(sbxrun, "--session", s.id, "--memory", "32m", "--json", "--", "/bin/sh", "-c", hog), env: []string{s.env}})
 		if s.result(o).Reason != "oom" {
 			t.Errorf("as a flag of a run: %v", o)
 		}
@@ -611,6 +671,38 @@ func TestSessionFiles(t *testing.T) {
 			t.Errorf("%v", o)
 		}
 		s.wantUnchanged()
+	})
+}
+
+// TestSessionHuge: what takes no room in a session's small storage, holes and hard
+// links, fills no disk on its way out (A01). Its control is a file with a hole that
+// the storage could hold: it comes out as it is, as a file with a hole.
+func TestSessionHuge(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w, "--disk", "16m")
+		out := s.path("out")
+		used := func() (n int64) {
+			filepath.WalkDir(out, func(_ string, d fs.DirEntry, err error) error {
+				if err == nil {
+					fi, _ := d.Info()
+					n += fi.Sys().(*syscall.Stat_t).Blocks * 512
+				}
+				return nil
+			})
+			return n
+		}
+		s.want("mkdir /tmp/ok /tmp/holes /tmp/links; truncate -s 12m /tmp/ok/f; printf end >> /tmp/ok/f; truncate -s 64g /tmp/holes/f; head -c 8m /dev/urandom > /tmp/links/f; for i in $(seq 99); do ln /tmp/links/f /tmp/links/$i; done", "")
+		if o := s.cli("cp", s.id+":/tmp/ok", out); o.code != 0 {
+			t.Fatalf("%v", o)
+		}
+		if b, err := os.ReadFile(filepath.Join(out, "ok/f")); err != nil || string(b) != strings.Repeat("\x00", 12<<20)+"end" || used() > 1<<20 {
+			t.Errorf("%d bytes, %v, in %d", len(b), err, used())
+		}
+		for _, tree := range []string{"holes", "links"} {
+			if o := s.cli("cp", s.id+":/tmp/"+tree, out); o.code == 0 || !strings.Contains(o.stderr, "twice what their file system could") || used() > 48<<20 {
+				t.Errorf("%s: %d bytes taken: %v", tree, used(), o)
+			}
+		}
 	})
 }
 

@@ -116,12 +116,12 @@ const (
 // linux are the tests of what a kernel does, but for the longest that are not
 // those of this half.
 func linux(half string) []suite {
-	without := manyRuns
+	without, battery := manyRuns, hostOnly+"|^TestBattery$/^R14$" // which takes two minutes
 	if half == manyRuns {
-		without = everyStep
+		without, battery = everyStep, hostOnly
 	}
 	list := []suite{
-		{pkg: "test/integration", run: integration, skip: hostOnly + "|^(" + without + ")$", short: true},
+		{pkg: "test/integration", run: integration, skip: battery + "|^(" + without + ")$", short: true},
 		{pkg: "native", skip: "^(TestManyRuns|TestManySandboxes|TestSwapRaces|" + without + ")$", short: true}, // thousands of runs
 		{pkg: "cgroups"},
 		{pkg: "landlock"},

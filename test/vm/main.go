@@ -52,7 +52,7 @@ func main() {
 	flag.StringVar(&r.cache, "cache", ".cache/vm", "`directory` for packages, images and results")
 	flag.IntVar(&r.parallel, "j", min(runtime.NumCPU(), 4), "how many machines at a time")
 	flag.BoolVar(&r.verbose, "v", false, "print what the machines print, as it comes")
-	flag.DurationVar(&r.timeout, "timeout", 15*time.Minute, "for one machine")
+	flag.DurationVar(&r.timeout, "timeout", 20*time.Minute, "for one machine")
 	flag.Parse()
 
 	only, err := regexp.Compile("^(?:" + *config + ")$")
@@ -203,7 +203,7 @@ func (r *runner) testsImage(image string) error {
 	}
 	// Static, so that they run on any root file system.
 	static := []string{"CGO_ENABLED=0"}
-	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch"}}
+	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch", module + "/test/integration/fileops"}}
 	for _, p := range packages {
 		build = append(build, []string{"go", "test", "-c", "-ldflags=-s -w", "-o", filepath.Join(tests, name(p)+".test"), module + "/" + p})
 		// What a test reads lies beside it.

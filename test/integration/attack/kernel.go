@@ -245,6 +245,18 @@ func k13(r *report) {
 	unix.Wait4(int(pid), nil, unix.WALL, nil)
 }
 
+// k15 takes leases, on a file that is only shown to it and on one of its own.
+func k15(r *report) {
+	for name, flags := range map[string]int{"shown": unix.O_RDONLY, "own": unix.O_RDONLY | unix.O_CREAT} {
+		fd, err := unix.Open(r.arg(name), flags, 0o600)
+		r.err("neighbour: open "+name, err)
+		r.call("F_SETLEASE "+name, unix.SYS_FCNTL, uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
+		r.call("F_SETLEASE "+name+", with more bits", unix.SYS_FCNTL, uintptr(fd), 1<<32|unix.F_SETLEASE, unix.F_UNLCK)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_GETLEASE, 0)
+		r.err("neighbour: F_GETLEASE "+name, err)
+	}
+}
+
 // k14 goes where only Landlock stands in the way: to a file of the host that it
 // was given as fd 0, which no mount hides. It signals beyond its domain, too.
 func k14(r *report) {

@@ -221,13 +221,13 @@ var attacks = map[string]func(*report){
 	"P01": p01, "P02": p02, "P03": p03, "P05": p05, "P06": p06, "P07": p07, "P08": p08, "P09": p09, "P10": p10, "P12": p12,
 	"P14": p14, "P16": p16, "P18": p18, "P20": p20,
 	"K01": k01, "K02": k02, "K03": k03, "K05": k05, "K06": k06, "K07": k07, "K08": k08, "K09": k09, "K11": k11, "K12": k12,
-	"K13": k13, "K14": k14,
+	"K13": k13, "K14": k14, "K15": k15,
 	"N01": connects, "N06": connects, "N02": connects, "N03": connects, "N08": n08, "N10": n10,
-	"R01": r01, "R02": r02, "R03": r03, "R04": r04, "R05": r05, "R07": r07, "R10": r10, "R11": r11,
+	"R01": r01, "R02": r02, "R03": r03, "R04": r04, "R05": r05, "R07": r07, "R10": r10, "R11": r11, "R14": r14, "pin": pin,
 	"T04": t04, "V05": v05, "V06": v06, "V10": f02,
 	"ids": ids, "sleep": sleep, "daemon": daemon, "crash": crash, "bomb": bomb, "exit": exit, "raw": raw, "watch": watch,
 	"touch": touch, "stopped": stopped, "effects": effects, "restart": restart, "piped": piped,
-	"F06": protected, "F08": protected, "F10": f10, "races": races, "completes": completes,
+	"F06": protected, "F08": protected, "F10": f10, "F31": points, "F32": parents, "F34": passed, "F33": peers, "races": races, "completes": completes,
 }
 
 func main() {

@@ -242,6 +242,7 @@ func absent(r *report, dir string) {
 		defer os.Remove("named")
 		return unix.Linkat(cwd, fmt.Sprintf("/proc/self/fd/%d", fd), cwd, "named", unix.AT_SYMLINK_FOLLOW)
 	}())
+	attributes(r, own, false)
 	r.err("neighbour: an ACL names its own user", func() error {
 		defer os.Chmod(own, 0o644)
 		// u::rw- u:ID:rw- g::r-- m::rw- o::r--
@@ -379,6 +380,7 @@ func existing(r *report, dir string) {
 			return openClose(cwd, own, unix.O_WRONLY)
 		})
 	}
+	attributes(r, config, true)
 	git := filepath.Join(dir, ".git")
 	try("rename .git", func() error { defer os.Rename(git+"2", git); return unix.Rename(git, git+"2") })
 	try("exchange .git", func() error {
@@ -431,6 +433,115 @@ func pathErr(err error) error {
 		return errno
 	}
 	return err
+}
+
+// attributes changes what a file is beside its content and mode: another's, which
+// may be read, or the command's own.
+func attributes(r *report, p string, other bool) {
+	const cwd, name = unix.AT_FDCWD, "user.sbxrun"
+	prefix, flags := "", os.O_RDWR
+	if other {
+		flags = os.O_RDONLY
+	} else {
+		prefix = "neighbour: "
+	}
+	fd, err := unix.Open(p, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		r.err(prefix+"open", err)
+		return
+	}
+	defer unix.Close(fd)
+	uid, gid := os.Getuid(), os.Getgid()
+	try := func(what string, err error) {
+		if err == unix.ENODATA || err == unix.EOPNOTSUPP {
+			err = nil // it is not there, or the file system has none
+		}
+		r.err(prefix+what, err)
+	}
+	try("fchownat", unix.Fchownat(cwd, p, uid, gid, 0))
+	try("fchownat of a descriptor", unix.Fchownat(fd, "", uid, -1, unix.AT_EMPTY_PATH))
+	try("chown", unix.Chown(p, uid, gid))
+	try("lchown", unix.Lchown(p, -1, gid))
+	try("fchown", unix.Fchown(fd, uid, gid))
+	if !other {
+		try("fsetxattr", unix.Fsetxattr(fd, name, []byte("x"), 0))
+	}
+	try("removexattr", unix.Removexattr(p, name))
+	try("lremovexattr", unix.Lremovexattr(p, name))
+	try("fremovexattr", unix.Fremovexattr(fd, name))
+	try("removexattr of an ACL", unix.Removexattr(p, "system.posix_acl_access"))
+	if !other {
+		return
+	}
+	_, _, e := unix.Syscall6(466, uintptr(0xffffff9c), 0, 0, 0, 0, 0) // removexattrat(2)
+	r.err("removexattrat", map[bool]error{true: nil, false: e}[e == unix.EFAULT])
+	v := 0
+	for what, request := range map[string]uintptr{"FS_IOC_SETFLAGS": 0x40086602, "FS_IOC_FSSETXATTR": 0x401c5820, "FS_IOC_ENABLE_VERITY": 0x40806685} {
+		_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(v)) // EFAULT where it is known
+		r.err(what, map[bool]error{true: nil, false: e}[e == unix.EFAULT])
+	}
+}
+
+// passed changes a file that was passed in for reading.
+func passed(r *report) {
+	const in, cwd = "/dev/stdin", unix.AT_FDCWD
+	r.err("fchmod", unix.Fchmod(0, 0o777))
+	r.err("chmod", unix.Chmod(in, 0o777))
+	r.err("fchown", unix.Fchown(0, os.Getuid(), -1))
+	err := unix.Fremovexattr(0, "user.sbxrun")
+	if err == unix.ENODATA || err == unix.EOPNOTSUPP {
+		err = nil
+	}
+	r.err("fremovexattr", err)
+	r.err("neighbour: open for reading, with O_CREAT", openClose(cwd, in, unix.O_RDONLY|unix.O_CREAT))
+}
+
+// peers reads the memory of the processes beside it, and of those that are starting:
+// by its own calls, and by those that are made for it.
+func peers(r *report) {
+	end := time.Now().Add(time.Duration(r.number("ms", 1000)) * time.Millisecond)
+	opened := map[string]string{}
+	own := os.Getpid()
+	for time.Now().Before(end) {
+		list, _ := os.ReadDir("/proc")
+		for _, d := range list {
+			var pid int
+			if fmt.Sscan(d.Name(), &pid); pid == 0 || pid == own {
+				continue
+			}
+			for _, file := range []string{"environ", "maps"} {
+				p := fmt.Sprintf("/proc/%d/%s", pid, file)
+				for what, open := range map[string]func() (int, error){
+					"as it is":     func() (int, error) { return unix.Open(p, unix.O_RDONLY, 0) },
+					"with O_CREAT": func() (int, error) { return unix.Open(p, unix.O_RDONLY|unix.O_CREAT, 0) },
+					"by a path, with O_CREAT": func() (int, error) {
+						fd, err := unix.Open(p, unix.O_PATH, 0)
+						if err != nil {
+							return -1, err
+						}
+						defer unix.Close(fd)
+						return unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CREAT, 0)
+					},
+				} {
+					key := file + " " + what
+					if opened[key] == "" {
+						opened[key] = "never"
+					}
+					if fd, err := open(); err == nil {
+						// Of a process that ends anybody may open it, and it is empty.
+						if n, _ := unix.Read(fd, make([]byte, 64)); n > 0 {
+							opened[key] = "read"
+						}
+						unix.Close(fd)
+					}
+				}
+			}
+		}
+	}
+	for k, v := range opened {
+		r.got(k, v)
+	}
+	r.err("neighbour: its own", openClose(unix.AT_FDCWD, "/proc/self/environ", unix.O_RDONLY))
 }
 
 // f10 makes what starts with a session, in every directory named "in".

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/bwrap"
 	"github.com/sbxrun/sbxrun/cgroups"
@@ -162,6 +163,7 @@ func TestConformance(t *testing.T) {
 				t.Fatalf("%v (%s)", err, driver.HintOf(err))
 			}
 			claims := s.driver.(driver.Describer).Describe().Claims
+			t.Run("required and agreed to be missing", func(t *testing.T) { both(t, s, claims) })
 			for _, c := range cases() {
 				ok := t.Run(c.name, func(t *testing.T) {
 					if d := c.run(t, s, claims); d != "" {
@@ -207,6 +209,44 @@ func golden(t *testing.T, file string, got []string) {
 		if !strings.HasSuffix(k, differs) && !slices.Contains(got, k) {
 			t.Errorf("%s: no more: %s (run with -update)", file, k)
 		}
+	}
+}
+
+// both asks for each layer as one that is required and that may be missing, which
+// is required; see policy.Policy.Degrade. A driver refuses it or has it.
+func both(t *testing.T, s subject, claims driver.Claims) {
+	if !s.driver.Sandboxed() {
+		return // it has none, and is used for that
+	}
+	w := newWorld(t)
+	ran := 0
+	for l := policy.Layers(1); l <= policy.LayerAppArmor; l <<= 1 {
+		c := scenario{name: l.String(), script: "exit 0", want: expect{check: func(_ *world, r *driver.Result) string {
+			if !r.Layers.Has(l) || r.Degraded.Has(l) {
+				return fmt.Sprintf("%v is required, and the run was without: layers %v, degraded %v", l, r.Layers, r.Degraded)
+			}
+			ran++
+			return ""
+		}}}
+		p := c.policy(t, w, claims.Layers()&^s.lacks, nil)
+		p.Degrade |= l
+		p.Require |= l
+		if l == policy.LayerAppArmor {
+			p.OCI.Process.ApparmorProfile = "sbxrun-test-none"
+		}
+		if s.adapt != nil {
+			s.adapt(p, nil)
+		}
+		res, err := c.do(t, s, w, p)
+		if err != nil && res.Reason == driver.ReasonSetup {
+			continue // nothing ran
+		}
+		if d := c.want.compare(w, res, err); d != "" {
+			t.Errorf("%v: %s; %s", l, d, describe(res, err))
+		}
+	}
+	if ran == 0 && claims.Layers() != 0 {
+		t.Error("no layer was had")
 	}
 }
 
@@ -485,6 +525,59 @@ func duplicate(t *testing.T, f *os.File) *os.File {
 	}
 	syscall.SetNonblock(fd, true)
 	return os.NewFile(uintptr(fd), "pty")
+}
+
+// TestDeviceNodes: a command with the id that owns the host's device nodes changes them
+// neither by path nor by a descriptor. Under landlock, which has no mounts of its own
+// and says so, the same act changes them.
+func TestDeviceNodes(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs who owns /dev/full")
+	}
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	changed := func() unix.Timespec {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(full.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ctim
+	}
+	for _, s := range subjects() {
+		if !slices.Contains([]string{"native", "bwrap", "runc", "crun", "gvisor", "landlock"}, s.name) {
+			continue // an engine makes nodes of its own
+		}
+		for _, act := range []string{"chmod 666 /dev/full", "chmod 666 /proc/self/fd/0"} {
+			t.Run(s.name+" "+act, func(t *testing.T) {
+				if err := s.driver.Available(context.Background()); err != nil {
+					t.Skip(err)
+				}
+				c := scenario{script: act + "; : </dev/zero; echo x 2>/dev/null >/dev/full || echo full"}
+				p := c.policy(t, newWorld(t), s.driver.(driver.Describer).Describe().Claims.Layers()&^s.lacks, nil)
+				r, w, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				before := changed()
+				proc, err := s.driver.Start(context.Background(), p, driver.Stdio{Stdin: full, Stdout: w})
+				w.Close()
+				if err != nil {
+					t.Fatal(err)
+				}
+				out, _ := io.ReadAll(r)
+				if st, err := proc.Wait(); err != nil || string(out) != "full\n" {
+					t.Errorf("%+v, %v, %q", st, err, out)
+				}
+				if did, can := changed() != before, s.name == "landlock"; did != can {
+					t.Errorf("the host's node changed: %v", did)
+				}
+			})
+		}
+	}
 }
 
 // TestOrdinaryUser runs the suite once more as a user who is not root.

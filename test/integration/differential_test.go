@@ -1,0 +1,460 @@
+//go:build linux
+
+package integration
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A comparison performs the same file operations in a sandbox with the guard and
+// in one whose kernel does the same without it; see test/integration/fileops.
+type comparison struct {
+	testing.TB
+	who who
+	dir string // on the file system that is tried
+
+	operations, refused int
+}
+
+// A sequence is operations, each a number.
+type sequence []uint32
+
+func (s sequence) String() string {
+	var b []byte
+	for _, n := range s {
+		b = binary.BigEndian.AppendUint32(b, n)
+	}
+	return hex.EncodeToString(b)
+}
+
+func randomSequence(r *rand.Rand, n int) sequence {
+	s := make(sequence, n)
+	for i := range s {
+		s[i] = r.Uint32()
+	}
+	return s
+}
+
+// run runs a command to its end.
+func (c *comparison) run(stdin string, args ...string) string {
+	c.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = strings.NewReader(stdin), &out, &errs, c.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(c.dir, "home"), "XDG_CACHE_HOME=" + c.who.cache()}
+	if err := cmd.Run(); err != nil {
+		c.Fatalf("%s: %v\n%s\n%.2000s", strings.Join(args, " "), err, errs.String(), out.String())
+	}
+	return out.String()
+}
+
+// jobs is how many sequences one sandbox performs; each has four mounts of its own.
+const jobs = 24
+
+func jobName(i int) string { return fmt.Sprintf("%03d", i) }
+
+// world makes the trees of n jobs, and returns the flags that show them.
+func (c *comparison) world(n int) (flags []string) {
+	c.Helper()
+	ws := filepath.Join(c.dir, "ws")
+	for _, name := range []string{"ws", "rw"} {
+		c.run("", "chmod", "-R", "u+rwx", "--", filepath.Join(c.dir, name))
+		if err := os.RemoveAll(filepath.Join(c.dir, name)); err != nil {
+			c.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(c.dir, name), 0o755); err != nil {
+			c.Fatal(err)
+		}
+		os.Chown(filepath.Join(c.dir, name), c.who.uid, c.who.uid)
+	}
+	args := []string{fileops, "make", strconv.Itoa(c.who.uid)}
+	for i := range n {
+		args = append(args, filepath.Join(ws, jobName(i)))
+	}
+	c.run("", args...)
+	for i := range n {
+		in, rw := filepath.Join(ws, jobName(i)), filepath.Join(c.dir, "rw", jobName(i))
+		if err := os.Rename(in+"/rw", rw); err != nil {
+			c.Fatal(err)
+		}
+		flags = append(flags, "--hide", in+"/t/hidden", "--hide", in+"/t/secret", "--ro", in+"/t/vendor", "--bind", rw+":"+in+"/t/rw")
+	}
+	return flags
+}
+
+// records splits what fileops printed.
+func records(out string) []string {
+	all := strings.Split(out, "\x00")
+	return all[:len(all)-1]
+}
+
+func (c *comparison) trees(what string, n int) []string {
+	c.Helper()
+	args := []string{fileops, what}
+	for i := range n {
+		args = append(args, filepath.Join(c.dir, "ws", jobName(i), "t"), filepath.Join(c.dir, "rw", jobName(i)))
+	}
+	all := records(c.run("", args...))
+	var each []string
+	for i := range n {
+		each = append(each, all[2*i]+all[2*i+1])
+	}
+	return each
+}
+
+// inside runs fileops in a sandbox.
+func (c *comparison) inside(flags []string, mode, stdin string) string {
+	c.Helper()
+	ws := filepath.Join(c.dir, "ws")
+	args := append(c.who.command(sbxrun, "--profile", "strict", "-C", ws, "--ro", fileops, "--timeout", "10m"), c.who.flags()...)
+	args = append(append(args, flags...), "--", fileops, mode, ws)
+	return c.run(stdin, args...)
+}
+
+// A difference has a kind, by which it is known again, and is told by text.
+type difference struct {
+	kind, text string
+	errno      bool // both failed, for reasons of their own
+}
+
+// compare performs sequences both ways, and returns the differences of each. What
+// the guard answered is returned, too.
+func (c *comparison) compare(all []sequence) (differences [][]difference, answers [][]string) {
+	c.Helper()
+	differences = make([][]difference, len(all))
+	flags := c.world(len(all))
+	before := c.trees("protected", len(all))
+	var work strings.Builder
+	for i, s := range all {
+		fmt.Fprintf(&work, "%s\t%v\n", jobName(i), s)
+	}
+	out := records(c.inside(flags, "perform", work.String()))
+	if len(out) != len(all) {
+		c.Fatalf("%d of %d sequences were performed: %q", len(out), len(all), out)
+	}
+	trees := c.trees("tree", len(all))
+	for i, after := range c.trees("protected", len(all)) {
+		if d := changed(before[i], after); d != "" {
+			differences[i] = append(differences[i], difference{kind: "protected changed", text: d})
+		}
+	}
+
+	flags = append(c.world(len(all)), "--unprotect", "all")
+	work.Reset()
+	for i, s := range all {
+		_, got, _ := strings.Cut(out[i], "\t")
+		answers = append(answers, strings.Split(got, "\t"))
+		fmt.Fprintf(&work, "%s\t%v\t%s\n", jobName(i), s, got)
+	}
+	stopped := make([]bool, len(all))
+	for i, got := range records(c.inside(flags, "check", work.String())) {
+		for _, g := range strings.Split(got, "\t")[1:] {
+			c.operations++
+			if g == "denied" {
+				c.refused++
+			}
+			stopped[i] = stopped[i] || g == "#explained"
+			if g != "" && (g[0] == '!' || g[0] == '?') {
+				kind, text, _ := strings.Cut(g[1:], "\x01")
+				differences[i] = append(differences[i], difference{kind, text, g[0] == '?'})
+				stopped[i] = stopped[i] || g[0] == '!'
+			}
+		}
+	}
+	for i, tree := range c.trees("tree", len(all)) {
+		if !stopped[i] && tree != trees[i] {
+			differences[i] = append(differences[i], difference{kind: "trees", text: "the trees differ:\n" + lineDifference(trees[i], tree)})
+		}
+	}
+	// What one did after it stopped, jobs behind it may have met.
+	if i := slices.Index(stopped, true); i >= 0 && i+1 < len(all) {
+		d, a := c.compare(all[i+1:])
+		return append(differences[:i+1], d...), append(answers[:i+1], a...)
+	}
+	return differences, answers
+}
+
+// changed says what of the protected changed. What was a repository need not stay
+// one, for its other parts are not protected.
+func changed(before, after string) (d string) {
+	for line := range strings.Lines(lineDifference(after, before)) {
+		if !strings.HasPrefix(line, "without it:     repository") {
+			d += line
+		}
+	}
+	return d
+}
+
+// lineDifference are the lines that only one of two texts has.
+func lineDifference(guard, kernel string) string {
+	g, k := strings.Split(guard, "\n"), strings.Split(kernel, "\n")
+	var b strings.Builder
+	for _, l := range g {
+		if !slices.Contains(k, l) {
+			b.WriteString("with the guard: " + l + "\n")
+		}
+	}
+	for _, l := range k {
+		if !slices.Contains(g, l) {
+			b.WriteString("without it:     " + l + "\n")
+		}
+	}
+	return b.String()
+}
+
+// shrink returns a short part of a sequence that has a difference of the same kind.
+func (c *comparison) shrink(s sequence, kind string) sequence {
+	c.Helper()
+	for parts := 2; len(s) > 1; {
+		parts = min(parts, len(s))
+		var candidates []sequence
+		for i := range parts {
+			candidates = append(candidates, slices.Concat(s[:len(s)*i/parts], s[len(s)*(i+1)/parts:]))
+		}
+		shorter := false
+		for chunk := range slices.Chunk(candidates, jobs) {
+			differences, _ := c.compare(chunk)
+			if i := slices.IndexFunc(differences, func(d []difference) bool { return hasKind(d, kind) }); i >= 0 {
+				s, shorter = chunk[i], true
+				break
+			}
+		}
+		if shorter {
+			parts = max(2, parts-1)
+		} else if parts == len(s) {
+			break
+		} else {
+			parts *= 2
+		}
+	}
+	return s
+}
+
+func hasKind(all []difference, kind string) bool {
+	return slices.ContainsFunc(all, func(d difference) bool { return d.kind == kind })
+}
+
+// explain says what a short sequence does, and what came of it.
+func (c *comparison) explain(s sequence) string {
+	c.Helper()
+	differences, answers := c.compare([]sequence{s})
+	var b strings.Builder
+	for i, line := range strings.Split(strings.TrimSuffix(c.run("", fileops, "describe", s.String()), "\n"), "\n") {
+		fmt.Fprintf(&b, "\t%s = %s\n", line, answers[0][i])
+	}
+	for _, d := range differences[0] {
+		fmt.Fprintf(&b, "\t=> %s\n", d.text)
+	}
+	return fmt.Sprintf("%s\tSBXRUN_DIFFERENTIAL=%v", &b, s)
+}
+
+// try compares batches of random sequences until there were enough operations. Of
+// each kind of difference one is made short and told.
+func (c *comparison) try(seed uint64, length, operations int) {
+	c.Helper()
+	r := rand.New(rand.NewPCG(seed, 0))
+	seen := map[string]int{}
+	most := 5
+	if n := os.Getenv("SBXRUN_DIFFERENTIAL_KINDS"); n != "" {
+		most, _ = strconv.Atoi(n)
+	}
+	// New kinds of errno, where both fail, are told in a short run and fail a long one.
+	strict := os.Getenv("SBXRUN_DIFFERENTIAL_OPS") != ""
+	only := os.Getenv("SBXRUN_DIFFERENTIAL_KIND")
+	for c.operations < operations {
+		var batch []sequence
+		for range min(jobs, (operations-c.operations+length-1)/length) {
+			batch = append(batch, randomSequence(r, length))
+		}
+		differences, _ := c.compare(batch)
+		for i, all := range differences {
+			for _, d := range all {
+				seen[d.kind]++
+				if d.errno && !strict {
+					c.Logf("seed %d: %s", seed, d.text)
+					continue
+				}
+				if seen[d.kind] > 1 {
+					continue
+				}
+				if len(seen) <= most || only != "" && strings.HasPrefix(d.kind, only) {
+					c.Errorf("seed %d: %s", seed, c.explain(c.shrink(batch[i], d.kind)))
+				} else {
+					c.Errorf("seed %d: %s", seed, d.text)
+				}
+			}
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(seen), func(a, b string) int { return seen[b] - seen[a] }) {
+		c.Logf("%6d × %s", seen[k], k)
+	}
+}
+
+// TestGuardDifferential compares the guard with the kernel by random sequences of
+// operations, below /tmp and elsewhere, with a seed that is always the same and one
+// that never is. SBXRUN_DIFFERENTIAL_OPS is how many with each,
+// SBXRUN_DIFFERENTIAL_DIR where else, SBXRUN_DIFFERENTIAL_SEED a seed, and
+// SBXRUN_DIFFERENTIAL a sequence that failed.
+func TestGuardDifferential(t *testing.T) {
+	operations, where := 1600, elsewhere()
+	if n := os.Getenv("SBXRUN_DIFFERENTIAL_OPS"); n != "" {
+		operations, _ = strconv.Atoi(n)
+	}
+	fresh := uint64(time.Now().UnixNano())
+	if s := os.Getenv("SBXRUN_DIFFERENTIAL_SEED"); s != "" {
+		fresh, _ = strconv.ParseUint(s, 10, 64)
+	}
+	for i, w := range whos {
+		for j, dir := range []string{runDir, where} {
+			seed, name := uint64(1), w.name+"/below-tmp"
+			if i == j {
+				seed = fresh
+			}
+			if j == 1 {
+				name = w.name + "/elsewhere"
+			}
+			t.Run(name, func(t *testing.T) {
+				c := newComparison(t, w, dir)
+				if s := os.Getenv("SBXRUN_DIFFERENTIAL"); s != "" {
+					b, err := hex.DecodeString(s)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Log(c.explain(sequenceOf(b)))
+					return
+				}
+				c.try(seed, 200, operations)
+				t.Logf("seed %d: %d operations, %d of them refused for what they would have done to protected paths", seed, c.operations, c.refused)
+				if c.refused == 0 {
+					t.Error("nothing protected was tried")
+				}
+			})
+		}
+	}
+}
+
+// elsewhere is a directory that is not below /tmp, where there is one.
+func elsewhere() string {
+	if d := os.Getenv("SBXRUN_DIFFERENTIAL_DIR"); d != "" {
+		return d
+	}
+	if isRoot() {
+		return "/var/lib"
+	}
+	return runDir
+}
+
+// TestGuardRaces: two processes that perform random operations in the same tree at
+// once change nothing that is protected.
+func TestGuardRaces(t *testing.T) {
+	rounds := 2
+	if n := os.Getenv("SBXRUN_DIFFERENTIAL_ROUNDS"); n != "" {
+		rounds, _ = strconv.Atoi(n)
+	}
+	seed := uint64(time.Now().UnixNano())
+	eachWho(t, func(f *fixture) {
+		c := newComparison(f.T, f.who, runDir)
+		r := rand.New(rand.NewPCG(seed, 1))
+		for range rounds {
+			var all []sequence
+			var work strings.Builder
+			for i := range 4 {
+				all = append(all, randomSequence(r, 1200))
+				fmt.Fprintf(&work, "%s\t%v\n", jobName(i), all[i])
+			}
+			for _, unprotect := range [][]string{nil, {"--unprotect", "all"}} {
+				flags := append(c.world(len(all)), unprotect...)
+				before := c.trees("protected", len(all))
+				c.inside(flags, "race", work.String())
+				var changes []string
+				for i, after := range c.trees("protected", len(all)) {
+					if d := changed(before[i], after); d != "" {
+						changes = append(changes, jobName(i)+": "+d)
+					}
+				}
+				if unprotect == nil && len(changes) > 0 {
+					f.Errorf("seed %d: two processes changed of what is protected\n%s", seed, strings.Join(changes, ""))
+				} else if unprotect != nil && len(changes) == 0 {
+					f.Error("where nothing is protected they changed nothing: they do not try")
+				}
+			}
+		}
+		f.Logf("seed %d: %d operations by two processes at once", seed, rounds*4*1200)
+	})
+}
+
+// FuzzGuard compares one sequence of operations.
+func FuzzGuard(f *testing.F) {
+	for _, s := range corpus {
+		b, err := hex.DecodeString(s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := sequenceOf(b)
+		if len(s) == 0 || len(s) > 2000 {
+			t.Skip()
+		}
+		c := newComparison(t, whos[0], runDir)
+		if differences, _ := c.compare([]sequence{s}); len(differences[0]) > 0 && !differences[0][0].errno {
+			t.Error(c.explain(c.shrink(s, differences[0][0].kind)))
+		}
+	})
+}
+
+// corpus are sequences that once told the guard from the kernel.
+var corpus = []string{
+	"a99bf38e",         // open a socket
+	"4909bf22",         // O_PATH with a way of access
+	"cc41d41b",         // the flags of a descriptor
+	"66530fdb49e9ad6b", // O_CREAT without access on a read-only mount
+	"712cdd8a79364197", // fchmod of a descriptor that names a file
+	"65c9dc67",         // O_CREAT and a slash at the end
+}
+
+func newComparison(tb testing.TB, w who, on string) *comparison {
+	tb.Helper()
+	dir, err := os.MkdirTemp(on, "differential-")
+	if err == nil {
+		err = os.Mkdir(filepath.Join(dir, "home"), 0o755)
+	}
+	for _, name := range []string{"ws", "rw"} {
+		if err == nil {
+			err = os.Mkdir(filepath.Join(dir, name), 0o755)
+		}
+	}
+	if err == nil && isRoot() {
+		err = os.Chown(dir, w.uid, w.uid)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	os.Chmod(dir, 0o755)
+	tb.Cleanup(func() {
+		exec.Command("chmod", "-R", "u+rwx", "--", dir).Run()
+		os.RemoveAll(dir)
+	})
+	return &comparison{TB: tb, who: w, dir: dir}
+}
+
+func sequenceOf(b []byte) (s sequence) {
+	for ; len(b) >= 4; b = b[4:] {
+		s = append(s, binary.BigEndian.Uint32(b))
+	}
+	return s
+}

@@ -1,0 +1,494 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// protect is the part of strict's list that the names in op.go can meet.
+var protect = []string{".git/", ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".config/git", ".config/nvim", ".bashrc", ".vscode", "*.code-workspace", ".mcp.json", ".claude"}
+
+// A verdict is what docs/profiles.md says of an operation.
+type verdict int
+
+const (
+	allowed verdict = iota // the kernel's answer is the right one
+	open                   // the documentation leaves it open: refused, or the kernel's answer
+	denied                 // must fail
+)
+
+// matches reports whether a path, from where what is writable begins, is protected.
+func matches(rel string) bool {
+	names := strings.Split(rel, "/")
+	for _, pattern := range protect {
+		itself := strings.HasSuffix(pattern, "/")
+		parts := strings.Split(strings.TrimSuffix(pattern, "/"), "/")
+		for i := 0; i+len(parts) <= len(names); i++ {
+			if itself && i+len(parts) != len(names) {
+				continue
+			}
+			if slices.EqualFunc(parts, names[i:i+len(parts)], func(pattern, name string) bool {
+				ok, _ := path.Match(strings.ToLower(pattern), strings.ToLower(name))
+				return ok
+			}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// leads reports whether a name leads to another in a pattern.
+func leads(name string) bool {
+	return slices.ContainsFunc(protect, func(p string) bool {
+		first, _, ok := strings.Cut(p, "/")
+		return ok && strings.EqualFold(first, name)
+	})
+}
+
+// What makes a directory a repository for Git, and what Git takes commands from
+// in one.
+var (
+	gitParts    = []string{"head", "objects", "refs", "commondir"}
+	gitCommands = []string{"config", "config.worktree", "commondir", "hooks"}
+)
+
+func has(dir, name string) bool {
+	entries, _ := os.ReadDir(dir)
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.EqualFold(e.Name(), name) })
+}
+
+// repository says how much of one a directory is, once with has been made in it.
+func repository(dir, with string) verdict {
+	h := func(name string) bool { return strings.EqualFold(name, with) || has(dir, name) }
+	switch {
+	case h("HEAD") && (h("objects") && h("refs") || h("commondir")):
+		return denied
+	case h("HEAD"):
+		return open
+	}
+	return allowed
+}
+
+// top is where what is writable and holds dir begins, "" if it is none of the host's.
+func (p *process) top(dir string) string {
+	for _, m := range p.mounts {
+		if dir == m || strings.HasPrefix(dir, m+"/") {
+			return m
+		}
+	}
+	return ""
+}
+
+// readMounts finds the workspace's mounts: in those, names are protected.
+func (p *process) readMounts() {
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	p.mounts = nil
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && (f[4] == p.root || strings.HasPrefix(f[4], p.root+"/")) {
+			p.mounts = append(p.mounts, f[4])
+		}
+	}
+	if len(p.mounts) == 0 {
+		p.mounts = []string{p.root}
+	}
+	slices.SortFunc(p.mounts, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+}
+
+// judge is the verdict on an entry that is made, changed or removed.
+func (p *process) judge(full string, made bool) verdict {
+	top := p.top(full)
+	if top == "" || full == top {
+		return allowed
+	}
+	rel := full[len(top)+1:]
+	if matches(rel) {
+		return denied
+	}
+	v := allowed
+	names := strings.Split(rel, "/")
+	for i, n := range names {
+		dir := path.Join(top, path.Join(names[:i]...))
+		if slices.Contains(gitCommands, strings.ToLower(n)) {
+			v = max(v, repository(dir, ""))
+		}
+		if i == len(names)-1 && slices.Contains(gitParts, strings.ToLower(n)) {
+			v = max(v, open)
+			if made && !strings.EqualFold(path.Base(dir), ".git") && repository(dir, "") != denied {
+				v = max(v, repository(dir, n))
+			}
+		}
+	}
+	return v
+}
+
+// A place is where a path leads: an entry of a directory.
+type place struct {
+	full string // the entry, or what is open
+	st   *unix.Stat_t
+}
+
+// protected lists what the model protects in a tree: from where its pattern
+// begins, for what is above may get another name.
+func protected(dir string) string {
+	var lines []string
+	filepath.WalkDir(dir, func(full string, d os.DirEntry, err error) error {
+		if err != nil || full == dir {
+			return nil
+		}
+		names := strings.Split(strings.TrimPrefix(full, dir+"/"), "/")
+		if matches(strings.Join(names, "/")) {
+			for len(names) > 1 && matches(strings.Join(names[1:], "/")) {
+				names = names[1:]
+			}
+			c := ""
+			if d.Type().IsRegular() {
+				c, _ = content(full)
+			} else if d.Type()&os.ModeSymlink != 0 {
+				c, _ = os.Readlink(full)
+			}
+			lines = append(lines, fmt.Sprintf("%s %v %q\n", strings.Join(names, "/"), d.Type(), c))
+		}
+		if d.IsDir() && d.Name() != ".git" && repository(full, "") == denied {
+			c, _ := content(full + "/config")
+			lines = append(lines, fmt.Sprintf("repository %q\n", c))
+		}
+		return nil
+	})
+	return strings.Join(sorted(lines), "")
+}
+
+// resolve finds what a path names, as the kernel would. It reports whether it
+// leads anywhere.
+func (p *process) resolve(a named, follow bool) (place, bool) {
+	dirfd, text := p.fd(a.dirfd), p.expand(a.text)
+	if a.pointer != 0 || len(text) >= unix.PathMax {
+		return place{}, false
+	}
+	for range 41 {
+		if text == "" {
+			return p.opened(dirfd)
+		}
+		trimmed := strings.TrimRight(text, "/")
+		slash := trimmed != text
+		dir, last := split(trimmed)
+		if last == "" || last == "." || last == ".." {
+			fd, err := unix.Openat(dirfd, text, unix.O_PATH|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return place{}, false
+			}
+			defer unix.Close(fd)
+			return p.opened(fd)
+		}
+		parent, err := unix.Openat(dirfd, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return place{}, false
+		}
+		defer unix.Close(parent)
+		at, ok := p.opened(parent)
+		if !ok {
+			return place{}, false
+		}
+		var st unix.Stat_t
+		if unix.Fstatat(parent, last, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+			return place{full: filepath.Join(at.full, last)}, true
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK || !follow && !slash {
+			return place{filepath.Join(at.full, last), &st}, true
+		}
+		if strings.HasPrefix(at.full, "/proc/") {
+			fd, err := unix.Openat(parent, last, unix.O_PATH|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return place{}, false
+			}
+			defer unix.Close(fd)
+			return p.opened(fd)
+		}
+		b := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(parent, last, b)
+		if err != nil {
+			return place{}, false
+		}
+		dirfd, text = parent, string(b[:n])
+		if slash {
+			text += "/"
+		}
+	}
+	return place{}, false
+}
+
+// opened is the place of a descriptor.
+func (p *process) opened(fd int) (place, bool) {
+	var st unix.Stat_t
+	if fd == unix.AT_FDCWD {
+		d, err := os.Getwd()
+		if err != nil || unix.Stat(".", &st) != nil {
+			return place{}, false
+		}
+		return place{d, &st}, true
+	}
+	b := make([]byte, unix.PathMax)
+	n, err := unix.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd), b)
+	if err != nil || unix.Fstat(fd, &st) != nil || n == 0 || b[0] != '/' || strings.HasSuffix(string(b[:n]), " (deleted)") {
+		return place{}, false
+	}
+	return place{string(b[:n]), &st}, true
+}
+
+// unsearchable reports whether an open directory could not be reached by its path.
+func (p *process) unsearchable(dirfd int) bool {
+	at, ok := p.opened(p.fd(dirfd))
+	return ok && unix.Access(at.full+"/..", unix.F_OK) == unix.EACCES
+}
+
+// moves is the verdict on a directory that gets another name: what is below it
+// must be protected afterwards by the same as before.
+func (p *process) moves(from, to string) (v verdict) {
+	before, after := p.top(from), p.top(to)
+	filepath.WalkDir(from, func(full string, _ os.DirEntry, err error) error {
+		below := strings.TrimPrefix(full, from)
+		was := before != "" && matches(strings.TrimPrefix(from+below, before+"/"))
+		is := after != "" && matches(strings.TrimPrefix(to+below, after+"/"))
+		if was != is {
+			v = denied
+		}
+		return nil
+	})
+	return v
+}
+
+// verdict is what the documentation says of an operation, before it is done.
+func (p *process) verdict(o op) verdict {
+	v := allowed
+	entry := func(a named, follow, made bool) place {
+		at, ok := p.resolve(a, follow)
+		if ok {
+			v = max(v, p.judge(at.full, made))
+		}
+		return at
+	}
+	flags := o.flags
+	if !o.at && o.a.dirfd == cwd && o.b.dirfd == cwd && sysOpen != 0 && (o.call == "link" || o.call == "chown") {
+		flags = 0
+	}
+	switch o.call {
+	case "open", "creat":
+		if o.call == "creat" {
+			flags = unix.O_CREAT | unix.O_WRONLY | unix.O_TRUNC
+		}
+		if flags&unix.O_PATH != 0 {
+			return allowed
+		}
+		at, ok := p.resolve(o.a, flags&unix.O_NOFOLLOW == 0 && flags&(unix.O_CREAT|unix.O_EXCL) != unix.O_CREAT|unix.O_EXCL)
+		if !ok {
+			return allowed
+		}
+		switch creates := flags&unix.O_CREAT != 0; {
+		case flags&unix.O_TMPFILE == unix.O_TMPFILE:
+			return min(open, max(p.judge(at.full, false), p.judge(at.full+"/x", false)))
+		case at.st == nil && creates:
+			return p.judge(at.full, true)
+		case at.st == nil:
+			return allowed
+		case flags&unix.O_ACCMODE != 0 || flags&unix.O_TRUNC != 0:
+			return p.judge(at.full, false)
+		case creates:
+			return min(open, p.judge(at.full, false))
+		}
+		return allowed
+	case "mkdir", "mknod":
+		entry(o.a, false, true)
+	case "symlink":
+		// A link in the place of what leads to something protected.
+		if at := entry(o.b, false, true); leads(path.Base(at.full)) {
+			v = max(v, open)
+		}
+	case "unlink", "rmdir":
+		entry(o.a, false, false)
+	case "truncate":
+		o.a.dirfd = cwd
+		entry(o.a, true, false)
+	case "link":
+		entry(o.b, false, true)
+		if o.a.text != "" || flags&unix.AT_EMPTY_PATH != 0 {
+			entry(o.a, flags&unix.AT_SYMLINK_FOLLOW != 0, false)
+		}
+	case "rename", "renameat2":
+		exchange := o.call == "renameat2" && flags&unix.RENAME_EXCHANGE != 0
+		from, to := entry(o.a, false, exchange), entry(o.b, false, true)
+		if leads(path.Base(from.full)) || leads(path.Base(to.full)) {
+			v = max(v, open)
+		}
+		if from.st != nil && to.full != "" && from.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			v = max(v, p.moves(from.full, to.full))
+		}
+		if exchange && to.st != nil && from.full != "" && to.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			v = max(v, p.moves(to.full, from.full))
+		}
+	// The documentation says nothing of what is beside contents.
+	case "chmod", "utime", "utimes", "setxattr", "removexattr":
+		if strings.HasSuffix(o.call, "xattr") {
+			o.a.dirfd = cwd
+		}
+		entry(o.a, true, false)
+		v = min(v, open)
+	case "lchown", "lsetxattr", "lremovexattr":
+		if o.call != "lchown" {
+			o.a.dirfd = cwd
+		}
+		entry(o.a, false, false)
+		v = min(v, open)
+	case "chown", "fchmodat2", "utimensat", "xattrat", "fileattr":
+		if o.a.pointer == 1 {
+			o.a.pointer, o.a.text = 0, ""
+		}
+		entry(o.a, flags&unix.AT_SYMLINK_NOFOLLOW == 0, false)
+		v = min(v, open)
+	case "fchmod", "fchown", "futimens", "fsetxattr", "fremovexattr", "setflags":
+		entry(named{dirfd: o.slot}, false, false)
+		v = min(v, open)
+	}
+	return v
+}
+
+// split is a path without its last name, and that.
+func split(text string) (dir, last string) {
+	i := strings.LastIndexByte(text, '/')
+	dir, last = text[:i+1], text[i+1:]
+	if dir == "" {
+		dir = "."
+	}
+	return dir, last
+}
+
+// refusal reports whether the guard's answer is one.
+func refusal(got string) bool { return got == "EACCES" || got == "EPERM" }
+
+// lacking is the errno of what the guard does not have, and refuses.
+func lacking(o op) (errno string, ok bool) {
+	switch {
+	case o.call == "open" && o.flags&unix.O_ACCMODE == 3: // on a read-only mount: a way of access for ioctl(2) alone
+		return "EROFS", true
+	case o.call == "setflags":
+		return "ENOTTY", true
+	case o.call == "xattrat" || o.call == "fileattr": // Linux 6.13, 6.17
+		return "ENOSYS", true
+	case o.call == "renameat2" && o.flags&unix.RENAME_WHITEOUT != 0: // for overlayfs's tools
+		return "EINVAL", true
+	}
+	return "", false
+}
+
+// explained are the differences that are meant, or borne, each with its reason. Both
+// answers are patterns.
+var explained = []struct {
+	calls, guard, kernel string
+	reason               string
+}{
+	{"open creat mkdir mknod symlink link", "EROFS", "ENOENT", "what is not there in /proc, which is read-only"},
+	{"unlink rmdir", "ENOENT", "EROFS", "what is not there in /proc, which is read-only"},
+	{"mknod", "E*", "E*", "the type is looked at later than the path, the right to make devices earlier"},
+	{"mkdir", "EROFS", "EEXIST", "the mount is looked at before the name"},
+	{"truncate", "EFBIG", "E*", "the limit is looked at before the file"},
+	{"open creat", "ENOTDIR", "EISDIR", "a path with a slash at its end is opened as a directory"},
+	{"open", "EROFS", "E*", "the mount is looked at before the file"},
+	{"chown lchown fchown", "EINVAL", "EROFS", "ids are looked at before the mount"},
+	{"fchown fremovexattr fsetxattr fchmod futimens", "*", "EBADF", "of a descriptor that only names a file"},
+	{"open", "ENOTDIR", "ELOOP", "of a link to itself that is to be a directory"},
+	{"open creat", "ENOENT", "ENOTDIR", "below a removed file"},
+	{"open", "EACCES", "EROFS", "the mount is looked at later than the directory"},
+	{"open", "ENOTDIR", "ENOENT", "a link that leads nowhere is no directory, either"},
+	{"*", "ENAMETOOLONG", "E*", "the length of the last name is looked at first"},
+	{"open", "EISDIR", "EEXIST", "a directory that is to be made"},
+	{"setxattr lsetxattr removexattr chmod truncate", "ok", "EACCES", "/. of a directory that may not be searched"},
+	{"open", "E*", "EMFILE", "a path that leads nowhere is told before a descriptor is wanted"},
+	{"setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr", "EPERM", "E*", "names that only privilege sets are refused first"},
+	{"rename renameat2", "EBUSY", "ok", "a directory that leads to a mount point stays where it is"},
+	{"open", "EISDIR", "EACCES", "/. of a directory that may not be searched"},
+	{"open", "EMFILE", "E*", "no descriptor is left, and the path is wrong"},
+	{"open", "ELOOP", "EISDIR", "a link to itself that is to be made, with a slash at its end"},
+	{"fchmodat2", "ENOTSUP", "EROFS", "a link's mode, on a read-only mount"},
+	{"*", "ELOOP", "ENOENT", "a path of two thousand names"},
+	{"rename renameat2 rmdir unlink link symlink mkdir", "E*", "E*", "of two things that are wrong the other is told"},
+}
+
+func isExplained(call, guard, kernel string) bool {
+	for _, e := range explained {
+		g, _ := path.Match(e.guard, guard)
+		k, _ := path.Match(e.kernel, kernel)
+		if g && k && (e.calls == "*" || slices.Contains(strings.Fields(e.calls), call)) {
+			return true
+		}
+	}
+	return false
+}
+
+// compare performs an operation that the guard has given its answer to, where it
+// may be performed, and says what came of it; what begins with ! is a difference.
+func (p *process) compare(o op, guard string) string {
+	if errno, ok := lacking(o); ok && guard == errno {
+		return "lacking"
+	}
+	if at, ok := p.resolve(o.a, true); guard == "EACCES" && o.call == "open" && ok && strings.HasPrefix(at.full, "/proc/") {
+		return "lacking" // O_CREAT of what is there
+	}
+	if guard == "EACCES" && (p.unsearchable(o.a.dirfd) || p.unsearchable(o.b.dirfd) || p.unsearchable(cwd)) {
+		return "lacking" // the guard looks at what is above an open directory
+	}
+	v := p.verdict(o)
+	// What matters of an operation that must fail is that it did.
+	if v == denied {
+		if strings.HasPrefix(guard, "ok") {
+			return fmt.Sprintf("!protected: %s\x01%v: the guard says %s", o.call, o, guard)
+		}
+		return "denied"
+	}
+	if v == open && refusal(guard) {
+		return "denied"
+	}
+	kernel := p.do(o)
+	if kernel == guard {
+		return kernel
+	}
+	// Devices are opened anew by what is open of them, which no link led to.
+	if strings.HasPrefix(guard, "ok ") && o.flags&unix.O_NOFOLLOW != 0 && strings.Contains(guard, " 20666 ") && strings.Replace(kernel, "flags 0x2", "flags 0x", 1) == guard {
+		return "explained"
+	}
+	if isExplained(o.call, guard, kernel) {
+		if strings.HasPrefix(guard, "ok") != strings.HasPrefix(kernel, "ok") {
+			return "#explained" // what comes now cannot be compared
+		}
+		return "explained"
+	}
+	// If both failed the rest can be compared all the same.
+	mark := "!"
+	if !strings.HasPrefix(guard, "ok") && !strings.HasPrefix(kernel, "ok") {
+		mark = "?"
+	}
+	return fmt.Sprintf("%s%s: %s, not %s\x01%v: the guard says %s, the kernel %s", mark, o.call, kind(guard, kernel), kind(kernel, guard), o, guard, kernel)
+}
+
+// kind is what is particular to an answer, beside another.
+func kind(got, beside string) string {
+	if !strings.HasPrefix(got, "ok") || !strings.HasPrefix(beside, "ok") {
+		first, _, _ := strings.Cut(got, " ")
+		return first
+	}
+	g, b := strings.Fields(got), strings.Fields(beside)
+	var differ []string
+	for i := range g {
+		if i >= len(b) || g[i] != b[i] {
+			differ = append(differ, fmt.Sprintf("%d:%s", i, g[i]))
+		}
+	}
+	return "ok " + strings.Join(differ, ",")
+}

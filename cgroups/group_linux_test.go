@@ -622,10 +622,11 @@ func TestPrune(t *testing.T) {
 		}
 		return n > 0
 	}
+	by := 1
 	made := func(when time.Time, random uint64) *Group {
 		t.Helper()
 		g := prepare(t, strict())
-		g.name = groupName(when, 1, random)
+		g.name = groupName(when, by, random)
 		for i := range g.slots {
 			g.slots[i].Name = g.name
 		}
@@ -685,6 +686,32 @@ func TestPrune(t *testing.T) {
 		next.Close()
 		if there(dead) {
 			t.Error("stays, and nobody holds it")
+		}
+	})
+	t.Run("many left among many that are held, and the next run", func(t *testing.T) {
+		c := exec.Command("true")
+		if err := c.Run(); err != nil {
+			t.Fatal(err)
+		}
+		var held, dead []*Group
+		for i := range uint64(30) {
+			by = 1
+			held = append(held, made(old, 100+i))
+			by = c.Process.Pid // whose number nobody has
+			dead = append(dead, made(old, 200+i))
+			leave(dead[i])
+		}
+		by = 1
+		next := made(old, 300)
+		next.Remove()
+		next.Close()
+		if slices.ContainsFunc(dead, there) {
+			t.Error("stays, and nobody holds it")
+		}
+		for _, g := range held {
+			if !there(g) {
+				t.Fatal("removed, and somebody holds it")
+			}
 		}
 	})
 	t.Run("removed before it is held", func(t *testing.T) {

@@ -97,13 +97,13 @@ func TestNames(t *testing.T) {
 	if want := "r-6afd86c0-4711-0123456789abcdef"; name != want {
 		t.Errorf("got %s, want %s", name, want)
 	}
-	if made, ok := parseName(name); !ok || made.Unix() != now.Unix() {
-		t.Errorf("parseName: %v, %v", made, ok)
+	if made, pid, ok := parseName(name); !ok || made.Unix() != now.Unix() || pid != 4711 {
+		t.Errorf("parseName: %v, %d, %v", made, pid, ok)
 	}
 	for _, bad := range []string{"", "r-", "sbxrun", "r-6afd6ec0-4711-0123456789abcde", "r-6afd6ec0-4711-0123456789abcdeg", "x-6afd6ec0-4711-0123456789abcdef",
 		"r-6afd6ec0-47a1-0123456789abcdef", "r-6afd6ec0--0123456789abcdef", "r--4711-0123456789abcdef", "r-6afd6ec0-4711-0123456789abcdef0", "r-6afd6ec0-4711-0123456789ABCDEF",
 		"r-ffffffffffffffffff-1-0123456789abcdef", "r-0-1-0123456789abcdef/..", "r-6afd6ec0-4711_0123456789abcdef", "process_api"} {
-		if _, ok := parseName(bad); ok {
+		if _, _, ok := parseName(bad); ok {
 			t.Errorf("%q taken for a group's name", bad)
 		}
 	}

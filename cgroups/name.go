@@ -6,7 +6,7 @@ import (
 )
 
 // A group's name is "r-TIME-PID-RANDOM": when it was made (seconds since 1970,
-// hexadecimal), by whom (decimal, for people), and 64 random bits. The time is
+// hexadecimal), by whom (decimal), and 64 random bits. The time is
 // in the name because a directory of a cgroup file system has no time of its
 // own: its inode, and the times in it, are made anew when it was evicted.
 
@@ -24,11 +24,12 @@ func groupName(now time.Time, pid int, random uint64) string {
 	return string(b)
 }
 
-// parseName reports when a group was made, and false for what is no group's name.
-func parseName(s string) (time.Time, bool) {
+// parseName reports when a group was made and by whom, and false for what is no
+// group's name.
+func parseName(s string) (made time.Time, pid int, ok bool) {
 	const randomLen = 16
 	if len(s) < len("r-0-1-")+randomLen || s[0] != 'r' || s[1] != '-' {
-		return time.Time{}, false
+		return time.Time{}, 0, false
 	}
 	random := s[len(s)-randomLen:]
 	rest := s[2 : len(s)-randomLen]
@@ -40,17 +41,20 @@ func parseName(s string) (time.Time, bool) {
 		}
 	}
 	if dash < 1 || rest[len(rest)-1] != '-' || dash == len(rest)-1 {
-		return time.Time{}, false
+		return time.Time{}, 0, false
 	}
-	pid := rest[dash+1 : len(rest)-1]
-	if !all(random, true) || !all(rest[:dash], true) || pid == "" || !all(pid, false) {
-		return time.Time{}, false
+	by := rest[dash+1 : len(rest)-1]
+	if !all(random, true) || !all(rest[:dash], true) || !all(by, false) {
+		return time.Time{}, 0, false
 	}
 	seconds, err := strconv.ParseInt(rest[:dash], 16, 64)
 	if err != nil {
-		return time.Time{}, false
+		return time.Time{}, 0, false
 	}
-	return time.Unix(seconds, 0), true
+	if pid, err = strconv.Atoi(by); err != nil {
+		return time.Time{}, 0, false
+	}
+	return time.Unix(seconds, 0), pid, true
 }
 
 func all(s string, hex bool) bool {

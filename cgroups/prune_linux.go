@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +30,7 @@ func Prune() ([]string, error) {
 			if filepath.Base(filepath.Dir(path)) != Parent {
 				return nil
 			}
-			if made, ok := parseName(d.Name()); ok {
+			if made, _, ok := parseName(d.Name()); ok {
 				gone, err := prune(unix.AT_FDCWD, path, m.V2, made)
 				if gone {
 					removed = append(removed, path)
@@ -101,11 +100,14 @@ func removeTree(parent int, name string, v2 bool) error {
 	return s.remove()
 }
 
-// maxSweep is how many groups of others one run looks at.
+// maxSweep is how many groups one run looks at whose makers seem to live.
 const maxSweep = 8
 
 // sweep removes groups beside one that are nobody's: those of runs that were killed
-// with all that would have removed them.
+// with all that would have removed them. The maker's process in the name says which to
+// look at, and the lock decides: another process may have the number by now, or the
+// maker is in another pid namespace. A host with many sessions has many groups that
+// live, and to look at one costs ten times as much as to ask for a process.
 func sweep(s *slot) {
 	var st unix.Stat_t
 	if unix.Fstatat(s.fd, "", &st, unix.AT_EMPTY_PATH) != nil || st.Nlink <= 2 {
@@ -118,14 +120,25 @@ func sweep(s *slot) {
 	dir := os.NewFile(uintptr(fd), s.Path)
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	names = slices.DeleteFunc(names, func(name string) bool { _, ok := parseName(name); return !ok || name == s.Name })
-	if len(names) == 0 {
+	var rest []string
+	try := func(name string) {
+		made, _, _ := parseName(name)
+		prune(fd, name, s.V2, made)
+	}
+	for _, name := range names {
+		switch _, pid, ok := parseName(name); {
+		case !ok || name == s.Name:
+		case unix.Kill(pid, 0) == unix.ESRCH:
+			try(name)
+		default:
+			rest = append(rest, name)
+		}
+	}
+	if len(rest) == 0 {
 		return
 	}
-	first := int(time.Now().UnixNano()/1000) % len(names)
-	for i := range min(len(names), maxSweep) {
-		name := names[(first+i)%len(names)]
-		made, _ := parseName(name)
-		prune(fd, name, s.V2, made)
+	first := int(time.Now().UnixNano()/1000) % len(rest)
+	for i := range min(len(rest), maxSweep) {
+		try(rest[(first+i)%len(rest)])
 	}
 }

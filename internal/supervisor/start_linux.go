@@ -54,7 +54,8 @@ type Config struct {
 	// all that it starts.
 	Rlimits bool
 
-	// HostNodes says that what the command has in /dev are the host's nodes.
+	// HostNodes says that what the command has in /dev are the host's nodes, and that
+	// nothing keeps it from opening descriptors anew by /proc.
 	HostNodes bool
 
 	// Init and Restrict append to what the stage does first, and to what the
@@ -118,9 +119,11 @@ type starter struct {
 	pty    *os.File
 	slave  *os.File
 	null   *os.File
+	feeds  []*feed
 }
 
 func (s *starter) release() {
+	s.endFeeds()
 	if s.group != nil {
 		s.group.Remove()
 		s.group.Close()
@@ -130,6 +133,13 @@ func (s *starter) release() {
 			f.Close()
 		}
 	}
+}
+
+func (s *starter) endFeeds() {
+	for _, f := range s.feeds {
+		f.end()
+	}
+	s.feeds = nil
 }
 
 func (s *starter) setup(err error) error {
@@ -212,6 +222,14 @@ func (s *starter) files() ([]int, error) {
 			// openat(2) from a directory leads anywhere on the host.
 			return nil, &driver.SetupError{Driver: s.Driver, Err: &os.PathError{Op: "pass", Path: "descriptor " + strconv.Itoa(i), Err: syscall.EISDIR},
 				Fix: "a directory as a standard stream would open the host's file system to the command"}
+		}
+		if s.HostNodes && needsFeed(int(f.Fd()), st.Mode) {
+			fed, err := newFeed(f)
+			if err != nil {
+				return nil, s.setup(err)
+			}
+			s.feeds = append(s.feeds, fed)
+			f = fed.r
 		}
 		fds = append(fds, int(f.Fd()))
 	}
@@ -529,6 +547,7 @@ func (p *process) Kill() error { return p.child.Kill() }
 func (p *process) Wait() (*driver.Status, error) {
 	exit, err := p.child.Wait()
 	p.over.Store(true)
+	p.endFeeds()
 	var protocol *reexec.ProtocolError
 	if errors.As(err, &protocol) && p.group != nil {
 		// The stage was killed, by who may do that, and cannot end what it

@@ -580,6 +580,71 @@ func TestDeviceNodes(t *testing.T) {
 	}
 }
 
+// TestPassedForReading: a file of the caller's that is passed to be read is not changed,
+// though the command has the id that owns it, and stands afterwards where the command
+// stopped. Under host, which isolates nothing, the same acts change it, and under
+// landlock chmod(2) does.
+func TestPassedForReading(t *testing.T) {
+	const before = "one\ntwo\nthree\n"
+	for _, s := range subjects() {
+		if s.start != nil {
+			continue // an engine's client reads the file, and the container never has it
+		}
+		t.Run(s.name, func(t *testing.T) {
+			if err := s.driver.Available(context.Background()); err != nil {
+				t.Skip(err)
+			}
+			w := newWorld(t)
+			if err := w.write("outside/list", before); err != nil {
+				t.Fatal(err)
+			}
+			name := w.outside + "/list"
+			in, err := os.Open(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer in.Close()
+			run := func(script string) (string, error) {
+				c := scenario{script: script}
+				p := c.policy(t, w, s.driver.(driver.Describer).Describe().Claims.Layers()&^s.lacks, nil)
+				res, err := driver.Run(context.Background(), s.driver, p, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in}})
+				if err != nil {
+					return "", err
+				}
+				return res.Stdout, nil
+			}
+			if out, err := run("read a; echo $a"); err != nil || out != "one\n" {
+				t.Errorf("%q, %v", out, err)
+			}
+			at, err := in.Seek(0, io.SeekCurrent)
+			// runc and runsc read ahead, and do not tell how much of it the command read.
+			if ahead := s.name == "runc" || s.name == "gvisor"; err != nil || (at == 4) == ahead {
+				t.Errorf("the file stands at %d, %v", at, err)
+			}
+			for _, act := range []string{": >/proc/self/fd/0", "echo x >>/dev/stdin", "truncate -s 1 /proc/self/fd/0", "chmod 777 /proc/self/fd/0"} {
+				if _, err := in.Seek(0, io.SeekStart); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := run(act); err != nil {
+					t.Errorf("%s: %v", act, err)
+				}
+				b, err := os.ReadFile(name)
+				fi, e := os.Stat(name)
+				if err != nil || e != nil {
+					t.Fatal(err, e)
+				}
+				can := s.name == "host" || s.name == "landlock" && strings.HasPrefix(act, "chmod")
+				if did := string(b) != before || fi.Mode() != 0o755; did != can {
+					t.Errorf("%s: it changed: %v; %q, %v", act, did, b, fi.Mode())
+				}
+				if err := errors.Join(os.WriteFile(name, []byte(before), 0o755), os.Chmod(name, 0o755)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // TestOrdinaryUser runs the suite once more as a user who is not root.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -599,7 +664,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if err := os.WriteFile(bin, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-test.run", "^TestConformance$", "-test.v=" + strconv.FormatBool(testing.Verbose())}
+	args := []string{"-test.run", "^(TestConformance|TestPassedForReading)$", "-test.v=" + strconv.FormatBool(testing.Verbose())}
 	if *update {
 		args = append(args, "-update")
 		filepath.WalkDir("testdata", func(path string, _ fs.DirEntry, err error) error {

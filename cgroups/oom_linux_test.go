@@ -26,20 +26,28 @@ func TestOOMBy(t *testing.T) {
 				if !s.Controllers.Has(Memory) {
 					continue
 				}
+				file := "memory.limit_in_bytes"
 				if s.V2 {
-					t.Skip("written for version 1: on 2 the group above needs the controllers handed down")
+					file = "memory.max"
 				}
 				above = s.Path + "/with-limit"
 				if err := os.Mkdir(above, 0o755); err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { unix.Rmdir(above) })
-				limit := func(size, dir string) {
-					if err := os.WriteFile(dir+"/memory.limit_in_bytes", []byte(size), 0); err != nil {
+				if err := os.WriteFile(above+"/"+file, []byte(tt.above), 0); err != nil {
+					t.Fatal(err)
+				}
+				if s.V2 {
+					// What the group above hands down, the sandbox's group may set.
+					have, err := os.ReadFile(s.Path + "/cgroup.subtree_control")
+					if err == nil {
+						err = os.WriteFile(above+"/cgroup.subtree_control", []byte("+"+strings.Join(strings.Fields(string(have)), " +")), 0)
+					}
+					if err != nil {
 						t.Fatal(err)
 					}
 				}
-				limit(tt.above, above)
 				fd, err := unix.Open(above, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 				if err != nil {
 					t.Fatal(err)
@@ -47,7 +55,7 @@ func TestOOMBy(t *testing.T) {
 				unix.Close(s.fd)
 				s.fd, s.Path = fd, above
 				for j := range s.Writes {
-					if s.Writes[j].File == "memory.limit_in_bytes" {
+					if s.Writes[j].File == file {
 						s.Writes[j].Value = tt.own
 						g.memory = map[string]int64{"32m": 32 << 20, "512m": 512 << 20}[tt.own]
 					}

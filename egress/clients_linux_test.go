@@ -80,7 +80,7 @@ func TestClients(t *testing.T) {
 			before := s.reached(t)
 			for _, c := range clients {
 				if _, err := exec.LookPath(c.args(to, s.name, session)[0]); err != nil {
-					t.Logf("no %s here", c.what)
+					missing(t, c.what)
 					continue
 				}
 				if out, _ := run(c.args(to, s.name, session)...); !strings.Contains(out, c.good) && !(s.name == "golan2.example" && c.what == "OpenSSL") {
@@ -163,7 +163,8 @@ func TestOtherProtocols(t *testing.T) {
 	}
 	t.Run("PostgreSQL", func(t *testing.T) {
 		if _, err := exec.LookPath("psql"); err != nil {
-			t.Skip("no psql here")
+			missing(t, "psql")
+			return
 		}
 		w := newWorld(t, allow("a.example"))
 		startup := make(chan string, 4)
@@ -193,4 +194,15 @@ func b2i(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// missing tells of a program that the tests need: tools/deps installs it everywhere but
+// in the virtual machines.
+func missing(t testing.TB, program string) {
+	t.Helper()
+	if os.Getenv("SBXRUN_TEST_THROWAWAY") == "" {
+		t.Errorf("no %s here: tools/deps test installs it", program)
+	} else {
+		t.Logf("no %s in this machine", program)
+	}
 }

@@ -97,7 +97,7 @@ func fleet(t testing.TB) []*real {
 		if err != nil {
 			path = "/usr/sbin/" + program
 			if _, err := os.Stat(path); err != nil {
-				t.Logf("no %s here", program)
+				missing(t, program)
 				return false
 			}
 		}

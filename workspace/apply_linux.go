@@ -38,6 +38,9 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	var todo []*Status
 	kept := map[string]bool{} // paths that stay, and directories above them
 	for _, st := range list {
+		if o.OnConflict == Overwrite && st.Protected == "" {
+			st.Protected = st.holds
+		}
 		switch {
 		case st.State == Done:
 			r.Done++

@@ -568,6 +568,141 @@ func TestHardLinks(t *testing.T) {
 	w.holds(w.outside+"/linked", "old")
 }
 
+// TestHardLinksAgain: an Apply that was killed when it had removed one name of a file
+// goes on with the others. One that was changed meanwhile is a conflict.
+func TestHardLinksAgain(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/a", "old")
+	for _, name := range []string{"b", "c", "d"} {
+		if err := os.Link(w.ws+"/a", w.ws+"/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		w.whiteout(w.layer + "/" + name)
+	}
+	w.write(w.layer+"/c/in", "new")
+	if err := os.Symlink("x", w.layer+"/d"); err != nil {
+		t.Fatal(err)
+	}
+	set := w.collect()
+	if err := os.Remove(w.ws + "/a"); err != nil {
+		t.Fatal(err)
+	}
+	w.write(w.ws+"/b", "its owner's")
+	if r, err := w.apply(set, Options{}); err != nil || len(r.Conflicts) != 3 {
+		t.Fatalf("changed: %+v, %v", r, err)
+	}
+	w.write(w.ws+"/b", "old")
+	r, err := w.apply(set, Options{})
+	if err != nil || r.Refused() {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	w.holds(w.ws+"/b", "")
+	w.holds(w.ws+"/c/in", "new")
+}
+
+// TestObeyed: places that the caller names are protected, whatever the set's patterns
+// are, with what is below and what leads there; what lies beside them is not.
+func TestObeyed(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/link/f", "f")
+	if err := errors.Join(os.Symlink("other", w.ws+"/conf"), os.MkdirAll(w.ws+"/way/sbx", 0o755), os.MkdirAll(w.ws+"/gone/sbx", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"conf/sbx/file", "Way/sbx/file", "way/sbx/file", "way/neighbour", "bin/prog", "bin/neighbour", "made/neighbour", "sbx/file"} {
+		w.write(w.layer+"/"+name, "new")
+	}
+	w.whiteout(w.layer + "/gone")
+	w.opaque(w.layer + "/conf")
+	if err := errors.Join(os.Symlink("/tmp", w.layer+"/made/sbx")); err != nil {
+		t.Fatal(err)
+	}
+	set := w.collect()
+	ws, err := set.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.Close()
+	for _, place := range []string{"conf/sbx", "way/sbx", "gone/sbx", "bin/prog", "made/sbx"} {
+		ws.Obeyed = append(ws.Obeyed, w.ws+"/"+place)
+	}
+	r, err := set.Apply(ws, Options{OnConflict: Overwrite, Allow: []string{"way"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, st := range r.Protected {
+		got = append(got, st.Path)
+	}
+	const want = "Way/sbx Way/sbx/file bin/prog conf conf/sbx conf/sbx/file gone gone/sbx made/sbx way/sbx/file"
+	if strings.Join(got, " ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	w.holds(w.ws+"/way/neighbour", "")
+	var allow []string
+	for _, st := range r.Protected {
+		allow = append(allow, st.Protected)
+	}
+	if r, err := set.Apply(ws, Options{OnConflict: Overwrite, Allow: allow}); err != nil || r.Refused() {
+		t.Errorf("what was allowed: %+v, %v", r, err)
+	}
+	w.holds(w.ws+"/bin/prog", "new")
+}
+
+// TestOverwriteHolds: what goes with a directory, and the sandbox did not know of, is
+// protected as if it had been named.
+func TestOverwriteHolds(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"gone/f", "became/f", "plain/f"} {
+		w.write(w.ws+"/"+name, "f")
+	}
+	w.take()
+	for _, dir := range []string{"gone", "plain"} {
+		w.whiteout(w.layer + "/" + dir)
+	}
+	w.write(w.layer+"/became", "a file now")
+	w.write(w.layer+"/came", "a file")
+	set := w.collect(".git/hooks", ".vscode")
+	for _, name := range []string{"gone/sub/.git/hooks/pre-commit", "became/.vscode/settings.json", "came/.vscode/x", "plain/new"} {
+		w.write(w.ws+"/"+name, "its owner's")
+	}
+	r, err := w.apply(set, Options{OnConflict: Overwrite})
+	if err != nil || len(r.Protected) != 3 || r.Protected[0].Path == "plain" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	w.holds(w.ws+"/gone/sub/.git/hooks/pre-commit", "its owner's")
+	w.holds(w.ws+"/plain/new", "its owner's")
+	if r, err := w.apply(set, Options{OnConflict: Overwrite, Allow: []string{"all"}}); err != nil || r.Refused() {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	w.holds(w.ws+"/gone/sub/.git/hooks/pre-commit", "")
+	w.holds(w.ws+"/came", "a file")
+}
+
+// TestKeptRepository: a name that the sandbox took away, and the workspace keeps, makes
+// a repository of what the sandbox put beside it.
+func TestKeptRepository(t *testing.T) {
+	for _, changed := range []bool{false, true} {
+		w := newWorld(t)
+		w.write(w.ws+"/d/HEAD", "ref: refs/heads/old\n")
+		w.take()
+		w.whiteout(w.layer + "/d/HEAD")
+		for _, name := range []string{"config", "objects/x", "refs/x"} {
+			w.write(w.layer+"/d/"+name, "planted")
+		}
+		set := w.collect(".git/hooks", ".git/config")
+		if changed {
+			w.write(w.ws+"/d/HEAD", "ref: refs/heads/main\n")
+		}
+		r, err := w.apply(set, Options{OnConflict: KeepOurs})
+		if err != nil || !r.Refused() {
+			t.Errorf("%v: %+v, %v", changed, r, err)
+		}
+		w.holds(w.ws+"/d/config", "")
+	}
+}
+
 // TestSpecialThere: what is in the way is named.
 func TestSpecialThere(t *testing.T) {
 	w := newWorld(t)

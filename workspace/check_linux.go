@@ -16,7 +16,13 @@ import (
 )
 
 // A Workspace is the host's side of a set, open.
-type Workspace struct{ *Base }
+type Workspace struct {
+	*Base
+
+	// Obeyed are absolute paths of places that who applies the set obeys. They are
+	// protected with all below them, and so is what leads there.
+	Obeyed []string
+}
 
 // Open opens the workspace of a set. It is an error if that is another directory
 // by now.
@@ -29,7 +35,7 @@ func (s *Set) Open() (*Workspace, error) {
 		b.Close()
 		return nil, fmt.Errorf("%s is not the directory that change set %s was made of: it was removed, and made again", s.Workspace, s.ID)
 	}
-	return &Workspace{b}, nil
+	return &Workspace{Base: b}, nil
 }
 
 // Check compares every change with the workspace as it is, and its path with the
@@ -52,7 +58,14 @@ func (s *Set) Check(w *Workspace) ([]*Status, error) {
 		if err := v.state(st); err != nil {
 			return nil, err
 		}
-		st.Protected = v.protected(rules, c)
+		if st.Protected = v.protected(rules, c); st.Protected == "" {
+			st.Protected = w.obeyed(c)
+		}
+		if st.State == Conflict && st.Now != nil && st.Now.Type == Dir && (c.New == nil || c.New.Type != Dir) {
+			if st.holds, err = v.holds(rules, c.Path); err != nil {
+				return nil, err
+			}
+		}
 		out[i] = st
 	}
 	return out, nil
@@ -229,6 +242,55 @@ func (v *view) emptied(st *Status) error {
 	return nil
 }
 
+// holds returns the pattern that protects something in a directory, "" for none.
+func (v *view) holds(rules *guard.Rules, rel string) (string, error) {
+	fd, err := openDir(v.w.root, rel)
+	if isGone(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", &os.PathError{Op: "open", Path: path.Join(v.w.Path, rel), Err: err}
+	}
+	list, err := names(fd)
+	unix.Close(fd)
+	if err != nil {
+		return "", &os.PathError{Op: "readdir", Path: path.Join(v.w.Path, rel), Err: err}
+	}
+	for _, name := range list {
+		at := join(rel, name)
+		if verdict, pattern := rules.Match([]byte("/"+at), 0, v); verdict == guard.Protected {
+			return pattern, nil
+		}
+		n, err := v.w.lookup(at)
+		if err == nil && n != nil && n.Type == Dir {
+			var pattern string
+			if pattern, err = v.holds(rules, at); pattern != "" {
+				return pattern, nil
+			}
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// obeyed returns the place of w.Obeyed that a change makes or changes, or to which it
+// changes the way; "" for none. Letter case does not count, as for patterns.
+func (w *Workspace) obeyed(c *Change) string {
+	at := strings.ToLower(path.Join(w.Path, c.Path))
+	for _, o := range w.Obeyed {
+		place := strings.ToLower(o)
+		stays := c.New != nil && c.New.Type == Dir && (c.Old == nil || c.Old.Type == Dir)
+		if within(at, place) || within(place, at) && !stays {
+			return o
+		}
+	}
+	return ""
+}
+
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
 // Fixed names of what makes a directory a repository, in lower case.
 var repositoryNames = []string{"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks"}
 
@@ -279,10 +341,9 @@ func (v *view) before(dir, name string) bool {
 	return err != nil || n != nil
 }
 
+// after reports whether there can be something after the changes: one that takes it
+// away may be left out.
 func (v *view) after(dir, name string) bool {
-	p := join(dir, name)
-	if c := v.byPath[p]; c != nil {
-		return c.New != nil
-	}
-	return v.before(dir, name)
+	c := v.byPath[join(dir, name)]
+	return c != nil && c.New != nil || v.before(dir, name)
 }

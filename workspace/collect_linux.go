@@ -267,8 +267,12 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool, stale stri
 	}
 	var old *Node
 	if low >= 0 {
-		if old, _, err = lookup(low, name); err != nil {
+		var was *unix.Stat_t
+		if old, was, err = lookup(low, name); err != nil {
 			return nil, &os.PathError{Op: "stat", Path: rel, Err: err}
+		}
+		if n.Type != File {
+			linked(low, name, old, was)
 		}
 	}
 	switch {
@@ -483,10 +487,11 @@ func (c *collector) deleted(rel, stale string) error {
 	if err != nil {
 		return &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	old, _, err := lookup(fd, name)
+	old, st, err := lookup(fd, name)
 	if err == nil && old != nil && stale == "" {
 		stale = c.moved(fd, old)
 	}
+	linked(fd, name, old, st)
 	unix.Close(fd)
 	if err != nil {
 		return &os.PathError{Op: "stat", Path: rel, Err: err}
@@ -507,6 +512,14 @@ func (c *collector) deleted(rel, stale string) error {
 		return c.deletedIn(rel, stale)
 	}
 	return nil
+}
+
+// linked notes what a file with several names holds: an Apply that was interrupted may
+// have removed another of them, which changes the time of change.
+func linked(dir int, name string, old *Node, st *unix.Stat_t) {
+	if old != nil && old.Type == File && st.Nlink > 1 {
+		old.Sum, _ = sumOf(dir, name)
+	}
 }
 
 // deletedIn is deleted for all that a directory of the workspace holds.

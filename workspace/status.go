@@ -23,6 +23,10 @@ type Status struct {
 	// blocked says that nothing can be put there: what should be a directory
 	// above it is something else, and nobody asked for that to go.
 	blocked bool
+
+	// holds is the pattern that protects something in a directory that would have to
+	// go, with what the sandbox did not know of; "" for none.
+	holds string
 }
 
 // OnConflict says what becomes of changes that conflict with the workspace.

@@ -32,7 +32,10 @@ func Collect(*Store, Info, *Base, *os.File, uint64, bool) (*Set, error) {
 func Full(*os.File) bool { return false }
 
 // A Workspace is the host's side of a set, open.
-type Workspace struct{ *Base }
+type Workspace struct {
+	*Base
+	Obeyed []string
+}
 
 // Open reports ErrUnsupported.
 func (*Set) Open() (*Workspace, error) { return nil, errors.ErrUnsupported }

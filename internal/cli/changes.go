@@ -411,6 +411,7 @@ func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace
 		return &hinted{err, "sbxrun discard " + set.ID + " removes the change set"}
 	}
 	defer w.Close()
+	w.Obeyed = obeyed(f)
 	return do(st, set, w)
 }
 

@@ -64,6 +64,24 @@ func ownPlaces(f *facts) []profiles.Own {
 	return out
 }
 
+// obeyed are the paths of these places: the names that lead there, and those without
+// symbolic links.
+func obeyed(f *facts) []string {
+	var out []string
+	for _, o := range f.Own {
+		out = append(out, o.Path)
+		dir, rest := o.Path, ""
+		for dir != "/" {
+			if real, err := filepath.EvalSymlinks(dir); err == nil {
+				out = append(out, filepath.Join(real, rest))
+				break
+			}
+			dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest)
+		}
+	}
+	return out
+}
+
 // xdg is a directory of the XDG Base Directory Specification, "" if there is none.
 func xdg(f *facts, name, below string) string {
 	if dir := os.Getenv(name); filepath.IsAbs(dir) {

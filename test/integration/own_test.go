@@ -183,3 +183,29 @@ func TestOwnByAnotherName(t *testing.T) {
 		}
 	}
 }
+
+// TestOverlayObeyed: what was no place of sbxrun's when the command ran, and is one when
+// the changes are applied, is not made by that unless it is named. The control: where
+// the place is another, it is.
+func TestOverlayObeyed(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		o := newOverlay(t, w)
+		o.script("mkdir -p conf/sbxrun && echo 'profile: unrestricted' >conf/sbxrun/config.yaml && echo x >beside")
+		env := o.env
+		o.env = append(env[:len(env):len(env)], "XDG_CONFIG_HOME="+filepath.Join(o.ws, "conf"))
+		if out := o.cli("apply"); out.code != 1 || !strings.Contains(out.stderr, "conf/sbxrun/config.yaml is protected") {
+			t.Errorf("%v", out)
+		}
+		o.has("conf/sbxrun/config.yaml", "")
+		o.has("beside", "")
+		if out := o.cli("diff"); !strings.Contains(out.stdout, "# conf/sbxrun/config.yaml: protected") {
+			t.Errorf("%v", out)
+		}
+		o.env = env
+		if out := o.cli("apply"); out.code != 0 {
+			t.Errorf("%v", out)
+		}
+		o.has("beside", "x\n")
+		o.has("conf/sbxrun/config.yaml", "profile: unrestricted\n")
+	})
+}

@@ -613,6 +613,8 @@ func TestAPI(t *testing.T) {
 			{"POST", "/v1/run", `{"args":["true"],"env":{"A":"1","\u0041":"2"}}`, 400},
 			{"POST", "/v1/run", `{"args":["true"],"env":` + strings.Repeat(`{"a":`, 100_000) + `1` + strings.Repeat("}", 100_001), 400},
 			{"POST", "/v1/run", "{\"args\":[\"true\",\"\xff\"]}", 400},
+			{"POST", "/v1/run", `{"args":["true","\ud800"]}`, 400},
+			{"POST", "/v1/run", `{"args":["true"],"env":{"\udc00":"1"}}`, 400},
 			{"POST", "/v1/sessions", `{"id":"one","id":"two"}`, 400},
 			{"POST", "/v1/sessions", `{"Id":"one"}`, 400},
 			{"POST", "/v1/run", `{"args":["tr\u0000ue"]}`, 400},

@@ -3,8 +3,8 @@
 // encoding/json takes the last of two members with one name, and a name in any
 // case; others take the first. So a program that logs or checks a message could
 // read another message than the one that is acted upon. Here such a text is an
-// error, and so is one that is not UTF-8, or nested so deep, or of so many
-// members, that reading it is an attack.
+// error, and so is one that is not UTF-8, or has half a surrogate pair, or is nested
+// so deep, or of so many members, that reading it is an attack.
 package strictjson
 
 import (
@@ -14,7 +14,10 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -70,7 +73,47 @@ func (w *walk) all(text []byte, of ...reflect.Type) error {
 	}
 	// The decoder of tokens is not the strictest.
 	var whole json.RawMessage
-	return json.Unmarshal(text, &whole)
+	if err := json.Unmarshal(text, &whole); err != nil {
+		return err
+	}
+	return pairs(text)
+}
+
+// pairs refuses an escape that is half a surrogate pair: encoding/json reads each as
+// U+FFFD, so that two texts would be one, and others keep it as it is.
+//
+// Preconditions: the text is JSON. A backslash is then within a string.
+func pairs(text []byte) error {
+	for rest := text; ; {
+		i := bytes.IndexByte(rest, '\\')
+		if i < 0 {
+			return nil
+		}
+		at := len(text) - len(rest) + i
+		r, n := escaped(rest[i:])
+		rest = rest[i+n:]
+		if !utf16.IsSurrogate(r) {
+			continue
+		}
+		low, n := escaped(rest)
+		if utf16.DecodeRune(r, low) == unicode.ReplacementChar {
+			return fmt.Errorf("half a surrogate pair, at byte %d", at)
+		}
+		rest = rest[n:]
+	}
+}
+
+// escaped reads an escape at the beginning of a text, and how long it is. What is
+// none, or no \u, is no surrogate.
+func escaped(text []byte) (r rune, n int) {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1, min(2, len(text))
+	}
+	v, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1, 2
+	}
+	return rune(v), 6
 }
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()

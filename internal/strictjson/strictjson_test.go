@@ -8,7 +8,7 @@ import (
 )
 
 func TestCheck(t *testing.T) {
-	for _, text := range []string{`{}`, ` {"a":1,"b":1} `, `{"a":"a","b":"a"}`, `{"a":{"b":1},"c":{"b":1}}`, `{"a":[{"b":1},{"b":1}]}`, `{"a":["a","a"],"b":[]}`,
+	for _, text := range []string{`"\ud83d\ude00"`, `"\\ud800"`, `"\u0041\ud83d\uDE00\ufffd"`, `{}`, ` {"a":1,"b":1} `, `{"a":"a","b":"a"}`, `{"a":{"b":1},"c":{"b":1}}`, `{"a":[{"b":1},{"b":1}]}`, `{"a":["a","a"],"b":[]}`,
 		`[1,1]`, `"x"`, `null`, `{"b":{"a":1},"a":2}`, nested(MaxDepth)} {
 		if err := Check([]byte(text)); err != nil {
 			t.Errorf("%.100s: %v", text, err)
@@ -18,7 +18,8 @@ func TestCheck(t *testing.T) {
 		`{"a":1,"a":2}`: `key "a" is there twice`, `{"a":1,"\u0061":2}`: `key "a"`, `{"a":1,"A":2}`: `key "A"`, `{"k":1,"K":2}`: "twice",
 		`{"x":{"b":1,"b":2}}`: `key "b"`, `{"x":[{"b":1,"c":[],"b":2}]}`: `key "b"`, `{"a":{},"a":1}`: `key "a"`, `{"a":[],"a":1}`: `key "a"`,
 		`{"\ud800":1,"\ud801":2}`: "twice", // both are U+FFFD when they are read
-		"{\"\xff\":1}":            "UTF-8", ``: "unexpected", `{`: "unexpected", `{"a"}`: "invalid", `]`: "invalid", `{"a":1,}`: "invalid", `x`: "invalid",
+		`["\ud800"]`:              "surrogate", `["\udc00"]`: "surrogate", `["\ud800x"]`: "surrogate", `["\ud800\n"]`: "surrogate", `["\ud800\ud800\udc00"]`: "surrogate", `{"\uDFFF":1}`: "surrogate", `["\\\ud800"]`: "surrogate", `["\ud83d\ude00\ude00"]`: "surrogate",
+		"{\"\xff\":1}": "UTF-8", ``: "unexpected", `{`: "unexpected", `{"a"}`: "invalid", `]`: "invalid", `{"a":1,}`: "invalid", `x`: "invalid",
 		`{} {}`: "follows", `{"a":1}x`: "follows", `[1,]`: "invalid", `{1:2}`: "",
 		nested(MaxDepth + 1): "nested deeper", nested(100_000): "nested deeper", strings.Repeat("[", 1<<20): "nested deeper", strings.Repeat(`{"a":`, 100_000): "nested deeper",
 		`[{}` + strings.Repeat(`,{"a":1}`, MaxMembers+1) + `]`: "members",

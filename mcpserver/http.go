@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sbxrun/sbxrun/internal/httpbody"
 )
 
 const (
@@ -98,7 +100,7 @@ const MinToken = 16
 // any client is left.
 func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
-		Handler:           h,
+		Handler:           httpbody.Within(httpbody.Patience, h),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

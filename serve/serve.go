@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/httpbody"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
 	"github.com/sbxrun/sbxrun/session"
@@ -120,7 +121,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer stop()
 	s := &server{Config: cfg, ctx: ctx, closing: make(chan struct{}, maxClosing)}
 	lender := &session.Lender{Version: cfg.Version, Birth: birth, Acquire: s.lend}
-	h := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	h := &http.Server{Handler: httpbody.Within(httpbody.Patience, s.handler()), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	failed := make(chan error, 2)
 	go func() { failed <- h.Serve(session.OwnerOnly(api)) }()
 	go func() { failed <- lender.Serve(ctx, runs) }()

@@ -86,9 +86,17 @@ func (w *worker) object(base int, path []byte, flags uint64) (int, syscall.Errno
 			if m == nil {
 				return -1, unix.EACCES // nobody passes a directory of the host's in on purpose
 			}
-			if len(name)+1+len(path) < pathMax && name[0] == '/' {
+			switch half := bytes.LastIndexByte(path[:len(path)/2], '/'); {
+			case name[0] != '/':
+			case len(name)+1+len(path) < pathMax:
 				full := append(append(name, '/'), path...)
 				fd, errno = w.openat2(w.root, full, flags, magic)
+			case half > 0: // too long by the name of where it begins
+				if base, errno = w.object(base, path[:half], unix.O_DIRECTORY); errno != 0 {
+					return -1, errno
+				}
+				defer closeFD(base)
+				return w.object(base, append([]byte("./"), path[half+1:]...), flags)
 			}
 		}
 	}

@@ -28,7 +28,20 @@ const (
 
 // matches reports whether a path, from where what is writable begins, is protected.
 func matches(rel string) bool {
-	names := strings.Split(rel, "/")
+	v, ok := matched[rel]
+	if !ok {
+		if v = match(strings.Split(strings.ToLower(rel), "/")); len(matched) > 100_000 {
+			clear(matched)
+		}
+		matched[rel] = v
+	}
+	return v
+}
+
+// matched are the answers of matches: it is asked for whole trees.
+var matched = map[string]bool{}
+
+func match(names []string) bool {
 	for _, pattern := range protect {
 		itself := strings.HasSuffix(pattern, "/")
 		parts := strings.Split(strings.TrimSuffix(pattern, "/"), "/")
@@ -37,7 +50,7 @@ func matches(rel string) bool {
 				continue
 			}
 			if slices.EqualFunc(parts, names[i:i+len(parts)], func(pattern, name string) bool {
-				ok, _ := path.Match(strings.ToLower(pattern), strings.ToLower(name))
+				ok, _ := path.Match(pattern, name)
 				return ok
 			}) {
 				return true
@@ -251,15 +264,18 @@ func (p *process) unsearchable(dirfd int) bool {
 }
 
 // moves is the verdict on a directory that gets another name: what is below it
-// must be protected afterwards by the same as before.
+// must be protected afterwards by the same as before. Nothing moves to another mount,
+// nor is a mount itself moved.
 func (p *process) moves(from, to string) (v verdict) {
-	before, after := p.top(from), p.top(to)
+	top := p.top(from)
+	if top == "" || top == from || top != p.top(to) {
+		return allowed
+	}
 	filepath.WalkDir(from, func(full string, _ os.DirEntry, err error) error {
 		below := strings.TrimPrefix(full, from)
-		was := before != "" && matches(strings.TrimPrefix(from+below, before+"/"))
-		is := after != "" && matches(strings.TrimPrefix(to+below, after+"/"))
-		if was != is {
+		if matches(strings.TrimPrefix(full, top+"/")) != matches(strings.TrimPrefix(to+below, top+"/")) {
 			v = denied
+			return filepath.SkipAll
 		}
 		return nil
 	})

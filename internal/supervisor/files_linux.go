@@ -60,6 +60,8 @@ func Lookup(p *policy.Policy, ops []mounts.Op) error {
 			return nil
 		case syscall.EACCES:
 			found = err
+		case syscall.ENOEXEC:
+			return &driver.CommandError{Command: p.OCI.Process.Args[0], Err: err}
 		}
 	}
 	return &driver.CommandError{Command: p.OCI.Process.Args[0], Err: found}
@@ -72,8 +74,8 @@ type view struct {
 	links int // that may yet be followed
 }
 
-// execute tells what executing a path will come to: ENOENT or EACCES if that is
-// certain, else nil. It goes by names inside: a link of the host's can lead to what
+// execute tells what executing a path will come to: ENOENT, EACCES or ENOEXEC if that
+// is certain, else nil. It goes by names inside: a link of the host's can lead to what
 // is not shown, or shown elsewhere.
 func (v *view) execute(path string, script bool) error {
 	if slices.Contains(strings.Split(path, "/"), "..") {
@@ -126,8 +128,16 @@ func (v *view) execute(path string, script bool) error {
 		case rest != "":
 		case !fi.Mode().IsRegular() || fi.Mode()&0o111 == 0:
 			return syscall.EACCES
-		case script:
-			if in := interpreter(at); in != "" {
+		default:
+			head, err := head(at)
+			switch in := interpreter(head); {
+			case err != nil || bytes.HasPrefix(head, []byte("\x7fELF")):
+			case !bytes.HasPrefix(head, []byte("#!")):
+				// execvp(3), by which other programs execute, takes it for a script of sh.
+				if !otherFormats() {
+					return syscall.ENOEXEC
+				}
+			case script && in != "":
 				if !strings.HasPrefix(in, "/") {
 					in = strings.TrimSuffix(v.cwd, "/") + "/" + in
 				}
@@ -178,22 +188,40 @@ func (v *view) linked(name string) bool {
 	return slices.ContainsFunc(v.ops, func(o mounts.Op) bool { return o.Kind == mounts.Symlink && within(name, o.Target) })
 }
 
-// interpreter is what runs a script, "" if the file is none that can be read; see
+// head is the beginning of a regular file, as long as the kernel looks at it; see
 // execve(2).
-func interpreter(name string) string {
+func head(name string) ([]byte, error) {
 	// By now it may be a pipe that nobody writes to, or a link.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
-		return ""
+		return nil, err
 	}
 	defer f.Close()
-	var b [256]byte
-	n, _ := io.ReadFull(f, b[:])
-	line, ok := bytes.CutPrefix(b[:n], []byte("#!"))
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, errors.Join(err, syscall.EACCES)
+	}
+	b := make([]byte, 256)
+	n, err := io.ReadFull(f, b)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		err = nil
+	}
+	return b[:n], err
+}
+
+// interpreter is what runs a script that begins so, "" if that is none.
+func interpreter(head []byte) string {
+	line, ok := bytes.CutPrefix(head, []byte("#!"))
 	line, _, whole := bytes.Cut(line, []byte("\n"))
 	words := strings.Fields(string(line))
 	if !ok || !whole || len(words) == 0 {
 		return ""
 	}
 	return words[0]
+}
+
+// otherFormats reports whether the kernel may execute more than ELF and scripts; see
+// binfmt-misc.rst in its documentation.
+func otherFormats() bool {
+	list, err := os.ReadDir("/proc/sys/fs/binfmt_misc")
+	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(list) > 2 // register and status are always there
 }

@@ -47,8 +47,15 @@ func TestLookup(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if in := interpreter(pipe); in != "" {
-		t.Errorf("a pipe's interpreter is %q", in)
+	if b, err := head(pipe); err == nil {
+		t.Errorf("a pipe's head is %q", b)
+	}
+	host("usr/bin/text", "echo no script\n", 0o755)
+	host("usr/bin/empty", "", 0o755)
+	host("usr/bin/ontext", "#!/usr/bin/text\n", 0o755)
+	unknown := syscall.ENOEXEC
+	if otherFormats() {
+		unknown = 0
 	}
 
 	ops := []mounts.Op{
@@ -72,6 +79,9 @@ func TestLookup(t *testing.T) {
 		{"none", "/root/bin:/tmp/bin:/usr/bin", missing},
 		{"tool", "/tmp/in:/tmp/in/opt", there},
 		{"plain", "/tmp:/usr/bin", denied},
+		{"text", "/usr/bin:/srv", unknown},
+		{"empty", "/usr/bin", unknown},
+		{"/usr/bin/ontext", "", unknown},
 		{"pipe", "/usr/bin", denied},
 		{"tool", "", missing},
 		{"/tmp/none", "", missing},

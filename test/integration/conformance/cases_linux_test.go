@@ -103,6 +103,9 @@ func cases() []scenario {
 			return os.WriteFile(w.ws+"/script", []byte("#!/nonesuch/sh\n"), 0o755)
 		}, want: expect{code: 127, reason: "*"}},
 		{name: "not executable", args: []string{"./plain"}, setup: func(w *world) error { return os.WriteFile(w.ws+"/plain", []byte("x\n"), 0o644) }, want: expect{code: 126, reason: driver.ReasonSetup}},
+		// In a container it is the engine's first process that executes, and takes it for a script.
+		{name: "neither a program nor a script", about: "process", args: []string{"./text"}, setup: func(w *world) error { return os.WriteFile(w.ws+"/text", []byte("x\n"), 0o755) }, want: expect{code: 126, reason: driver.ReasonSetup}},
+		{name: "an empty file", about: "process", args: []string{"./text"}, setup: func(w *world) error { return os.WriteFile(w.ws+"/text", nil, 0o755) }, want: expect{code: 126, reason: driver.ReasonSetup}},
 		{name: "a directory", args: []string{"/usr"}, want: expect{code: 126, reason: driver.ReasonSetup}},
 
 		// What it is given.

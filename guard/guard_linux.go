@@ -70,7 +70,7 @@ func (g *Guard) FD() int { return g.sock[1] }
 // Filter is the program that holds calls back for the guard, an array of struct
 // sock_filter. What it does not name it allows.
 func (g *Guard) Filter() string {
-	return filter(len(g.rules.patterns) > 0, g.connect != nil || g.dial != nil)
+	return filter(len(g.rules.texts) > 0, g.connect != nil || g.dial != nil)
 }
 
 // Append appends the steps that put the calling process, and all that it starts,
@@ -209,7 +209,7 @@ func (g *Guard) run(w *worker, err error) {
 	g.mu.Unlock()
 	// Where a container's filter keeps the thread from being confined, connections
 	// alone can be made: nothing of that goes by the thread's own rights.
-	if err == nil || len(g.rules.patterns) == 0 {
+	if err == nil || len(g.rules.texts) == 0 {
 		err = w.accept(g.sock[0])
 	}
 	if err == nil {

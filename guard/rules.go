@@ -2,7 +2,9 @@ package guard
 
 import (
 	"bytes"
+	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -23,14 +25,15 @@ import (
 // bare repository, of a submodule and of a linked worktree. With the pattern
 // ".git/" no directory can become a repository.
 type Rules struct {
+	texts []string // valid
+
+	// What follows is made when the first path is matched: most commands that a
+	// run is for are over before any is.
+	read     sync.Once
 	patterns []pattern
-	last     map[string][]ending // literal names that end a pattern
-	leads    map[string][]ending // literal names with which a pattern goes on
-	globs    []ending            // the same for names with *
-	leadGlob []ending
-	allLast  []ending // all of them, for names in 8.3 characters
-	allLeads []ending
-	repos    bool // ".git/" is one of the patterns
+	last     index // names that end a pattern
+	leads    index // names with which a pattern goes on
+	repos    bool  // ".git/" is one of the patterns
 }
 
 // pattern is one pattern: its text as written, and its names folded.
@@ -42,8 +45,24 @@ type pattern struct {
 
 // ending says that names[:n] of a pattern end in a certain name.
 type ending struct {
-	p int
-	n int
+	p, n  int
+	other int // the next one with this name, as in index.first
+}
+
+// An index finds endings by their names.
+type index struct {
+	all   []ending       // for names in 8.3 characters
+	globs []ending       // whose names have *
+	first map[string]int // of literal names: where the first one is in all, plus one
+}
+
+func (x *index) add(name string, e ending) {
+	if strings.IndexByte(name, '*') >= 0 {
+		x.globs = append(x.globs, e)
+	} else {
+		e.other, x.first[name] = x.first[name], len(x.all)+1
+	}
+	x.all = append(x.all, e)
 }
 
 // Verdict is how a path relates to the patterns.
@@ -56,46 +75,50 @@ const (
 	Protected         // the path itself is protected, or it is below what is
 )
 
-// parse reads a pattern.
-func parse(text string) (pattern, error) {
-	if err := policy.CheckProtect(text); err != nil {
-		return pattern{}, err
-	}
-	s, self := strings.CutSuffix(text, "/")
-	p := pattern{text: text, self: self}
-	for name := range strings.SplitSeq(s, "/") {
-		p.names = append(p.names, string(fold(nil, []byte(name))))
-	}
-	return p, nil
-}
-
-// NewRules reads patterns.
+// NewRules reads patterns. They must not be changed afterwards.
 func NewRules(patterns []string) (*Rules, error) {
-	r := &Rules{last: make(map[string][]ending, len(patterns)), leads: map[string][]ending{}}
-	for i, text := range patterns {
-		p, err := parse(text)
-		if err != nil {
+	for _, text := range patterns {
+		if err := policy.CheckProtect(text); err != nil {
 			return nil, err
 		}
-		r.patterns = append(r.patterns, p)
-		if p.names[0] == ".git" {
-			r.repos = r.repos || p.self && len(p.names) == 1
-		}
-		for n := 1; n <= len(p.names); n++ {
-			name, e := p.names[n-1], ending{i, n}
-			lit, glob, all := r.leads, &r.leadGlob, &r.allLeads
-			if n == len(p.names) {
-				lit, glob, all = r.last, &r.globs, &r.allLast
-			}
-			*all = append(*all, e)
-			if strings.Contains(name, "*") {
-				*glob = append(*glob, e)
-			} else {
-				lit[name] = append(lit[name], e)
-			}
-		}
 	}
-	return r, nil
+	return &Rules{texts: patterns}, nil
+}
+
+// ready makes what paths are matched with.
+func (r *Rules) ready() {
+	r.read.Do(func() {
+		count := 0
+		for _, text := range r.texts {
+			count += 1 + strings.Count(text, "/")
+		}
+		names := make([]string, 0, count)
+		r.patterns = make([]pattern, len(r.texts))
+		r.last = index{all: make([]ending, 0, len(r.texts)), first: make(map[string]int, len(r.texts))}
+		r.leads = index{all: make([]ending, 0, count-len(r.texts)), first: make(map[string]int, count-len(r.texts))}
+		for i, text := range slices.Backward(r.texts) { // so that the first of a name is found first
+			s, self := strings.CutSuffix(text, "/")
+			begin := len(names)
+			for name := range strings.SplitSeq(s, "/") {
+				if !folded(name) {
+					name = string(fold(nil, []byte(name)))
+				}
+				names = append(names, name)
+			}
+			p := pattern{text, names[begin:len(names):len(names)], self}
+			r.patterns[i] = p
+			r.repos = r.repos || self && len(p.names) == 1 && p.names[0] == ".git"
+			for n, name := range p.names {
+				to := &r.leads
+				if n+1 == len(p.names) {
+					to = &r.last
+				}
+				to.add(name, ending{p: i, n: n + 1})
+			}
+		}
+		slices.Reverse(r.last.globs)
+		slices.Reverse(r.leads.globs)
+	})
 }
 
 // Dirs answers what only a look at the file system tells. Paths are absolute, in
@@ -124,6 +147,7 @@ func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
 	if len(path) <= root {
 		return Free, ""
 	}
+	r.ready()
 	var buf [256]byte
 	end := root
 	for end < len(path) {
@@ -135,14 +159,16 @@ func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
 		name := fold(buf[:0], path[start:end])
 		at := path[:end]
 		final := end == len(path)
-		for _, e := range r.last[string(name)] {
+		for next := r.last.first[string(name)]; next > 0; {
+			e := &r.last.all[next-1]
 			if p := &r.patterns[e.p]; (final || !p.self) && r.before(at, p, e.n, dirs) {
 				return Protected, p.text
 			}
+			next = e.other
 		}
-		globs, leads := r.globs, r.leadGlob
+		globs, leads := r.last.globs, r.leads.globs
 		if tilde(name) > 0 {
-			globs, leads = r.allLast, r.allLeads
+			globs, leads = r.last.all, r.leads.all
 		}
 		for _, e := range globs {
 			if p := &r.patterns[e.p]; (final || !p.self) && same(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
@@ -152,10 +178,12 @@ func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
 		if !final {
 			continue
 		}
-		for _, e := range r.leads[string(name)] {
+		for next := r.leads.first[string(name)]; next > 0; {
+			e := &r.leads.all[next-1]
 			if p := &r.patterns[e.p]; r.before(at, p, e.n, dirs) {
 				return Leads, p.text
 			}
+			next = e.other
 		}
 		for _, e := range leads {
 			if p := &r.patterns[e.p]; same(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
@@ -189,7 +217,7 @@ func (r *Rules) before(path []byte, p *pattern, n int, dirs Dirs) bool {
 // Completes returns the pattern that keeps a new entry from making a repository
 // of its directory, "" if none does.
 func (r *Rules) Completes(dir, name []byte, dirs Dirs) string {
-	if !r.repos || dirs == nil {
+	if r.ready(); !r.repos || dirs == nil {
 		return ""
 	}
 	var buf [256]byte
@@ -302,6 +330,16 @@ func fold(dst, name []byte) []byte {
 		dst = append(dst, c)
 	}
 	return dst
+}
+
+// folded reports whether fold would leave a name as it is.
+func folded(name string) bool {
+	for i := 0; i < len(name); i++ {
+		if c := name[i]; c >= utf8.RuneSelf || c >= 'A' && c <= 'Z' {
+			return false
+		}
+	}
+	return name == "" || name[len(name)-1] != '.' && name[len(name)-1] != ' '
 }
 
 // ligatures are the letters of U+FB00 and what follows; see CaseFolding.txt.

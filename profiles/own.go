@@ -66,28 +66,26 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 			granted, origin[f.Path] = append(granted, f.Path), f.Origin
 		}
 	}
+	files, binds := granted, false
 	for _, m := range p.OCI.Mounts {
 		if writableBind(m) {
-			granted, origin[m.Source] = append(granted, m.Source), "flag --bind"
+			granted, origin[m.Source], binds = append(granted, m.Source), "flag --bind", true
 		}
 	}
-	known, look := *r.facts, remembering{r.facts.FS, map[string]looked{}}
-	known.FS = look
 	for _, o := range slices.Concat(r.facts.Own, r.obeyed()) {
-		if (systemDirectory(o.Path) || within(o.Path, "/nix") || within(o.Path, "/snap") || within(o.Path, "/run/current-system")) && !slices.ContainsFunc(p.Files, func(f policy.FileRule) bool {
-			return f.Access&policy.Write != 0 && (within(f.Path, o.Path) || within(o.Path, f.Path))
-		}) && !slices.ContainsFunc(p.OCI.Mounts, writableBind) {
-			continue // most runs end here: what is root's needs no look-up
+		if !binds && !slices.ContainsFunc(files, func(f string) bool { return within(f, o.Path) || within(o.Path, f) }) &&
+			(systemDirectory(o.Path) || within(o.Path, "/nix") || within(o.Path, "/snap") || within(o.Path, "/run/current-system")) {
+			continue // what is root's needs no look-up
 		}
-		pl, err := known.follow(o.Path)
-		if err != nil && !pl.missing {
+		pl, err := r.facts.find(o.Path)
+		if err != nil {
 			continue // it leads nowhere, or where the caller cannot go
 		}
 		refuse := func(where, fix string) error {
 			return &Error{Where: where, What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
 		}
 		for _, m := range p.OCI.Mounts {
-			if writableBind(m) && slices.ContainsFunc(append(pl.links, pl.real), func(l string) bool { return within(l, m.Source) || within(m.Source, pl.real) }) {
+			if binds && writableBind(m) && slices.ContainsFunc(append(pl.links, pl.real), func(l string) bool { return within(l, m.Source) || within(m.Source, pl.real) }) {
 				return nil, refuse("flag --bind", "bind the parts that are needed, or add :ro")
 			}
 		}
@@ -97,12 +95,15 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 			}
 		}
 		for _, g := range granted {
-			if look.alias(g, pl.real) || look.alias(pl.real, g) {
+			if !pl.missing && r.facts.alias(g, pl.real) || r.facts.alias(pl.real, g) {
 				return nil, refuse(origin[g], g+" is another name of what holds it, or of a part; name it as it is there")
 			}
 		}
 		needed := false
 		for _, end := range append(pl.links, pl.real) {
+			if !slices.ContainsFunc(files, func(f string) bool { return within(end, f) }) {
+				continue // nothing on the way to it can be written
+			}
 			for at := range ancestors(end) {
 				f := writableAt(p, path.Dir(at))
 				switch {
@@ -159,33 +160,10 @@ func readOnlyDir(p *policy.Policy, dir string, access policy.Access) bool {
 	return true
 }
 
-// remembering looks each path up once: most of what is sbxrun's own lies in the same
-// few directories.
-type remembering struct {
-	fs.FS
-	seen map[string]looked
-}
-
-type looked struct {
-	info fs.FileInfo
-	err  error
-}
-
-func (r remembering) Lstat(name string) (fs.FileInfo, error) {
-	l, ok := r.seen[name]
-	if !ok {
-		l.info, l.err = fs.Lstat(r.FS, name)
-		r.seen[name] = l
-	}
-	return l.info, l.err
-}
-
-func (r remembering) ReadLink(name string) (string, error) { return fs.ReadLink(r.FS, name) }
-
 // alias reports whether a directory, or one above it, is what the other path names
 // under another name: by a bind mount, or in another letter case. Neither has links.
-func (r remembering) alias(dir, other string) bool {
-	o, err := r.Lstat(fsPath(other))
+func (f *Facts) alias(dir, other string) bool {
+	o, err := fs.Lstat(f.FS, fsPath(other))
 	if err != nil {
 		return false
 	}
@@ -193,7 +171,11 @@ func (r remembering) alias(dir, other string) bool {
 		if within(at, other) {
 			break
 		}
-		if fi, err := r.Lstat(fsPath(at)); err == nil && os.SameFile(fi, o) {
+		fi, err := fs.Lstat(f.FS, fsPath(at))
+		if err != nil {
+			break // nor is anything below
+		}
+		if os.SameFile(fi, o) {
 			return true
 		}
 	}

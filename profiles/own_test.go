@@ -132,3 +132,49 @@ func link(name, to string) func(fstest.MapFS) {
 		f[name] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(to)}
 	}
 }
+
+// countingFS counts how often each path is looked up.
+type countingFS struct {
+	fs.FS
+	lstats map[string]int
+}
+
+func (c countingFS) Lstat(name string) (fs.FileInfo, error) {
+	c.lstats[name]++
+	return fs.Lstat(c.FS, name)
+}
+func (c countingFS) ReadLink(name string) (string, error) { return fs.ReadLink(c.FS, name) }
+
+// TestLookedUpOnce: a run that grants nothing but its workspace looks up no path
+// twice, none in a directory that is not there, and none in the system's.
+func TestLookedUpOnce(t *testing.T) {
+	f := hostFS()
+	facts := ownFacts(f)
+	counted := countingFS{f, map[string]int{}}
+	facts.FS = counted
+	if _, err := Resolve(&Request{Command: []string{"true"}}, facts); err != nil {
+		t.Fatal(err)
+	}
+	if counted.lstats["home/u/.local"] == 0 || counted.lstats["home/u/tool/bin/sbxrun"] == 0 {
+		t.Fatal("nothing of sbxrun's own was looked up")
+	}
+	for name, n := range counted.lstats {
+		// The project's own file is looked for before anything is known.
+		if n > 1 && !strings.HasSuffix(name, projectFile) || strings.HasPrefix(name, "home/u/.local/") || strings.HasPrefix(name, "usr/local") {
+			t.Errorf("%s was looked up %d times", name, n)
+		}
+	}
+}
+
+// Resolve does not look for patterns that a preset has twice.
+func TestPresetsProtectOnce(t *testing.T) {
+	for _, name := range presetNames {
+		seen := map[string]bool{}
+		for _, item := range preset(name).items(keyProtect) {
+			if seen[item] {
+				t.Errorf("preset %s protects %s twice", name, item)
+			}
+			seen[item] = true
+		}
+	}
+}

@@ -77,7 +77,18 @@ type place struct {
 	planted []string
 	written string
 
-	missing bool // real does not exist
+	missing bool   // real does not exist
+	above   string // then the deepest directory of it that does
+	lacks   string // and what is not in there
+}
+
+// notThere says that a path, by the name that the caller gave it, is missing.
+func (pl *place) notThere(name string) *Error {
+	e := &Error{What: name + " does not exist", Fix: "create it, or correct the path"}
+	if pl.above != path.Dir(name) {
+		e.What += " (" + pl.above + " does, without " + quote.Text(pl.lacks) + ")"
+	}
+	return e
 }
 
 // escape returns the first link that a command of an earlier run can have made
@@ -142,6 +153,15 @@ const maxLinks = 40
 // follow resolves every symbolic link in an absolute path. The error names the
 // deepest directory that exists.
 func (f *Facts) follow(p string) (place, error) {
+	pl, err := f.find(p)
+	if err == nil && pl.missing {
+		err = pl.notThere(p)
+	}
+	return pl, err
+}
+
+// find is follow for what may be missing, which is no error.
+func (f *Facts) find(p string) (place, error) {
 	pl, err := f.walk(p)
 	if len(pl.planted) == 0 {
 		pl.written = pl.real
@@ -167,16 +187,12 @@ func (f *Facts) walk(p string) (place, error) {
 			pl.real = path.Dir(pl.real)
 			continue
 		}
-		next := path.Join(pl.real, name)
+		next := strings.TrimSuffix(pl.real, "/") + "/" + name
 		info, err := fs.Lstat(fsys, fsPath(next))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			e := &Error{What: p + " does not exist", Fix: "create it, or correct the path"}
-			if pl.real != path.Dir(p) {
-				e.What += " (" + pl.real + " does, without " + quote.Text(name) + ")"
-			}
-			pl.missing, pl.real = true, path.Join(next, rest)
-			return pl, e
+			pl.missing, pl.above, pl.lacks, pl.real = true, pl.real, name, path.Join(next, rest)
+			return pl, nil
 		case err != nil:
 			return pl, &Error{What: p + " cannot be looked up at " + next, Err: pathCause(err)}
 		}
@@ -258,6 +274,31 @@ func (b *boundedFS) ReadDir(name string) ([]fs.DirEntry, error) {
 func (b *boundedFS) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(b.FS, name) }
 func (b *boundedFS) ReadLink(name string) (string, error)   { return fs.ReadLink(b.FS, name) }
 func (b *boundedFS) Stat(name string) (fs.FileInfo, error)  { return fs.Stat(b.FS, name) }
+
+// rememberingFS looks each path up once: most of what a policy is about lies in the
+// same few directories.
+type rememberingFS struct {
+	fs.FS
+	seen map[string]looked
+}
+
+type looked struct {
+	info fs.FileInfo
+	err  error
+}
+
+func (r *rememberingFS) Lstat(name string) (fs.FileInfo, error) {
+	l, ok := r.seen[name]
+	if !ok {
+		l.info, l.err = fs.Lstat(r.FS, name)
+		r.seen[name] = l
+	}
+	return l.info, l.err
+}
+
+func (r *rememberingFS) ReadLink(name string) (string, error)       { return fs.ReadLink(r.FS, name) }
+func (r *rememberingFS) Stat(name string) (fs.FileInfo, error)      { return fs.Stat(r.FS, name) }
+func (r *rememberingFS) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(r.FS, name) }
 
 // Named follows a path that the caller named, for a file that sbxrun itself is to
 // read or write, and returns it without symbolic links. A link that a command of an

@@ -15,9 +15,15 @@ const unprotectAll = "all"
 // protect sets the protected paths, where anything of the host is writable.
 func (r *resolver) protect(p *policy.Policy) error {
 	list := []string{}
-	for _, item := range r.items(keyProtect) {
-		if !slices.Contains(list, item) {
-			list = append(list, item)
+	for _, part := range r.values[keyProtect].parts {
+		others := list // no preset has a pattern twice
+		for _, item := range part.items {
+			if !strings.HasPrefix(part.origin, "preset ") {
+				others = list
+			}
+			if !slices.Contains(others, item) {
+				list = append(list, item)
+			}
 		}
 	}
 	all := list

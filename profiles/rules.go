@@ -215,8 +215,8 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 	if err != nil {
 		return nil, err
 	}
-	pl, err := facts.follow(p)
-	if err != nil && pl.missing && isGlob(p) {
+	pl, err := facts.find(p)
+	if pl.missing && isGlob(p) {
 		matches, err := glob(facts.FS, p)
 		if err != nil {
 			return nil, err
@@ -248,6 +248,9 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 	}
 	if s.optional && errors.Is(err, fs.ErrPermission) {
 		return out, nil // what the caller cannot reach, the command cannot
+	}
+	if err == nil && pl.missing {
+		err = pl.notThere(p)
 	}
 	if err != nil {
 		return nil, err

@@ -15,11 +15,12 @@ func WorkspaceOf(req *Request, facts *Facts) (string, error) {
 }
 
 // known is a copy of the facts, for what is learned: everything is compared by its
-// real path, the home too.
+// real path, the home too, and no path is looked up twice.
 func (f *Facts) known() Facts {
 	known := *f
+	known.FS = &rememberingFS{f.FS, make(map[string]looked, 64)}
 	if home := f.home(); home != "" {
-		if pl, err := f.follow(home); err == nil && pl.mode.IsDir() {
+		if pl, err := known.follow(home); err == nil && pl.mode.IsDir() {
 			known.Home, known.homeLinks, known.homeReal = pl.real, pl.links, true
 		}
 	}

@@ -35,8 +35,9 @@ func Parent(uid int) string {
 	}
 	parent := filepath.Join(dir, "sbxrun-"+strconv.Itoa(uid))
 	for i := range names {
-		if _, err := os.Lstat(beside(parent, i)); err != nil || isOwn(beside(parent, i)) {
-			return beside(parent, i)
+		dir := beside(parent, i)
+		if fi, err := os.Lstat(dir); err != nil || isOwn(fi) {
+			return dir
 		}
 	}
 	return parent
@@ -101,7 +102,7 @@ func own(parent string) (string, error) {
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
-		if isOwn(dir) {
+		if fi, err := os.Lstat(dir); err == nil && isOwn(fi) {
 			return dir, nil
 		}
 	}
@@ -117,11 +118,7 @@ func beside(dir string, n int) string {
 }
 
 // isOwn reports whether a directory is the caller's alone.
-func isOwn(dir string) bool {
-	fi, err := os.Lstat(dir)
-	if err != nil {
-		return false
-	}
+func isOwn(fi os.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	return ok && fi.IsDir() && int(st.Uid) == os.Geteuid() && fi.Mode().Perm()&0o077 == 0
 }

@@ -37,7 +37,7 @@ type Group struct {
 type slot struct {
 	fd     int // O_PATH, of the parent
 	made   bool
-	lock   *os.File    // the directory, with flock(2): its owner lives; nil in groups within
+	lock   int         // the directory, with flock(2): its owner lives; 0 in groups within
 	handed Controllers // that groups within have too
 	ParentSetup
 }
@@ -169,7 +169,7 @@ func (s *slot) hold() error {
 			err = unix.Faccessat(fd, "cgroup.procs", unix.F_OK, 0)
 		}
 		if err == nil {
-			s.lock = os.NewFile(uintptr(fd), s.Name)
+			s.lock = fd
 			return nil
 		}
 		unix.Close(fd)
@@ -564,11 +564,11 @@ func (s *slot) remove() error {
 
 // Close closes the group's descriptors. It removes nothing.
 func (g *Group) Close() {
+	sweep(g.slots)
 	for i := range g.slots {
 		s := &g.slots[i]
-		if s.lock != nil {
-			sweep(s)
-			s.lock.Close()
+		if s.lock > 0 {
+			unix.Close(s.lock)
 		}
 		unix.Close(s.fd)
 	}

@@ -642,8 +642,8 @@ func TestPrune(t *testing.T) {
 	// leave is the end of an owner that was killed.
 	leave := func(g *Group) {
 		for i := range g.slots {
-			g.slots[i].lock.Close()
-			g.slots[i].lock = nil
+			unix.Close(g.slots[i].lock)
+			g.slots[i].lock = 0
 		}
 	}
 	pruned := func(g *Group) bool {

@@ -56,21 +56,22 @@ func prune(parent int, name string, v2 bool, made time.Time) (gone bool, err err
 	if err != nil {
 		return false, nil // somebody else's, or gone meanwhile
 	}
-	dir := os.NewFile(uintptr(fd), name)
-	defer dir.Close()
-	fi, err := dir.Stat()
-	if err != nil || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+	defer unix.Close(fd)
+	if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return false, nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
 		return false, nil
 	}
 	if unix.Faccessat(fd, "cgroup.procs", unix.F_OK, 0) != nil {
 		return false, nil // removed since it was opened: the name may be another's
 	}
-	if fi.Mode().Perm() != heldMode {
+	if st.Mode&0o777 != heldMode {
 		if time.Since(made) < unheldAge {
 			return false, nil
 		}
-		below, _ := dir.Readdirnames(-1)
-		for _, sub := range below {
+		for _, sub := range namesIn(fd) {
 			unix.Unlinkat(fd, sub, unix.AT_REMOVEDIR) // no directory, or not empty
 		}
 		return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) == nil, nil
@@ -100,6 +101,27 @@ func removeTree(parent int, name string, v2 bool) error {
 	return s.remove()
 }
 
+// namesIn lists a directory.
+func namesIn(dir int) []string {
+	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	var names []string
+	var buf [4096]byte
+	for {
+		n, err := unix.ReadDirent(fd, buf[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 {
+			return names
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+}
+
 // maxSweep is how many groups one run looks at whose makers seem to live.
 const maxSweep = 8
 
@@ -108,37 +130,39 @@ const maxSweep = 8
 // look at, and the lock decides: another process may have the number by now, or the
 // maker is in another pid namespace. A host with many sessions has many groups that
 // live, and to look at one costs ten times as much as to ask for a process.
-func sweep(s *slot) {
-	var st unix.Stat_t
-	if unix.Fstatat(s.fd, "", &st, unix.AT_EMPTY_PATH) != nil || st.Nlink <= 2 {
-		return // there is none
-	}
-	fd, err := unix.Openat(s.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return
-	}
-	dir := os.NewFile(uintptr(fd), s.Path)
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	var rest []string
-	try := func(name string) {
-		made, _, _ := parseName(name)
-		prune(fd, name, s.V2, made)
-	}
-	for _, name := range names {
-		switch _, pid, ok := parseName(name); {
-		case !ok || name == s.Name:
-		case unix.Kill(pid, 0) == unix.ESRCH:
-			try(name)
-		default:
-			rest = append(rest, name)
+func sweep(slots []slot) {
+	var beside map[string][]*slot
+	for i := range slots {
+		s := &slots[i]
+		var st unix.Stat_t
+		if s.lock <= 0 || unix.Fstatat(s.fd, "", &st, unix.AT_EMPTY_PATH) != nil || st.Nlink <= 2 {
+			continue // there is none
+		}
+		for _, name := range namesIn(s.fd) {
+			if len(name) > 2 && name[:2] == "r-" && name != s.Name {
+				if beside == nil {
+					beside = map[string][]*slot{}
+				}
+				beside[name] = append(beside[name], s)
+			}
 		}
 	}
-	if len(rest) == 0 {
-		return
-	}
-	first := int(time.Now().UnixNano()/1000) % len(rest)
-	for i := range min(len(rest), maxSweep) {
-		try(rest[(first+i)%len(rest)])
+	looks := maxSweep
+	for name, in := range beside { // in another order each time
+		made, pid, ok := parseName(name)
+		if !ok {
+			continue
+		}
+		lives := unix.Kill(pid, 0) != unix.ESRCH
+		if lives {
+			if looks--; looks < 0 {
+				continue
+			}
+		}
+		for _, s := range in {
+			if gone, _ := prune(s.fd, name, s.V2, made); lives && !gone {
+				break // somebody holds it, in the other hierarchies too
+			}
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/programs"
+	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/mounts"
 	"github.com/sbxrun/sbxrun/policy"
@@ -102,12 +103,12 @@ func (d Driver) Check(p *policy.Policy) error {
 	if err := check(p); err != nil {
 		return err
 	}
-	_, err := lower(p, "", Options{}, 0)
+	_, err := lower(p, "", Options{}, 0, "")
 	return err
 }
 
 // lower lowers a policy on this host.
-func lower(p *policy.Policy, filter string, o Options, first int) (*lowered, error) {
+func lower(p *policy.Policy, filter string, o Options, first int, stage string) (*lowered, error) {
 	root, err := rootfs.Lower(Name, p, rootfs.HostFS{})
 	if err != nil {
 		return nil, err
@@ -116,16 +117,18 @@ func lower(p *policy.Policy, filter string, o Options, first int) (*lowered, err
 	if err != nil {
 		return nil, err
 	}
-	out, err := Args(p, keep, filter, first, o)
-	if err != nil {
-		return nil, err
+	l := &lowered{ops: ops}
+	if stage != "" {
+		l.stage, keep = supervisor.NewStage(keep, stage)
 	}
-	return &lowered{out, ops}, nil
+	l.Lowered, err = Args(p, keep, filter, first, o)
+	return l, err
 }
 
 type lowered struct {
 	*Lowered
-	ops []mounts.Op
+	ops   []mounts.Op
+	stage *supervisor.Stage
 }
 
 // Start runs the policy's command by bubblewrap.
@@ -151,12 +154,21 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return nil, &driver.SetupError{Driver: Name, Err: err, Fix: fix}
 	}
 	first := supervisor.FirstFile(stdio)
-	// Before what the policy needs come the options and the status.
-	low, err := lower(p, filter.Filter, o, first+2)
-	if err != nil {
-		return nil, err
+	stage, clean := "", func() {}
+	if os.Geteuid() == 0 {
+		dir, err := rundir.Make(rundir.Parent(0), "bwrap", nil)
+		if err != nil {
+			return nil, &driver.SetupError{Driver: Name, Err: err}
+		}
+		stage, clean = dir.Path, func() { dir.Remove() }
 	}
-	if err := supervisor.Lookup(p, low.ops); err != nil {
+	// Before what the policy needs come the options and the status.
+	low, err := lower(p, filter.Filter, o, first+2, stage)
+	if err == nil {
+		err = supervisor.Lookup(p, low.ops)
+	}
+	if err != nil {
+		clean()
 		return nil, err
 	}
 
@@ -174,16 +186,19 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return err
 	}
 	if err := file(strings.Join(low.Args, "\x00") + "\x00"); err != nil {
+		clean()
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
+		clean()
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	files = append(files, w)
 	for _, content := range low.Data {
 		if err := file(content); err != nil {
 			r.Close()
+			clean()
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}
 	}
@@ -192,7 +207,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
 		Paths: []string{path}, Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Dir: "/",
-		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true,
+		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true, Stage: low.stage, Clean: clean,
 		Signal:    func(_ int, sig syscall.Signal) error { return st.signal(sig) },
 		Terminate: func(int) error { return st.terminate() },
 		Ended: func(s *driver.Status, err error) (*driver.Status, error) {

@@ -216,11 +216,14 @@ func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tr
 	default:
 		cfg.Overhead = 1
 	}
+	stage, tree := supervisor.NewStage(tree, c.dir+"/stage")
+	cfg.Stage = stage
 	spec, nodes, err := d.Spec(p, tree, o)
 	if err != nil {
 		clean()
 		return nil, err
 	}
+	nodes = append(nodes, Node{Path: "stage", Dir: true, Mode: 0o700})
 	if err := c.bundle(spec, nodes); err != nil {
 		return fail(err)
 	}

@@ -58,6 +58,9 @@ type Config struct {
 	// nothing keeps it from opening descriptors anew by /proc.
 	HostNodes bool
 
+	// Stage is what of the host the program shows; nil if its paths are the host's.
+	Stage *Stage
+
 	// Init and Restrict append to what the stage does first, and to what the
 	// program's process does right before its descriptors are put in place;
 	// Last comes after all else. They may be nil.
@@ -393,8 +396,18 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	} else {
 		keyring.Allow(unix.ENOSYS)
 	}
+	own := map[uint64]string{}
 	if s.HostNodes {
-		keepNodes(cmd, fds)
+		own = ownNodes()
+	}
+	if len(own) != 0 || s.Stage != nil {
+		step := sys.Step{Name: "unshare", Path: "mounts, to make device nodes read-only and to hold what is shown"}
+		cmd.Call(0, step, unix.SYS_UNSHARE, sys.Imm(unix.CLONE_NEWNS))
+		cmd.Call(0, step, unix.SYS_MOUNT, cmd.Str("none"), cmd.Str("/"), cmd.Str("none"), sys.Imm(unix.MS_REC|unix.MS_SLAVE), sys.Imm(0))
+	}
+	keepNodes(cmd, fds, own)
+	if s.Stage != nil {
+		s.Stage.append(cmd)
 	}
 	if s.Restrict != nil {
 		s.Restrict(cmd)
@@ -416,11 +429,8 @@ func (s *starter) programs(fds []int) *reexec.Config {
 // nodes are those of the host's /dev that every sandbox has.
 var nodes = [...]string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
 
-// keepNodes makes the nodes that belong to the caller, and so to the command, read-only
-// in a mount namespace of the program's own: a mount that is made of such a one is
-// read-only too. A descriptor of a node is replaced by one that is opened anew there,
-// for through the old one fchmod(2) would change the host's.
-func keepNodes(p *sys.Program, fds []int) {
+// ownNodes are the nodes that belong to the caller, and so to the command, by number.
+func ownNodes() map[uint64]string {
 	own := map[uint64]string{}
 	for _, path := range nodes {
 		var st unix.Stat_t
@@ -428,12 +438,13 @@ func keepNodes(p *sys.Program, fds []int) {
 			own[st.Rdev] = path
 		}
 	}
-	if len(own) == 0 {
-		return
-	}
-	step := sys.Step{Name: "unshare", Path: "mounts, to make device nodes read-only"}
-	p.Call(0, step, unix.SYS_UNSHARE, sys.Imm(unix.CLONE_NEWNS))
-	p.Call(0, step, unix.SYS_MOUNT, p.Str("none"), p.Str("/"), p.Str("none"), sys.Imm(unix.MS_REC|unix.MS_SLAVE), sys.Imm(0))
+	return own
+}
+
+// keepNodes makes nodes read-only in the program's own mount namespace: a mount that is
+// made of such a one is read-only too. A descriptor of a node is replaced by one that
+// is opened anew there, for through the old one fchmod(2) would change the host's.
+func keepNodes(p *sys.Program, fds []int, own map[uint64]string) {
 	tree := p.NewReg()
 	for _, path := range own {
 		step := sys.Step{Name: "make read-only", Path: path}

@@ -645,6 +645,54 @@ func TestPassedForReading(t *testing.T) {
 	}
 }
 
+// TestSwappedForProgram: where a path is another file by the time the program that builds
+// the sandbox takes it, the command has what sbxrun opened, and nothing else is written.
+// The program is its own control: a script that swaps the paths and then becomes it.
+func TestSwappedForProgram(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs who can mount: another user's program gets the host's paths")
+	}
+	for name, make := range map[string]func(path string) driver.Driver{
+		"bwrap": func(path string) driver.Driver { return bwrap.Driver{Path: path} },
+		"runc":  func(path string) driver.Driver { return gvisor.Driver{Runtime: "runc", Path: path} },
+		"crun":  func(path string) driver.Driver { return gvisor.Driver{Runtime: "crun", Path: path} },
+		"runsc": func(path string) driver.Driver { return gvisor.Driver{Path: path} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			real, err := exec.LookPath(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := make(real).Available(context.Background()); err != nil {
+				t.Skip(err)
+			}
+			w := newWorld(t)
+			script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--args*|*' run '*) cd %s; mv ws ws.was; ln -s outside ws; mv list list.was; ln -s outside/canary list;; esac\nexec %s \"$@\"\n", w.dir, real)
+			if err := errors.Join(w.write("program", script), w.write("list", "list\n")); err != nil {
+				t.Fatal(err)
+			}
+			d := make(w.dir + "/program")
+			c := scenario{script: "cat file ../list; echo new >made; : >../list; : >canary", request: func(w *world, r *profiles.Request) { r.ReadWrite = []string{w.dir + "/list"} }}
+			p := c.policy(t, w, d.(driver.Describer).Describe().Claims.Layers(), nil)
+			res, err := driver.Run(context.Background(), d, p, driver.RunOptions{Capture: true})
+			if err != nil || res.Stdout != "in the workspace\nlist\n" {
+				t.Errorf("%+v, %v", res, err)
+			}
+			if to, err := os.Readlink(w.ws); err != nil || to != "outside" {
+				t.Fatalf("nothing was swapped: %q, %v", to, err)
+			}
+			for file, want := range map[string]string{"outside/canary": "canary\n", "ws.was/made": "new\n", "list.was": ""} {
+				if d := on(file, want)(w, nil); d != "" {
+					t.Error(d)
+				}
+			}
+			if d := absent(w.outside+"/made")(w, nil); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
 // TestOrdinaryUser runs the suite once more as a user who is not root.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -85,6 +85,11 @@ vmtest: ## the tests on other kernels, in virtual machines; VMFLAGS="-config 6.1
 	@tools/deps vm
 	$(GO) run ./test/vm $(VMFLAGS)
 
+.PHONY: vmtest-nightly
+vmtest-nightly: packages ## those that take too long for every change, on arm64 and newer kernels; VMFLAGS="-config 'arm64.*'"
+	@tools/deps arm64
+	$(GO) run ./test/vm -nightly -timeout 60m $(VMFLAGS)
+
 .PHONY: race
 race: ## the packages with concurrency, under the race detector
 	$(GO) test -race -timeout 20m ./driver ./egress ./internal/... ./native ./cgroups ./host ./mcpserver/... ./audit ./pool ./session

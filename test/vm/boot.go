@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,23 +36,28 @@ func (m *machine) boot(ctx context.Context) ([]result, error) {
 	defer cancel()
 	console := m.log + ".console"
 	os.Remove(console)
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+	emulator := emulators[m.config.processor()]
+	cmd := exec.CommandContext(ctx, emulator.command[0], slices.Concat(emulator.command[1:], []string{
 		// Emulated even where the host could do better: what works nowhere else
 		// but here is what everybody gets.
-		"-accel", "tcg", "-cpu", "max", "-m", "1536", "-smp", "1",
+		"-accel", "tcg",
+		// The machine's clock counts its instructions, and jumps where it would wait:
+		// no timeout in it knows how busy the host is, and no sleep takes time.
+		"-icount", "shift=1,sleep=off", "-rtc", "clock=vm",
+		"-m", "1536", "-smp", "1",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", filepath.Join(m.kernel, "vmlinuz"), "-initrd", filepath.Join(m.kernel, "initrd"),
 		// no_timer_check: a busy machine emulates it too late for the kernel's taste.
 		// norandmaps: qemu translates code anew at each new address, so that programs
 		// start several times as fast at the same ones. No sandbox relies on them.
-		"-append", strings.TrimSpace("console=ttyS0 quiet panic=-1 no_timer_check random.trust_cpu=on mitigations=off norandmaps init_on_alloc=0 vm.config="+m.config.name+" "+m.config.cmdline),
+		"-append", strings.TrimSpace("console=" + emulator.console + " quiet panic=-1 no_timer_check random.trust_cpu=on mitigations=off norandmaps init_on_alloc=0 vm.config=" + m.config.name + " " + m.config.cmdline),
 		// What it writes to its disk is gone when it ends.
-		"-drive", "file="+m.image+",if=virtio,format=raw,snapshot=on",
-		"-drive", "file="+m.tests+",if=virtio,format=raw,readonly=on",
-		"-drive", "file="+filepath.Join(m.kernel, "modules.img")+",if=virtio,format=raw,readonly=on",
-		"-serial", "file:"+console,
+		"-drive", "file=" + m.image + ",if=virtio,format=raw,snapshot=on",
+		"-drive", "file=" + m.tests + ",if=virtio,format=raw,readonly=on",
+		"-drive", "file=" + filepath.Join(m.kernel, "modules.img") + ",if=virtio,format=raw,readonly=on",
+		"-serial", "file:" + console,
 		"-chardev", "file,id=results,path=/dev/fd/1", "-device", "virtio-serial", "-device", "virtserialport,chardev=results,name=results",
-	)
+	})...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

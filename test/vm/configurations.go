@@ -2,7 +2,11 @@
 
 package main
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
 
 // A configuration is a place to test in: a kernel, a root file system, and what
 // runs there. To add one, add it to configurations; that is all. A root file
@@ -10,8 +14,9 @@ import "slices"
 type configuration struct {
 	name, about string
 
-	// kernel is a series of Debian's kernels: the newest is taken.
-	kernel string
+	// arch is the processor, by Debian's name; amd64 if empty.
+	arch   string
+	kernel kernel
 	// cmdline is put behind the kernel's command line. "vm.init=/sbin/init"
 	// starts that instead of /vm/init; it must call /vm/init in the end.
 	cmdline string
@@ -28,6 +33,59 @@ type configuration struct {
 	// finish is run as root after the suites. It may report tests of its own
 	// by the function result.
 	finish string
+
+	// nightly: it takes too long for every change.
+	nightly bool
+	// deb puts what make packages made into the machine, as /vm/sbxrun.deb.
+	deb bool
+}
+
+func (c configuration) processor() string { return cmp.Or(c.arch, "amd64") }
+
+// The names of what it boots from.
+func (c configuration) root() string  { return "root-" + cmp.Or(c.rootfs, "base") + "-" + c.processor() }
+func (c configuration) tests() string { return "tests-" + c.processor() }
+
+// debian12 is the release of Debian that root file systems are of.
+const debian12 = "bookworm"
+
+// A kernel is Debian's newest of a series.
+type kernel struct {
+	release string // that has it
+	series  string // such as 6.1; the newest of all if empty
+	flavour string // 16k for pages of that size; for virtual machines if empty
+}
+
+// suffix is how the names of its packages end.
+func (k kernel) suffix(arch string) string {
+	if k.flavour != "" {
+		return arch + "-" + k.flavour
+	}
+	return "cloud-" + arch
+}
+
+// key is its name in the cache.
+func (k kernel) key(arch string) string {
+	return strings.Join([]string{"kernel", k.release, cmp.Or(k.series, "newest"), cmp.Or(k.flavour, "cloud"), arch}, "-")
+}
+
+var (
+	linux6_1    = kernel{release: debian12, series: "6.1"}
+	linux6_12   = kernel{release: debian12, series: "6.12"} // Debian 13's, built for 12
+	debian13    = kernel{release: "trixie", series: "6.12"}
+	linuxNewest = kernel{release: "trixie-backports"}
+	pages16k    = kernel{release: debian12, series: "6.12", flavour: "16k"}
+)
+
+// emulators are what runs a processor's programs: qemu with its machine, and the
+// name of that machine's console.
+var emulators = map[string]struct {
+	command []string
+	console string
+}{
+	"amd64": {[]string{"qemu-system-x86_64", "-cpu", "max"}, "ttyS0"},
+	// pauth-impdef: Arm's own way to sign pointers takes most of an emulated processor's time.
+	"arm64": {[]string{"qemu-system-aarch64", "-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"}, "ttyAMA0"},
 }
 
 // A suite is the tests of a package. They run in the package's directory, which
@@ -36,13 +94,6 @@ type suite struct {
 	pkg       string
 	run, skip string // as of go test
 	short     bool
-}
-
-func (c configuration) root() string {
-	if c.rootfs == "" {
-		return "base"
-	}
-	return c.rootfs
 }
 
 // A root is a root file system: packages by Debian's names, with all that they
@@ -56,6 +107,7 @@ type root struct {
 var roots = map[string]root{
 	"base":     base(),
 	"apparmor": base("apparmor"),
+	"dpkg":     base("apparmor", "dpkg"),
 	"selinux":  base("secilc"),
 	"systemd":  withSystemd(base()),
 }
@@ -155,15 +207,31 @@ func linuxRoot(half string) []suite {
 	return slices.Insert(list, 1, suite{pkg: "test/integration", run: "^TestEffects$"})
 }
 
+// mcp is the server of tools for agents.
+var mcp = suite{pkg: "cmd/sbxrun-mcp", run: "^(TestTools|TestBash|TestExecute|TestFiles|TestSessions|TestBackground|TestConcurrent|TestCancel|TestDisconnect|TestHTTPToken|TestMessages|TestAudit)$", short: true}
+
 var configurations = []configuration{
-	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: "6.1", who: "root", suites: linuxRoot(everyStep), finish: "restart_inside"},
-	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: "6.12", who: "root", suites: linuxRoot(manyRuns), finish: "restart_inside"},
-	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: "6.1", who: "user", suites: linux(manyRuns)},
-	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: "6.12", who: "user", suites: linux(everyStep)},
-	{name: "6.1-restricted", about: "Linux 6.1 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.1", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
-	{name: "6.12-restricted", about: "Linux 6.12 that restricts user namespaces in three ways; AppArmor's labels", kernel: "6.12", rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
-	{name: "6.12-selinux", about: "Linux 6.12 with SELinux, enforcing", kernel: "6.12", cmdline: "lsm=landlock,selinux", rootfs: "selinux", who: "root",
+	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: linux6_1, who: "root", suites: linuxRoot(everyStep), finish: "restart_inside"},
+	{name: "6.12-root", about: "Linux 6.12, cgroup v2, as root", kernel: linux6_12, who: "root", suites: linuxRoot(manyRuns), finish: "restart_inside"},
+	{name: "6.1-user", about: "Linux 6.1, cgroup v2, as an ordinary user with a delegated group", kernel: linux6_1, who: "user", suites: linux(manyRuns)},
+	{name: "6.12-user", about: "Linux 6.12, cgroup v2, as an ordinary user with a delegated group", kernel: linux6_12, who: "user", suites: linux(everyStep)},
+	{name: "6.1-restricted", about: "Linux 6.1 that restricts user namespaces in three ways; AppArmor's labels", kernel: linux6_1, rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
+	{name: "6.12-restricted", about: "Linux 6.12 that restricts user namespaces in three ways; AppArmor's labels", kernel: linux6_12, rootfs: "apparmor", who: "user", finish: ". /vm/restricted"},
+	{name: "6.12-selinux", about: "Linux 6.12 with SELinux, enforcing", kernel: linux6_12, cmdline: "lsm=landlock,selinux", rootfs: "selinux", who: "root",
 		setup: "delegate\n. /vm/selinux\nwho=root", suites: []suite{{pkg: "native", run: "^TestLabels$"}}},
-	{name: "systemd", about: "Linux 6.1, systemd 252 as init: users' groups from their service manager", kernel: "6.1", rootfs: "systemd",
+	{name: "systemd", about: "Linux 6.1, systemd 252 as init: users' groups from their service manager", kernel: linux6_1, rootfs: "systemd",
 		cmdline: "vm.init=/sbin/init", who: "root", suites: []suite{{pkg: "test/integration", run: "^TestSystemd$"}, {pkg: "internal/systemd"}}},
+
+	{name: "debian13-root", about: "Debian 13's Linux 6.12, as root", kernel: debian13, who: "root", suites: linuxRoot(everyStep), finish: "restart_inside", nightly: true},
+	{name: "debian13-user", about: "Debian 13's Linux 6.12, as an ordinary user with a delegated group", kernel: debian13, who: "user", suites: linux(manyRuns), nightly: true},
+	{name: "newest-root", about: "the newest Linux that Debian 13 has, as root", kernel: linuxNewest, who: "root", suites: linuxRoot(manyRuns), finish: "restart_inside", nightly: true},
+	{name: "newest-user", about: "the newest Linux that Debian 13 has, as an ordinary user with a delegated group", kernel: linuxNewest, who: "user", suites: linux(everyStep), nightly: true},
+
+	{name: "arm64-6.1-root", about: "Linux 6.1 on arm64, as root", arch: "arm64", kernel: linux6_1, who: "root", suites: append(linuxRoot(everyStep), mcp), finish: "restart_inside", nightly: true},
+	{name: "arm64-6.1-user", about: "Linux 6.1 on arm64, as an ordinary user with a delegated group", arch: "arm64", kernel: linux6_1, who: "user", suites: append(linux(manyRuns), mcp), nightly: true},
+	{name: "arm64-6.12-root", about: "Linux 6.12 on arm64, as root", arch: "arm64", kernel: linux6_12, who: "root", suites: append(linuxRoot(manyRuns), mcp), finish: "restart_inside", nightly: true},
+	{name: "arm64-6.12-user", about: "Linux 6.12 on arm64, as an ordinary user with a delegated group", arch: "arm64", kernel: linux6_12, who: "user", suites: append(linux(everyStep), mcp), nightly: true},
+	{name: "arm64-16k", about: "Linux 6.12 on arm64 with pages of 16 KiB, as an ordinary user", arch: "arm64", kernel: pages16k, who: "user", suites: append(linux(manyRuns), mcp), nightly: true},
+	{name: "arm64-newest", about: "the newest Linux that Debian 13 has, on arm64, as an ordinary user", arch: "arm64", kernel: linuxNewest, who: "user", suites: linux(manyRuns), nightly: true},
+	{name: "arm64-package", about: "the Debian package on arm64: installed, used as root and as an ordinary user, removed", arch: "arm64", kernel: linux6_12, rootfs: "dpkg", who: "user", finish: ". /vm/package", deb: true, nightly: true},
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"errors"
@@ -33,13 +34,14 @@ var guestFiles embed.FS
 //go:embed image.go
 var recipe string
 
-// images makes what the configurations boot from and are not in the cache yet:
-// root file systems and kernels, by the names that configurations have for them.
+// images makes what the configurations boot from and is not in the cache yet: root
+// file systems, kernels and tests, by the names that configurations have for them.
 func (r *runner) images() (map[string]string, error) {
 	jobs := map[string]func() (string, error){}
 	for _, c := range r.configs {
-		jobs[c.kernel] = func() (string, error) { return r.kernel(c.kernel) }
-		jobs[c.root()] = func() (string, error) { return r.rootImage(c.root()) }
+		jobs[c.kernel.key(c.processor())] = func() (string, error) { return r.kernel(c.processor(), c.kernel) }
+		jobs[c.root()] = func() (string, error) { return r.rootImage(c) }
+		jobs[c.tests()] = func() (string, error) { return r.testsImage(c.processor()) }
 	}
 	var mu sync.Mutex
 	made, errs := map[string]string{}, []error{}
@@ -60,19 +62,28 @@ func (r *runner) images() (map[string]string, error) {
 	return made, errors.Join(errs...)
 }
 
-// newestKernel is Debian's newest image of a series for virtual machines, such
-// as linux-image-6.1.0-50-cloud-amd64 for 6.1.
-func newestKernel(series string) (string, error) {
-	names, err := lines("apt-cache", "pkgnames", "linux-image-"+series)
+// newestKernel is Debian's newest image of a series, such as
+// linux-image-6.1.0-50-cloud-amd64 for 6.1.
+func newestKernel(arch string, k kernel) (string, error) {
+	names, err := apt(arch, k.release, "apt-cache", "pkgnames", "linux-image-")
 	if err != nil {
 		return "", err
 	}
-	form := regexp.MustCompile(`^linux-image-` + regexp.QuoteMeta(series) + `\.[0-9].*-cloud-amd64$`)
+	series := `[0-9]+\.[0-9]+`
+	if k.series != "" {
+		series = regexp.QuoteMeta(k.series)
+	}
+	form := regexp.MustCompile(`^linux-image-` + series + `\.[0-9].*-` + regexp.QuoteMeta(k.suffix(arch)) + `$`)
 	names = slices.DeleteFunc(names, func(n string) bool { return !form.MatchString(n) })
 	if len(names) == 0 {
-		return "", fmt.Errorf("apt knows no package linux-image-%s.*-cloud-amd64; apt-get update, and Debian 12's sources, help", series)
+		return "", fmt.Errorf("%s has no package %s", k.release, form)
 	}
 	return slices.MaxFunc(names, compareNumbers), nil
+}
+
+// apt runs apt's programs with the lists of a processor and a release.
+func apt(arch, release string, args ...string) ([]string, error) {
+	return lines(append([]string{"tools/apt", arch, release}, args...)...)
 }
 
 var digits = regexp.MustCompile(`[0-9]+`)
@@ -88,8 +99,8 @@ func compareNumbers(a, b string) int {
 
 // closure is what has to be installed for packages to work, as name=version:
 // apt resolves it as for a machine that has nothing.
-func (r *runner) closure(packages []string) ([]string, error) {
-	out, err := lines(append([]string{"apt-get", "--simulate", "--no-install-recommends", "-o", "Dir::State::status=/dev/null", "install"}, packages...)...)
+func closure(arch string, packages []string) ([]string, error) {
+	out, err := apt(arch, debian12, append([]string{"apt-get", "--simulate", "--no-install-recommends", "install"}, packages...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -107,8 +118,8 @@ func (r *runner) closure(packages []string) ([]string, error) {
 	return all, nil
 }
 
-// download gives the files of packages.
-func (r *runner) download(packages []string) (all []string, err error) {
+// download gives the files of a release's packages.
+func (r *runner) download(arch, release string, packages []string) (all []string, err error) {
 	debs := filepath.Join(r.cache, "deb")
 	if err := os.MkdirAll(debs, 0o755); err != nil {
 		return nil, err
@@ -119,11 +130,13 @@ func (r *runner) download(packages []string) (all []string, err error) {
 	var missing []string
 	file := func(pkg string) string {
 		name, version, _ := strings.Cut(pkg, "=")
-		found, _ := filepath.Glob(filepath.Join(debs, name+"_"+strings.ReplaceAll(version, ":", "%3a")+"_*.deb"))
-		if len(found) == 0 {
-			return ""
+		for _, a := range []string{arch, "all"} {
+			deb := filepath.Join(debs, name+"_"+strings.ReplaceAll(version, ":", "%3a")+"_"+a+".deb")
+			if _, err := os.Stat(deb); err == nil {
+				return deb
+			}
 		}
-		return found[0]
+		return ""
 	}
 	for _, p := range packages {
 		if file(p) == "" {
@@ -131,12 +144,16 @@ func (r *runner) download(packages []string) (all []string, err error) {
 		}
 	}
 	if len(missing) > 0 {
+		program, err := filepath.Abs("tools/apt")
+		if err != nil {
+			return nil, err
+		}
 		// apt drops to a user of its own, who may not write here: it warns, and
 		// goes on.
-		cmd := exec.Command("apt-get", append([]string{"download"}, missing...)...)
+		cmd := exec.Command(program, append([]string{arch, release, "apt-get", "download"}, missing...)...)
 		cmd.Dir = debs
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("apt-get download: %w (apt-get update helps where the lists are old)\n%s", err, out)
+			return nil, fmt.Errorf("apt-get download: %w\n%s", err, out)
 		}
 	}
 	for _, p := range packages {
@@ -151,8 +168,8 @@ func (r *runner) download(packages []string) (all []string, err error) {
 
 // unpack downloads packages and unpacks them into a directory, without their
 // documentation.
-func (r *runner) unpack(dir string, packages []string) error {
-	debs, err := r.download(packages)
+func (r *runner) unpack(dir, arch, release string, packages []string) error {
+	debs, err := r.download(arch, release, packages)
 	if err != nil {
 		return err
 	}
@@ -166,18 +183,29 @@ func (r *runner) unpack(dir string, packages []string) error {
 	return nil
 }
 
-// version makes name=version of a name.
-func version(pkg string) (string, error) {
-	out, err := lines("apt-cache", "show", "--no-all-versions", pkg)
+// A kernel's parts, which are packages of their own since Linux 7.3.
+var kernelPart = regexp.MustCompile(`\b(linux-(?:binary|modules)-\S+) \(= (\S+)\)`)
+
+// versions makes name=version of a name, and of the parts if it is a kernel's.
+func versions(arch, release, pkg string) (all []string, err error) {
+	out, err := apt(arch, release, "apt-cache", "show", "--no-all-versions", pkg)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, line := range out {
 		if v, ok := strings.CutPrefix(line, "Version: "); ok {
-			return pkg + "=" + v, nil
+			all = append(all, pkg+"="+v)
+		}
+		if needs, ok := strings.CutPrefix(line, "Depends: "); ok {
+			for _, m := range kernelPart.FindAllStringSubmatch(needs, -1) {
+				all = append(all, m[1]+"="+m[2])
+			}
 		}
 	}
-	return "", fmt.Errorf("apt knows no version of %s", pkg)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("apt knows no version of %s", pkg)
+	}
+	return all, nil
 }
 
 // cached gives the path of something that is made from the parts of its key, and
@@ -204,16 +232,16 @@ func (r *runner) cached(name string, key []string, make func(to string) error) (
 }
 
 // kernel gives a directory with vmlinuz, an initrd and lib/modules.
-func (r *runner) kernel(series string) (string, error) {
-	pkg, err := newestKernel(series)
+func (r *runner) kernel(arch string, k kernel) (string, error) {
+	pkg, err := newestKernel(arch, k)
 	if err != nil {
 		return "", err
 	}
-	full, err := version(pkg)
+	image, err := versions(arch, k.release, pkg)
 	if err != nil {
 		return "", err
 	}
-	busybox, err := version("busybox-static")
+	busybox, err := versions(arch, debian12, "busybox-static")
 	if err != nil {
 		return "", err
 	}
@@ -222,21 +250,29 @@ func (r *runner) kernel(series string) (string, error) {
 		return "", err
 	}
 	release := strings.TrimPrefix(pkg, "linux-image-")
-	return r.cached("kernel-"+series, []string{full, busybox, string(script)}, func(to string) error {
+	return r.cached(k.key(arch), slices.Concat(image, busybox, []string{string(script)}), func(to string) error {
 		tree := filepath.Join(to, "tree")
 		if err := os.MkdirAll(tree, 0o755); err != nil {
 			return err
 		}
-		if err := r.unpack(tree, []string{full, busybox}); err != nil {
+		// Newer kernels have their modules in usr.
+		if err := errors.Join(os.Mkdir(filepath.Join(tree, "usr"), 0o755), os.Mkdir(filepath.Join(tree, "usr/lib"), 0o755), os.Symlink("usr/lib", filepath.Join(tree, "lib"))); err != nil {
 			return err
 		}
-		if err := os.Rename(filepath.Join(tree, "boot/vmlinuz-"+release), filepath.Join(to, "vmlinuz")); err != nil {
+		if err := errors.Join(r.unpack(tree, arch, k.release, image), r.unpack(tree, arch, debian12, busybox)); err != nil {
 			return err
 		}
 		box := filepath.Join(tree, "bin/busybox")
 		modules := filepath.Join(tree, "lib/modules", release)
+		err := os.Rename(filepath.Join(tree, "boot/vmlinuz-"+release), filepath.Join(to, "vmlinuz"))
+		if errors.Is(err, fs.ErrNotExist) { // since Linux 7.3
+			err = os.Rename(filepath.Join(modules, "vmlinuz"), filepath.Join(to, "vmlinuz"))
+		}
+		if err != nil {
+			return err
+		}
 		// busybox loads no compressed modules.
-		if err := command(nil, "sh", "-e", "-c", `find "$1" -name '*.ko.xz' -exec "$2" unxz {} +`, "sh", modules, box); err != nil {
+		if err := command(nil, "sh", "-e", "-c", `find "$1" -name '*.ko.xz' -exec busybox unxz {} +`, "sh", modules); err != nil {
 			return err
 		}
 		if err := command(nil, "depmod", "-b", tree, release); err != nil {
@@ -248,7 +284,7 @@ func (r *runner) kernel(series string) (string, error) {
 				return err
 			}
 		}
-		needed, err := moduleClosure(modules, "virtio_pci", "virtio_blk", "virtio_console")
+		needed, err := moduleClosure(modules, "virtio_pci", "virtio_blk", "virtio_console", "ext4")
 		if err != nil {
 			return err
 		}
@@ -267,7 +303,7 @@ func (r *runner) kernel(series string) (string, error) {
 		); err != nil {
 			return err
 		}
-		if err := command(nil, "sh", "-e", "-c", `cd "$1" && find . | "$2" cpio -o -H newc >"$3"`, "sh", ram, box, filepath.Join(to, "initrd")); err != nil {
+		if err := command(nil, "sh", "-e", "-c", `cd "$1" && find . | busybox cpio -o -H newc >"$2"`, "sh", ram, filepath.Join(to, "initrd")); err != nil {
 			return err
 		}
 		// The rest is for machines that load more, a kernel included.
@@ -323,16 +359,13 @@ func copyFile(to, from string) error {
 }
 
 // rootImage gives a root file system of packages, as an ext4 image.
-func (r *runner) rootImage(name string) (string, error) {
-	root, ok := roots[name]
-	if !ok {
-		return "", fmt.Errorf("no root file system is called %s", name)
-	}
-	packages, err := r.closure(root.packages)
+func (r *runner) rootImage(c configuration) (string, error) {
+	arch, root := c.processor(), roots[cmp.Or(c.rootfs, "base")]
+	packages, err := closure(arch, root.packages)
 	if err != nil {
 		return "", err
 	}
-	return r.cached("root-"+name, append(packages, fmt.Sprint(root)), func(to string) error {
+	return r.cached(c.root(), append(packages, fmt.Sprint(root)), func(to string) error {
 		tree := to + ".tree"
 		defer os.RemoveAll(tree)
 		for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
@@ -343,7 +376,7 @@ func (r *runner) rootImage(name string) (string, error) {
 				return err
 			}
 		}
-		if err := r.unpack(tree, packages); err != nil {
+		if err := r.unpack(tree, arch, debian12, packages); err != nil {
 			return err
 		}
 		for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "root", "mnt", "vm", "modules", "home/user", "var/tmp"} {

@@ -5,7 +5,8 @@
 // compiled tests in them as root and as an ordinary user, and brings the results
 // back.
 //
-//	go run ./test/vm                       # every configuration; what make vmtest does
+//	go run ./test/vm                       # what make vmtest does
+//	go run ./test/vm -nightly              # what make vmtest-nightly does
 //	go run ./test/vm -list
 //	go run ./test/vm -config 6.1-root -run TestBattery/K09
 //	go run ./test/vm -config 6.12-user -exec 'id; sbxrun doctor'
@@ -46,6 +47,7 @@ func main() {
 	var r runner
 	list := flag.Bool("list", false, "list the configurations and end")
 	config := flag.String("config", "", "only configurations that match this `regexp`, whole")
+	nightly := flag.Bool("nightly", false, "the configurations that take too long for every change, and not the others; -config names any")
 	flag.StringVar(&r.run, "run", "", "only tests that match this `regexp`, as in go test -run")
 	flag.StringVar(&r.pkg, "pkg", "", "only the suites of packages that match this `regexp`")
 	flag.StringVar(&r.exec, "exec", "", "run this shell `script` instead of the tests, as the configuration's user")
@@ -60,7 +62,7 @@ func main() {
 		fail(err)
 	}
 	for _, c := range configurations {
-		if *config == "" || only.MatchString(c.name) {
+		if *config == "" && c.nightly == *nightly || *config != "" && only.MatchString(c.name) {
 			r.configs = append(r.configs, c)
 		}
 	}
@@ -98,9 +100,6 @@ type runner struct {
 var errFailed = errors.New("failed")
 
 func (r *runner) all() error {
-	if runtime.GOARCH != "amd64" {
-		return fmt.Errorf("the kernels and the emulated machine are amd64's; nothing was tested on %s", runtime.GOARCH)
-	}
 	// mke2fs lies where an ordinary user does not look.
 	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var err error
@@ -112,12 +111,11 @@ func (r *runner) all() error {
 		return err
 	}
 	start := time.Now()
-	tests := filepath.Join(r.cache, fmt.Sprintf("tests-%d.img", os.Getpid()))
-	defer os.Remove(tests)
-	compiled := make(chan error, 1)
-	go func() { compiled <- r.testsImage(tests) }()
 	images, err := r.images()
-	if err := errors.Join(err, <-compiled); err != nil {
+	for _, c := range r.configs {
+		defer os.Remove(images[c.tests()])
+	}
+	if err != nil {
 		return err
 	}
 	fmt.Printf("vm: kernels, images and tests ready after %.1f s\n", time.Since(start).Seconds())
@@ -133,7 +131,7 @@ func (r *runner) all() error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			m := machine{config: c, image: images[c.root()], kernel: images[c.kernel], tests: tests, log: filepath.Join(logs, c.name), timeout: r.timeout}
+			m := machine{config: c, image: images[c.root()], kernel: images[c.kernel.key(c.processor())], tests: images[c.tests()], log: filepath.Join(logs, c.name), timeout: r.timeout}
 			if r.verbose || r.exec != "" {
 				m.echo = os.Stdout
 			}
@@ -181,20 +179,22 @@ func indent(s string) string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// testsImage compiles the program and the tests that some configuration runs,
-// and makes a file system of them.
-func (r *runner) testsImage(image string) error {
+// testsImage compiles for a processor the program and the tests that some
+// configuration runs, and makes a file system of them.
+func (r *runner) testsImage(arch string) (image string, err error) {
 	dir, err := os.MkdirTemp(r.cache, "tests-")
 	if err != nil {
-		return err
+		return "", err
 	}
+	image = dir + ".img"
 	defer os.RemoveAll(dir)
 	bin, tests := filepath.Join(dir, "bin"), filepath.Join(dir, "tests")
 	if err := errors.Join(os.Mkdir(bin, 0o755), os.Mkdir(tests, 0o755)); err != nil {
-		return err
+		return image, err
 	}
+	configs := slices.DeleteFunc(slices.Clone(r.configs), func(c configuration) bool { return c.processor() != arch })
 	var packages []string
-	for _, c := range r.configs {
+	for _, c := range configs {
 		for _, s := range r.suites(c) {
 			if !slices.Contains(packages, s.pkg) {
 				packages = append(packages, s.pkg)
@@ -202,51 +202,56 @@ func (r *runner) testsImage(image string) error {
 		}
 	}
 	// Static, so that they run on any root file system.
-	static := []string{"CGO_ENABLED=0"}
+	static := []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch}
 	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch", module + "/test/integration/fileops"}}
 	for _, p := range packages {
 		build = append(build, []string{"go", "test", "-c", "-ldflags=-s -w", "-o", filepath.Join(tests, name(p)+".test"), module + "/" + p})
 		// What a test reads lies beside it.
 		to := filepath.Join(dir, "src", p)
 		if err := os.MkdirAll(to, 0o755); err != nil {
-			return err
+			return image, err
 		}
 		if _, err := os.Stat(filepath.Join(p, "testdata")); err == nil {
 			if err := os.CopyFS(filepath.Join(to, "testdata"), os.DirFS(filepath.Join(p, "testdata"))); err != nil {
-				return err
+				return image, err
 			}
 		}
 	}
 	for _, b := range build {
 		if err := command(static, b...); err != nil {
-			return err
+			return image, err
 		}
 	}
-	if err := command([]string{"CGO_ENABLED=1"}, "go", "build", "-trimpath", "-ldflags=-s -w -linkmode external -extldflags -static", "-o", bin+"/", module+"/cmd/sbxrun-seccomp"); err != nil {
-		return err
+	if err := command(nil, "tools/seccomp", arch, filepath.Join(bin, "sbxrun-seccomp")); err != nil {
+		return image, err
+	}
+	if slices.ContainsFunc(configs, func(c configuration) bool { return c.deb }) {
+		if err := copyFile(filepath.Join(dir, "sbxrun.deb"), "dist/sbxrun_"+arch+".deb"); err != nil {
+			return image, fmt.Errorf("%w: make packages makes it", err)
+		}
 	}
 	guest, err := guestFiles.ReadDir("guest")
 	if err != nil {
-		return err
+		return image, err
 	}
 	for _, g := range guest {
 		b, err := guestFiles.ReadFile("guest/" + g.Name())
 		if err != nil {
-			return err
+			return image, err
 		}
 		if err := os.WriteFile(filepath.Join(dir, g.Name()), b, 0o755); err != nil {
-			return err
+			return image, err
 		}
 	}
 	if err := os.Mkdir(filepath.Join(dir, "config"), 0o755); err != nil {
-		return err
+		return image, err
 	}
-	for _, c := range r.configs {
+	for _, c := range configs {
 		if err := os.WriteFile(filepath.Join(dir, "config", c.name), []byte(r.script(c)), 0o755); err != nil {
-			return err
+			return image, err
 		}
 	}
-	return makeImage(image, dir, 16<<20)
+	return image, makeImage(image, dir, 16<<20)
 }
 
 // suites are those of a configuration that this call runs. What -run names runs

@@ -284,7 +284,7 @@ func (r *runner) kernel(arch string, k kernel) (string, error) {
 				return err
 			}
 		}
-		needed, err := moduleClosure(modules, "virtio_pci", "virtio_blk", "virtio_console", "ext4")
+		needed, err := moduleClosure(modules, "virtio_pci", "virtio_blk", "virtio_console", "crc32c_generic", "ext4")
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -60,6 +61,13 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 		stdio.Stdout, stdio.Stderr = out.w, errs.w
 	}
 
+	starting := stdio.Starting
+	stdio.Starting = func() {
+		ReserveThreads()
+		if starting != nil {
+			starting()
+		}
+	}
 	proc, err := d.Start(ctx, p, stdio)
 	if o.Capture {
 		// Only the command's copies may keep the pipes open.
@@ -116,6 +124,28 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 	r.verdict(res, st)
 	return res, nil
 }
+
+// ReserveThreads has the runtime start, once, the threads that this process may want
+// while commands run. Those can take all that the system has for the user or the
+// group, and where the runtime gets no thread that it wants, it ends the process.
+var ReserveThreads = sync.OnceFunc(func() {
+	// As many as can be in a system call at once, beside those that there are by now.
+	const threads = 12
+	var started, ended sync.WaitGroup
+	started.Add(threads)
+	stay := make(chan struct{})
+	for range threads {
+		ended.Go(func() {
+			runtime.LockOSThread() // it is nobody else's
+			defer runtime.UnlockOSThread()
+			started.Done()
+			<-stay
+		})
+	}
+	started.Wait()
+	close(stay)
+	ended.Wait()
+})
 
 // run is the part of a run that timers and signals share with its end.
 type run struct {

@@ -410,7 +410,7 @@ func (w *worker) target(dirfd int, addr uint64, flags uint32) (int, syscall.Errn
 }
 
 func (w *worker) fchmod(fd int, mode uint32) (int64, syscall.Errno) {
-	place, errno := w.file(fd)
+	place, errno := w.opened(fd)
 	return w.setMode("fchmod", place, errno, mode)
 }
 
@@ -551,7 +551,7 @@ func (w *worker) attributed(op string, nofollow, open bool) (fd int, errno sysca
 	switch a := w.n.Args[0]; {
 	case open:
 		op = "f" + op
-		fd, errno = w.file(int(int32(a)))
+		fd, errno = w.opened(int(int32(a)))
 	case nofollow:
 		op = "l" + op
 		fd, errno = w.place(unix.AT_FDCWD, a, unix.O_NOFOLLOW)

@@ -37,6 +37,7 @@ type Guard struct {
 	denials []Denial
 	seen    map[Denial]bool
 
+	work    chan *Guard // to the thread
 	started bool
 	done    chan struct{}
 	tid     int
@@ -57,7 +58,11 @@ func New(cfg Config) (*Guard, error) {
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, connect: cfg.Connect, dial: cfg.Dial, seen: map[Denial]bool{}, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
+	if g.work, err = hire(); err != nil {
+		return nil, err
+	}
 	if g.sock, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
+		release(g.work)
 		return nil, fmt.Errorf("guard: socketpair: %w", err)
 	}
 	return g, nil
@@ -102,7 +107,7 @@ func (g *Guard) Start() {
 	unix.Close(g.sock[1])
 	g.sock[1] = -1
 	g.started = true
-	employ(g.run, g.done)
+	g.work <- g
 }
 
 // Close ends the guard once nothing is left that it could answer, and returns
@@ -113,6 +118,7 @@ func (g *Guard) Close() []Denial {
 	}
 	if !g.started {
 		unix.Close(g.sock[0])
+		release(g.work)
 		return nil
 	}
 	// Where the kernel does not tell that the last caller is gone, a signal
@@ -159,45 +165,50 @@ func (g *Guard) deny(d Denial) {
 	}
 }
 
-// threads are those that wait for another guard, or another open that waits. A thread that makes calls is
+// threads are those that wait for another guard. A thread that makes calls is
 // confined for good, and fit for nothing else; but it must not end either. It may
 // have cloned a second stage before it came here, which goes on with the thread's
 // local storage (internal/sys), and that is freed with the thread.
 var threads struct {
 	mu   sync.Mutex
-	idle []chan job
+	made int
+	idle []chan *Guard
 }
 
-// A job is what a confined thread does, and what it closes when it is free again.
-type job struct {
-	do   func(w *worker, confined error)
-	done chan struct{}
-}
-
-// employ gives a job to a confined thread.
-func employ(do func(w *worker, confined error), done chan struct{}) {
-	j := job{do, done}
+// hire finds a confined thread for a guard. Once commands run they may have taken all
+// threads that the system has for this user, and the runtime ends the process if it
+// gets none: so that is found out first.
+func hire() (chan *Guard, error) {
 	threads.mu.Lock()
 	defer threads.mu.Unlock()
 	if n := len(threads.idle); n > 0 {
-		threads.idle[n-1] <- j
+		work := threads.idle[n-1]
 		threads.idle = threads.idle[:n-1]
-		return
+		return work, nil
 	}
-	work := make(chan job, 1)
-	work <- j
+	if threads.made++; threads.made > 1 {
+		if err := sys.CanThread(); err != nil {
+			return nil, fmt.Errorf("guard: a thread: %w", err)
+		}
+	}
+	work := make(chan *Guard, 1)
 	go func() {
 		runtime.LockOSThread()
 		w := &worker{}
 		confined := w.confine()
-		for j := range work {
-			j.do(w, confined)
-			threads.mu.Lock()
-			threads.idle = append(threads.idle, work)
-			threads.mu.Unlock()
-			close(j.done)
+		for g := range work {
+			g.run(w, confined)
+			release(work)
+			close(g.done)
 		}
 	}()
+	return work, nil
+}
+
+func release(work chan *Guard) {
+	threads.mu.Lock()
+	threads.idle = append(threads.idle, work)
+	threads.mu.Unlock()
 }
 
 // run answers for one guard, on a confined thread. Without a listener that
@@ -224,7 +235,7 @@ func (g *Guard) run(w *worker, err error) {
 
 // begin forgets what was learned of another sandbox.
 func (w *worker) begin(g *Guard) {
-	w.g, w.root, w.l.FD = g, -1, -1
+	w.g, w.root, w.l.FD, w.event = g, -1, -1, -1
 	w.first, w.masks, w.mounts, w.ties = unknown, false, nil, nil
 }
 
@@ -288,10 +299,7 @@ func (w *worker) accept(sock int) error {
 
 // end closes what was the sandbox's.
 func (w *worker) end() {
-	for _, wt := range w.waiting {
-		wt.drop()
-	}
-	w.waiting = nil
+	w.forget()
 	for _, fd := range []int{w.l.FD, w.root} {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -330,6 +338,7 @@ type worker struct {
 	value  []byte
 
 	waiting []*waiter // opens that wait for the other end
+	event   int       // an eventfd for their threads, -1 for none yet
 	looks   time.Time // when the next of them are looked at
 	asked   int       // which of them was asked for signals
 	next    int       // and which was tried again
@@ -339,17 +348,22 @@ const pathMax = 4096 // PATH_MAX, with the NUL; see limits.h
 
 // serve answers until nobody is left to ask.
 func (w *worker) serve() {
-	poll := []unix.PollFd{{Fd: int32(w.l.FD), Events: unix.POLLIN}}
+	polls := []unix.PollFd{{Fd: int32(w.l.FD), Events: unix.POLLIN}, {Events: unix.POLLIN}}
+	poll := polls[:1]
 	for {
 		if timeout := w.attend(); timeout >= 0 || w.g.shared != nil {
-			n, err := unix.Poll(poll, timeout)
+			polls[1].Fd = int32(w.event)
+			n, err := unix.Poll(polls, timeout)
 			if n == 0 || err != nil {
 				if w.g.stopped() {
 					return
 				}
 				continue
 			}
-			if poll[0].Revents&unix.POLLIN == 0 {
+			switch {
+			case poll[0].Revents == 0:
+				continue
+			case poll[0].Revents&unix.POLLIN == 0:
 				return
 			}
 		}
@@ -458,7 +472,7 @@ func (w *worker) handle() (int64, syscall.Errno) {
 	case sysLchown:
 		return w.chown("lchown", cwd, a[0], uint32(a[1]), uint32(a[2]), unix.AT_SYMLINK_NOFOLLOW)
 	case unix.SYS_FCHOWN:
-		fd, errno := w.file(at(0))
+		fd, errno := w.opened(at(0))
 		return w.setOwner("fchown", fd, errno, uint32(a[1]), uint32(a[2]))
 	case unix.SYS_CONNECT:
 		if w.g.dial != nil {
@@ -516,12 +530,18 @@ func (w *worker) socketFlags(fd int) (int, syscall.Errno) {
 	case !bytes.HasPrefix(w.link[:n], []byte("socket:")):
 		return 0, unix.ENOTSOCK
 	}
-	f, err := unix.Openat(w.proc, of+"/fdinfo/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	return w.flags(fd)
+}
+
+// flags are those of a descriptor of the caller's.
+func (w *worker) flags(fd int) (int, syscall.Errno) {
+	f, err := unix.Openat(w.proc, strconv.Itoa(int(w.n.PID))+"/fdinfo/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, unix.EACCES
 	}
 	defer unix.Close(f)
-	if n, err = unix.Read(f, w.scrap[:]); err != nil || !w.l.Valid(w.n.ID) {
+	n, err := unix.Read(f, w.scrap[:])
+	if err != nil || !w.l.Valid(w.n.ID) {
 		return 0, unix.EACCES
 	}
 	flags, errno := numbers(w.scrap[:n], "flags:", 8)
@@ -689,6 +709,29 @@ func (w *worker) file(fd int) (int, syscall.Errno) {
 		errno = unix.EBADF
 	}
 	return place, errno
+}
+
+// opened is file for a call that wants a file and not only its place; see O_PATH in
+// open(2).
+func (w *worker) opened(fd int) (int, syscall.Errno) {
+	place, errno := w.file(fd)
+	if errno != 0 {
+		return -1, errno
+	}
+	// The link's mode is what the descriptor is open for: nothing, or ioctl(2) alone.
+	b := append(appendInt(append(appendInt(w.num[:0], int(w.n.PID)), "/fd/"...), fd), 0)
+	_, e := sys.Raw(sysFstatat, uintptr(w.proc), sys.Addr(&b[0]), sys.Addr(&w.stat), unix.AT_SYMLINK_NOFOLLOW, 0, 0)
+	if errno = syscall.Errno(e); errno == 0 && w.stat.Mode&0o700 == 0 {
+		var flags int
+		if flags, errno = w.flags(fd); flags&unix.O_PATH != 0 {
+			errno = unix.EBADF
+		}
+	}
+	if errno != 0 {
+		closeFD(place)
+		return -1, errno
+	}
+	return place, 0
 }
 
 // nameOf asks the kernel what an open file is called in the sandbox.

@@ -237,7 +237,7 @@ func (w *worker) openAnyway(op string, e *entry, flags uint32, errno syscall.Err
 	case there && flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL:
 		return failed(unix.EEXIST)
 	case link && flags&unix.O_NOFOLLOW != 0:
-		return failed(unix.ELOOP)
+		return failed(notFollowed(flags))
 	case link:
 		// What it leads to decides; a protected link can still be followed.
 		return failed(isLink)
@@ -262,6 +262,9 @@ func (w *worker) openAnyway(op string, e *entry, flags uint32, errno syscall.Err
 // openFile opens an entry, without following it, and without waiting for
 // anybody.
 func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
+	if waitsForWriter(flags) && w.look(e) == 0 && w.stat.Mode&unix.S_IFMT == unix.S_IFIFO {
+		return w.waitAt(e, flags, 0)
+	}
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	// O_NOFOLLOW would be seen by who asks for the descriptor's flags. What openat(2)
@@ -282,14 +285,25 @@ func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 		}
 	case unix.ENXIO, unix.EAGAIN:
 		if flags&unix.O_NONBLOCK == 0 {
-			place, e := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
-			if e != 0 {
-				return failed(syscall.Errno(e))
-			}
-			return w.wait(int(place), flags, syscall.Errno(errno))
+			return w.waitAt(e, flags, syscall.Errno(errno))
 		}
 	}
 	return failed(syscall.Errno(errno))
+}
+
+// waitsForWriter reports whether an open waits for a writer if it is of a FIFO. To try
+// it would be to open it, and to end a writer's waiting.
+func waitsForWriter(flags uint32) bool {
+	return flags&(unix.O_ACCMODE|unix.O_NONBLOCK|unix.O_DIRECTORY) == 0 && flags&(unix.O_CREAT|unix.O_EXCL) != unix.O_CREAT|unix.O_EXCL
+}
+
+// waitAt is wait for an entry of a directory.
+func (w *worker) waitAt(e *entry, flags uint32, errno syscall.Errno) (int64, syscall.Errno) {
+	place, no := sys.Call(unix.SYS_OPENAT, uintptr(e.dir), e.addr, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
+	if no != 0 {
+		return failed(syscall.Errno(no))
+	}
+	return w.wait(int(place), flags, errno)
 }
 
 // deliver gives an open file to the caller as it asked for it.
@@ -331,11 +345,27 @@ func (w *worker) openNode(op string, e *entry, flags uint32) (int64, syscall.Err
 	case w.stat.Mode&unix.S_IFMT == unix.S_IFLNK:
 		closeFD(fd)
 		if flags&unix.O_NOFOLLOW != 0 {
-			return failed(unix.ELOOP)
+			return failed(notFollowed(flags))
 		}
 		return failed(isLink)
+	case w.stat.Mode&unix.S_IFMT != unix.S_IFDIR && flags&unix.O_NOFOLLOW != 0 && w.stat.Rdev != unix.Mkdev(5, 0):
+		// By its name, for the flag would be seen; nobody inside can exchange it.
+		errno := w.mayReopen(op, fd, flags)
+		closeFD(fd)
+		if errno != 0 {
+			return failed(errno)
+		}
+		return w.openFile(e, flags&^(unix.O_CREAT|unix.O_EXCL), 0)
 	}
 	return w.reopen(op, fd, flags)
+}
+
+// notFollowed is how a symbolic link is refused that is not to be followed.
+func notFollowed(flags uint32) syscall.Errno {
+	if flags&unix.O_DIRECTORY != 0 {
+		return unix.ENOTDIR
+	}
+	return unix.ELOOP
 }
 
 // reopen opens a place again, for what the caller wants, and closes it.
@@ -364,6 +394,9 @@ func (w *worker) reopen(op string, fd int, flags uint32) (int64, syscall.Errno) 
 		return failed(errno)
 	}
 	flags &^= unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
+	if waitsForWriter(flags) && w.stat.Mode&unix.S_IFMT == unix.S_IFIFO {
+		return w.wait(fd, flags, 0)
+	}
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	file, errno := w.again(fd, flags)

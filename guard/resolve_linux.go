@@ -150,7 +150,16 @@ func (w *worker) walk(base int, path []byte, flags uint64, first syscall.Errno) 
 			name, after = rest[:i], rest[i:]
 		}
 		switch string(name) {
+		case ".", "..":
+			if err := unix.Faccessat(cur, ".", unix.F_OK, 0); err != nil { // it may be searched
+				return fail(err.(syscall.Errno))
+			}
+		}
+		switch string(name) {
 		case ".":
+			for bytes.HasPrefix(after, []byte("/./")) {
+				after = after[2:]
+			}
 			rest = append([]byte("/"), after...)
 			continue
 		case "..":

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -14,17 +15,32 @@ import (
 // A waiter is an open that waits for the other end of a FIFO, or for the holder
 // of a lease: in the kernel, on a thread of its own, so that it costs nothing
 // until it ends. The work of a guard is not in the command's cgroup.
+//
+// The thread is none of the Go runtime's, which ends the process where the system
+// has no thread for it: a command can take all that its user or group may have.
 type waiter struct {
-	l     sys.Listener // with memory of its own
 	id    uint64
 	pid   uint32
 	fd    int
 	flags uint32
+	ended bool // the call was answered, or nobody waits for that
 
-	ended atomic.Bool   // the call was answered, or nobody waits for that
-	done  chan struct{} // closed when the thread is done; nil without a thread
-	mu    sync.Mutex    // guards tid
-	tid   int           // of the thread while it waits
+	task *sys.Task // the thread; nil for none
+	blocked
+}
+
+// blocked is what a waiting thread uses: numbers only, and addresses of what the
+// waiter holds.
+type blocked struct {
+	path        [32]byte
+	self        uintptr
+	how         uintptr
+	event       uintptr // an eventfd, written when the thread is done
+	one         uint64
+	mask        uint64
+	over        atomic.Uint32 // to end without an answer
+	done        atomic.Uint32 // file and errno are the call's
+	file, errno uintptr
 }
 
 const (
@@ -57,65 +73,107 @@ func (w *worker) wait(fd int, flags uint32, errno syscall.Errno) (int64, syscall
 		closeFD(fd)
 		return failed(errno)
 	}
-	wt := &waiter{l: sys.Listener{FD: w.l.FD}, id: w.n.ID, pid: w.n.PID, fd: fd, flags: flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW)}
+	wt := &waiter{id: w.n.ID, pid: w.n.PID, fd: fd, flags: flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW)}
 	w.waiting = append(w.waiting, wt)
 	w.occupy()
 	return 0, waits
 }
 
-// occupy forgets the waiters that are done, and gives threads to others.
+// occupy answers for the threads that are done, forgets the waiters that ended, and
+// gives threads to others.
 func (w *worker) occupy() {
-	kept, blocked := w.waiting[:0], 0
+	kept, threads := w.waiting[:0], 0
 	for _, wt := range w.waiting {
+		if wt.done.CompareAndSwap(1, 2) {
+			wt.answer(w, int(wt.file), syscall.Errno(wt.errno))
+		}
 		switch {
-		case wt.ended.Load():
-			wt.drop()
+		case wt.task == nil && wt.ended, wt.ended && wt.gone():
+			closeFD(wt.fd)
 			continue
-		case wt.done != nil:
-			blocked++
+		case wt.task != nil:
+			threads++
 		}
 		kept = append(kept, wt)
 	}
 	clear(w.waiting[len(kept):])
 	w.waiting = kept
 	for _, wt := range w.waiting {
-		if wt.done == nil && blocked < maxBlocked && interruptible() == nil {
-			wt.done = make(chan struct{})
-			employ(wt.block, wt.done)
-			blocked++
+		if wt.task != nil || wt.ended {
+			continue
 		}
+		if threads < maxBlocked && w.block(wt) == nil {
+			threads++
+			continue
+		}
+		if wt.flags&unix.O_ACCMODE == unix.O_RDONLY && w.reads(wt) {
+			wt.answer(w, -1, unix.ENOMEM) // to try would be to open: who reads does not wait then
+			continue
+		}
+		threads = maxBlocked
 	}
 }
 
-// block opens, on a thread that waits as long as the kernel does.
-func (wt *waiter) block(w *worker, err error) {
-	wt.mu.Lock()
-	wt.tid = unix.Gettid()
-	wt.mu.Unlock()
-	for !wt.ended.Load() {
-		file, errno := -1, syscall.Errno(unix.EACCES)
-		if err == nil {
-			cwd := unix.AT_FDCWD
-			r, e := sys.Call(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(wt.fd), uintptr(wt.flags|unix.O_CLOEXEC|unix.O_NOCTTY), 0, 0, 0)
-			file, errno = int(r), syscall.Errno(e)
-		}
-		if errno == unix.EINTR {
-			continue // see end
-		}
-		wt.answer(file, errno)
-	}
-	wt.mu.Lock()
-	wt.tid = 0
-	wt.mu.Unlock()
+// reads reports whether a waiter is to read from a FIFO.
+func (w *worker) reads(wt *waiter) bool {
+	return unix.Fstat(wt.fd, &w.stat) == nil && w.stat.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-// answer ends the call, if that has not ended.
-func (wt *waiter) answer(file int, errno syscall.Errno) {
-	first := wt.ended.CompareAndSwap(false, true)
+// block gives a waiter a thread, which has the rights of this one.
+func (w *worker) block(wt *waiter) error {
+	if err := interruptible(); err != nil {
+		return err
+	}
+	if w.event < 0 {
+		var err error
+		if w.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			return err
+		}
+	}
+	b := &wt.blocked
+	appendInt(append(b.path[:0], "/proc/self/fd/"...), wt.fd)
+	b.self, b.event, b.one, b.mask = sys.Addr(&b.path[0]), uintptr(w.event), 1, ^(uint64(1) << (interrupts - 1))
+	b.how = uintptr(wt.flags | unix.O_CLOEXEC | unix.O_NOCTTY)
+	task, err := sys.Thread(openBlocked, sys.Addr(b))
+	wt.task = task
+	return err
+}
+
+// openBlocked opens, and waits as long as the kernel does. It is what a thread of
+// block runs.
+//
+//go:nosplit
+//go:norace
+//go:nocheckptr
+func openBlocked(arg uintptr) {
+	b := (*blocked)(*(*unsafe.Pointer)(unsafe.Pointer(&arg)))
+	cwd := unix.AT_FDCWD
+	sys.Raw(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&b.mask)), 0, 8, 0, 0)
+	for {
+		b.file, b.errno = sys.Raw(unix.SYS_OPENAT, uintptr(cwd), b.self, b.how, 0, 0, 0)
+		if b.errno != uintptr(unix.EINTR) || b.over.Load() != 0 {
+			break
+		}
+	}
+	b.done.Store(1)
+	sys.Raw(unix.SYS_WRITE, b.event, uintptr(unsafe.Pointer(&b.one)), 8, 0, 0, 0)
+	for {
+		sys.Raw(unix.SYS_EXIT, 0, 0, 0, 0, 0, 0)
+	}
+}
+
+// gone reports whether the waiter's thread is, which it tells to end.
+func (wt *waiter) gone() bool {
+	wt.over.Store(1)
+	return unix.Tgkill(unix.Getpid(), wt.task.Pid, interrupts) == unix.ESRCH
+}
+
+// answer ends the call, if that has not ended, and closes the file.
+func (wt *waiter) answer(w *worker, file int, errno syscall.Errno) {
 	var res int64
 	if errno == 0 {
-		if first {
-			n, err := wt.l.AddFD(wt.id, file, wt.flags&unix.O_CLOEXEC)
+		if !wt.ended {
+			n, err := w.l.AddFD(wt.id, file, wt.flags&unix.O_CLOEXEC)
 			if err != nil {
 				errno = err.(syscall.Errno)
 			}
@@ -123,27 +181,25 @@ func (wt *waiter) answer(file int, errno syscall.Errno) {
 		}
 		closeFD(file)
 	}
-	if first {
-		wt.l.Reply(wt.id, res, errno)
+	if !wt.ended {
+		wt.ended = true
+		w.l.Reply(wt.id, res, errno)
 	}
 }
 
-// drop ends the waiting, however it stands with the call.
-func (wt *waiter) drop() {
-	wt.ended.Store(true)
-	for wt.done != nil {
-		wt.mu.Lock()
-		if wt.tid != 0 {
-			unix.Tgkill(unix.Getpid(), wt.tid, interrupts)
+// forget ends all waiting.
+func (w *worker) forget() {
+	for {
+		for _, wt := range w.waiting {
+			wt.ended = true
 		}
-		wt.mu.Unlock()
-		select {
-		case <-wt.done:
-			wt.done = nil
-		case <-time.After(time.Millisecond): // it came before the thread waited
+		if w.occupy(); len(w.waiting) == 0 {
+			break
 		}
+		time.Sleep(100 * time.Microsecond) // the signal came before the thread waited, or it still ends
 	}
-	closeFD(wt.fd)
+	closeFD(w.event)
+	w.event = -1
 }
 
 // restart is ERESTARTSYS: the kernel ends the call with EINTR, or has it made
@@ -157,6 +213,9 @@ func (w *worker) attend() int {
 		return -1
 	}
 	if left := time.Until(w.looks); left > 0 {
+		if w.event >= 0 && w.done() {
+			w.occupy()
+		}
 		return int(left.Milliseconds()) + 1
 	}
 	w.looks = time.Now().Add(lookEvery)
@@ -167,22 +226,30 @@ func (w *worker) attend() int {
 	wt := w.waiting[w.asked]
 	w.n.ID, w.n.PID = wt.id, wt.pid
 	switch {
+	case wt.ended:
 	case !w.l.Valid(wt.id):
-		wt.ended.Store(true)
-	case w.signalled() && wt.ended.CompareAndSwap(false, true):
+		wt.ended = true
+	case w.signalled():
 		// While a call is held, only deadly signals interrupt it.
+		wt.ended = true
 		w.l.Reply(wt.id, 0, restart)
 	}
 	for i := 0; i < min(retries, len(w.waiting)); i++ {
 		w.next = (w.next + 1) % len(w.waiting)
-		if wt := w.waiting[w.next]; wt.done == nil && !wt.ended.Load() {
+		if wt := w.waiting[w.next]; wt.task == nil && !wt.ended {
 			if file, errno := w.again(wt.fd, wt.flags); errno != unix.ENXIO && errno != unix.EAGAIN {
 				w.own(file, wt.flags)
-				wt.answer(file, errno)
+				wt.answer(w, file, errno)
 			}
 		}
 	}
 	return int(lookEvery.Milliseconds())
+}
+
+// done reports whether a thread was done since it was asked last.
+func (w *worker) done() bool {
+	_, err := unix.Read(w.event, w.num[:8])
+	return err == nil
 }
 
 // signalled reports whether a signal waits for the caller that would interrupt a

@@ -165,6 +165,7 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 	if err != nil {
 		return nil, explain(err)
 	}
+	driver.ReserveThreads()
 	b := &sandbox{s: s, child: child, done: make(chan struct{})}
 	if s.group != nil {
 		if err := s.group.Create(); err != nil {

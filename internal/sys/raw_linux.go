@@ -153,6 +153,45 @@ func Clone(args *CloneArgs, child func(arg uintptr), arg uintptr, old bool) (*Ta
 	return t, nil
 }
 
+// Thread starts a thread of this process that the runtime knows nothing of: where none
+// is to be had, it returns EAGAIN, and the runtime would end the process. The thread
+// has the caller's credentials and directories, and runs child(arg), which is bound
+// by what Clone says and ends by exit(2). The Task must be reachable until the thread
+// is gone.
+//
+//	long clone(unsigned long flags, void *stack, …);
+//
+//go:norace
+func Thread(child func(arg uintptr), arg uintptr) (*Task, error) {
+	const flags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
+	t := &Task{start: &childStart{child, arg}, stack: make([]byte, stackSize)}
+	top := address(unsafe.Pointer(&t.stack[0]))&^15 + stackSize - 16
+	pid, errno := clone(unix.SYS_CLONE, flags, top, 0, Addr(t.start))
+	if errno != 0 {
+		return nil, syscall.Errno(errno)
+	}
+	t.Pid = int(pid)
+	return t, nil
+}
+
+// CanThread finds out whether this process can have another thread.
+func CanThread() error {
+	t, err := Thread(exit, 0)
+	for err == nil && unix.Tgkill(unix.Getpid(), t.Pid, 0) == nil {
+		unix.Nanosleep(&unix.Timespec{Nsec: 10_000}, nil) // its stack is in use
+	}
+	runtime.KeepAlive(t)
+	return err
+}
+
+//go:nosplit
+//go:norace
+func exit(uintptr) {
+	for {
+		Raw(unix.SYS_EXIT, 0, 0, 0, 0, 0, 0)
+	}
+}
+
 //go:noinline
 //go:norace
 func clone(nr, a, b, c, start uintptr) (pid, errno uintptr) {

@@ -29,6 +29,55 @@ func TestCallersLimits(t *testing.T) {
 	})
 }
 
+// TestNoThreads: where the command has taken all processes that the user may have, the
+// supervisor goes on: it makes calls, passes output on, and ends the opens of FIFOs,
+// for which it has no threads. Root's processes are not counted.
+func TestNoThreads(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		if w.uid == 0 {
+			return
+		}
+		for _, flags := range [][]string{nil, {"--net", "proxy", "--allow-host", "example.org"}} {
+			f := newFixture(t, w)
+			o := f.do(call{args: append(w.command("unshare", "-U", "-c", "prlimit", "--nproc=60"), f.strict(append(flags, "--timeout", "5m"), "python3", "-c", `
+import os
+N = 40
+kids = []
+for i in range(N): os.mkfifo("fifo%d" % i)
+gate, opened = os.pipe()
+start, ready = os.pipe()
+def child(do):
+    try: p = os.fork()
+    except OSError: return False
+    if p == 0:
+        os.close(opened)
+        os.write(ready, b"x")
+        try: do()
+        except OSError as e: os._exit(e.errno)
+        os._exit(0)
+    kids.append(p)
+    return True
+i = 0
+while i < N and child(lambda: os.open("fifo%d" % i, os.O_WRONLY)): i += 1
+while child(lambda: os.read(gate, 1)): pass
+full = len(kids) > i or i < N
+for _ in kids: os.read(start, 1)
+for n in range(200):
+    os.write(1, b"x" * 65536)
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT))
+    try: os.open(".git/config", os.O_WRONLY)
+    except OSError: pass
+for n in range(i): os.open("fifo%d" % n, os.O_RDONLY | os.O_NONBLOCK)
+os.close(opened)
+print("full", full, "ends", {os.waitpid(p, 0)[1] for p in kids})
+`)[len(w.become):]...)})
+			if tail := o.stdout[max(0, len(o.stdout)-30):]; o.code != 0 || !strings.HasSuffix(tail, "full True ends {0}\n") {
+				t.Errorf("%v: %d %q: %.2000s", flags, o.code, tail, o.stderr)
+			}
+		}
+	})
+}
+
 // TestDirectoryGone: from a working directory that was removed, what needs none works.
 func TestDirectoryGone(t *testing.T) {
 	asEachUser(t, func(t *testing.T, w who) {

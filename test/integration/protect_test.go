@@ -571,6 +571,24 @@ func TestProtectedAnswers(t *testing.T) {
 			(trap : USR1; echo through >fifo) & sleep 1; kill -USR1 $!; sleep 1; cat fifo; wait; rm fifo there`)
 		f.wantLines(out, "timeout: 124", "through")
 
+		// Who opens for reading waits for a writer, whatever else the flags ask for, also
+		// by a descriptor's name; who only names a file cannot change it by that.
+		out = f.work(nil, `python3 - <<'END'
+import os
+os.mkfifo("fifo")
+place = os.open("fifo", os.O_PATH)
+for name in "fifo", "/proc/self/fd/%d" % place:
+    if os.fork() == 0:
+        import time; time.sleep(0.5)
+        os.write(os.open("fifo", os.O_WRONLY), b"through"); os._exit(0)
+    print(os.read(os.open(name, os.O_RDONLY | os.O_CREAT), 9)); os.wait()
+for call in lambda: os.fchmod(place, 0o600), lambda: os.fchown(place, -1, -1), lambda: os.removexattr(place, "user.x"), lambda: os.setxattr(place, "user.x", b""):
+    try: call(); print("done")
+    except OSError as e: print(e.strerror)
+os.remove("fifo")
+END`)
+		f.wantLines(out, "b'through'", "b'through'", "Bad file descriptor", "Bad file descriptor", "Bad file descriptor", "Bad file descriptor")
+
 		// More wait than the guard has threads for: each gets what is written to it,
 		// is killed, or meets its signal, and the guard goes on.
 		out = f.work(nil, `python3 - <<'END'

@@ -44,24 +44,76 @@ func (r *resolver) secretFinder() *secretWalk {
 	if len(names)+len(text) == 0 {
 		return nil
 	}
-	return &secretWalk{fsys: r.facts.FS, seen: map[string]bool{}, match: func(root, full string) bool {
-		name := strings.ToLower(path.Base(full))
-		if slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(name, s) }) {
+	name, content := newNames(names), newNames(text)
+	return &secretWalk{fsys: r.facts.FS, at: max(1, min(r.facts.CPUs, maxAtOnce)), seen: map[string]bool{}, match: func(root, dir, file string) bool {
+		lower := strings.ToLower(file)
+		named, inside := name.has(lower), content.has(lower)
+		if !named && !inside || slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(lower, s) }) {
 			return false
 		}
-		is := func(pattern string) bool {
-			before, after, star := strings.Cut(pattern, "*")
-			if !star || !strings.HasPrefix(name, before) {
-				return name == pattern // most names, at little cost
-			}
-			if !strings.HasSuffix(name, after[strings.LastIndexByte(after, '*')+1:]) {
-				return false
-			}
-			ok, err := path.Match(pattern, name)
-			return ok && err == nil
-		}
-		return slices.ContainsFunc(names, is) || slices.ContainsFunc(text, is) && !fixture(full[len(root):]) && looksCredential(r.facts.FS, full)
+		full := path.Join(dir, file)
+		return named || !fixture(full[len(root):]) && looksCredential(r.facts.FS, full)
 	}}
+}
+
+// A names tells whether a name matches one of some patterns. A tree has many more
+// files than patterns that could match one: which those are, the first and the last
+// byte of a name tell.
+type names struct {
+	literal map[string]bool
+	first   [256][]stars // by what they begin with
+	last    [256][]stars // those that begin with *, by what they end with
+	others  []stars
+	rest    []string // with other signs than *
+}
+
+// stars is a pattern with *: what is between those.
+type stars []string
+
+func newNames(patterns []string) *names {
+	n := &names{literal: map[string]bool{}}
+	for _, p := range patterns {
+		switch parts := stars(strings.Split(p, "*")); {
+		case strings.ContainsAny(p, `?[\`):
+			n.rest = append(n.rest, p)
+		case len(parts) == 1:
+			n.literal[p] = true
+		case p[0] != '*':
+			n.first[p[0]] = append(n.first[p[0]], parts)
+		case p[len(p)-1] != '*':
+			n.last[p[len(p)-1]] = append(n.last[p[len(p)-1]], parts)
+		default:
+			n.others = append(n.others, parts)
+		}
+	}
+	return n
+}
+
+func (n *names) has(name string) bool {
+	if name == "" {
+		return false
+	}
+	is := func(s stars) bool { return s.match(name) }
+	return n.literal[name] || slices.ContainsFunc(n.first[name[0]], is) ||
+		slices.ContainsFunc(n.last[name[len(name)-1]], is) || slices.ContainsFunc(n.others, is) ||
+		slices.ContainsFunc(n.rest, func(p string) bool { ok, err := path.Match(p, name); return ok && err == nil })
+}
+
+func (s stars) match(name string) bool {
+	end := len(s) - 1
+	name, ok := strings.CutPrefix(name, s[0])
+	if !ok {
+		return false
+	}
+	if name, ok = strings.CutSuffix(name, s[end]); !ok {
+		return false
+	}
+	for _, part := range s[1:end] {
+		if _, name, ok = strings.Cut(name, part); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // namedSecrets hides files by their names, wherever the workspace and what else
@@ -83,6 +135,7 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 			w.walk(g.path, g.path, depth)
 		}
 	}
+	slices.Sort(w.found)
 	for _, f := range w.found {
 		if pl, err := r.facts.follow(f); err == nil {
 			st = append(st, statement{path: pl.real, secret: true, optional: true, origin: "files.secret_names"})
@@ -94,44 +147,97 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 	return st, nil
 }
 
+// Bounds of how many goroutines search, and of the directories that one searches
+// before others help: to start them takes as long as to list a few.
+const (
+	maxAtOnce = 4
+	fewDirs   = 24
+)
+
 // secretWalk looks for files in trees, each directory once.
 type secretWalk struct {
 	fsys  fs.FS
-	match func(root, full string) bool
+	at    int                               // how many directories are listed at once
+	match func(root, dir, file string) bool // called at once, too
+
+	mu    sync.Mutex
 	seen  map[string]bool
 	dirs  int
-	found []string
+	found []string // in no order
+}
+
+// A treeDir is a directory that is to be listed.
+type treeDir struct {
+	path  string
+	depth int // of those below that are listed
 }
 
 func (w *secretWalk) walk(root, dir string, depth int) {
-	if w.seen[dir] || depth < 0 || w.dirs > maxSearched {
-		return
-	}
-	w.seen[dir] = true
-	if w.dirs++; w.dirs > maxSearched {
-		return
-	}
-	f, err := w.fsys.Open(fsPath(dir))
-	if err != nil {
-		return // what cannot be listed cannot be read by this user, either
-	}
-	defer f.Close()
-	d, ok := f.(fs.ReadDirFile)
-	if !ok {
-		return
-	}
-	entries, _ := d.ReadDir(-1)
-	for _, e := range entries {
-		full := path.Join(dir, e.Name())
-		switch {
-		case len(w.found) == maxMatches:
-			return
-		case !e.IsDir() && w.match(root, full):
-			w.found = append(w.found, full)
-		case e.IsDir() && !slices.Contains(passedOver, e.Name()):
-			w.walk(root, full, depth-1)
+	var (
+		next    = []treeDir{{dir, depth}}
+		busy    int // goroutines that list a directory
+		idle    int // and that wait for others to
+		changed = sync.NewCond(&w.mu)
+		helpers sync.WaitGroup
+		search  func(alone bool)
+	)
+	search = func(alone bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for listed := 0; ; {
+			for len(next) == 0 && busy > 0 {
+				idle++
+				changed.Wait()
+				idle--
+			}
+			if len(next) == 0 {
+				return
+			}
+			d := next[len(next)-1]
+			next = next[:len(next)-1]
+			if w.seen[d.path] || d.depth < 0 || w.dirs > maxSearched || len(w.found) == maxMatches {
+				continue
+			}
+			w.seen[d.path] = true
+			if w.dirs++; w.dirs > maxSearched {
+				continue
+			}
+			if listed++; alone && listed == fewDirs {
+				for range w.at - 1 {
+					helpers.Go(func() { search(false) })
+				}
+			}
+			busy++
+			w.mu.Unlock()
+			below, found := w.list(root, d)
+			w.mu.Lock()
+			busy--
+			next = append(next, below...)
+			w.found = append(w.found, found[:min(len(found), maxMatches-len(w.found))]...)
+			if idle > 0 && (len(next) > 1 || busy == 0) {
+				changed.Broadcast()
+			}
 		}
 	}
+	search(true)
+	helpers.Wait()
+}
+
+// list returns the directories in one, and the files that match.
+func (w *secretWalk) list(root string, d treeDir) (below []treeDir, found []string) {
+	// What cannot be listed cannot be read by this user, either.
+	entries, _ := fs.ReadDir(w.fsys, fsPath(d.path))
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case e.IsDir():
+			if !slices.Contains(passedOver, name) {
+				below = append(below, treeDir{path.Join(d.path, name), d.depth - 1})
+			}
+		case w.match(root, d.path, name):
+			found = append(found, path.Join(d.path, name))
+		}
+	}
+	return below, found
 }
 
 // fixture reports whether a file, by its path in a tree, lies where a project keeps what its tests and

@@ -1,7 +1,10 @@
 package profiles
 
 import (
+	"fmt"
+	"path"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sbxrun/sbxrun/policy"
@@ -115,6 +118,58 @@ func TestRepository(t *testing.T) {
 	} {
 		if got := access(t, mustResolve(t, Request{Profile: c.profile, Dir: c.dir}, testFacts(f)), c.path); got != c.want {
 			t.Errorf("%s in %s: %s is %q, want %q", c.profile, c.dir, c.path, got, c.want)
+		}
+	}
+}
+
+// TestNames: a name matches as path.Match has it, letter by letter.
+func TestNames(t *testing.T) {
+	patterns := []string{"a", "ab", "a*", "*a", "*a*", "a*b", "*a*b", "a*b*", "a*b*a", "*a*a", "*ab*", "**b", "*", "a?", "[ab]b"}
+	var each func(name string)
+	each = func(name string) {
+		for _, p := range patterns {
+			want, _ := path.Match(p, name)
+			if name != "" && newNames([]string{p}).has(name) != want {
+				t.Errorf("%q and %q: want %v", p, name, want)
+			}
+		}
+		if len(name) < 5 {
+			for _, c := range "ab." {
+				each(name + string(c))
+			}
+		}
+	}
+	each("")
+}
+
+// TestSecretsInLargeTree: several goroutines that search find what is there, all of it,
+// each once, and stop at the bounds.
+func TestSecretsInLargeTree(t *testing.T) {
+	f := hostFS()
+	want := 0
+	for i := range 200 {
+		dir := fmt.Sprintf("home/u/src/project/%d/%d/", i%7, i)
+		putFile(f, dir+"main.go", "x")
+		if i%3 == 0 {
+			putFile(f, dir+".env", "x")
+			want++
+		}
+	}
+	for _, cpus := range []int{1, 2, 8} {
+		facts := testFacts(f)
+		facts.CPUs = cpus
+		r, err := Resolve(&Request{Profile: "aicode", Command: []string{"true"}}, facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int{}
+		for _, rule := range r.Policy.Files {
+			if rule.Access == policy.Hide && strings.HasSuffix(rule.Path, "/.env") && rule.Path != "/home/u/src/project/.env" {
+				got[rule.Path]++
+			}
+		}
+		if len(got) != want {
+			t.Errorf("%d processors: %d of %d are hidden", cpus, len(got), want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -24,6 +25,14 @@ import (
 // ready to use.
 type Box struct {
 	Sandbox driver.Sandbox
+
+	// Check is asked of each path, relative to its directory, that Get is about to
+	// make, and of those that lead to it; its error ends that. Nil refuses none.
+	Check func(path string, link bool) error
+
+	// Limit is how long an operation may take, 0 is for ever: another command can keep
+	// the agent from coming to an end.
+	Limit time.Duration
 
 	once  sync.Once
 	agent *os.File
@@ -53,6 +62,11 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 	program, err := b.program()
 	if err != nil {
 		return err
+	}
+	if b.Limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, b.Limit, &Error{Op: op, Path: path, Text: "the agent did not come to an end in " + b.Limit.String(), Errno: unix.ETIMEDOUT})
+		defer cancel()
 	}
 	inR, inW, err := os.Pipe()
 	if err != nil {
@@ -110,7 +124,7 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 	case err != nil:
 		return err
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return context.Cause(ctx)
 	case cerr != nil:
 		return cerr
 	case st.Signal != 0:
@@ -203,7 +217,7 @@ func (b *Box) Get(ctx context.Context, path, dir string) error {
 	r, w := io.Pipe()
 	extracted := make(chan error, 1)
 	go func() {
-		err := Extract(dir, r)
+		err := extract(dir, r, b.Check)
 		if err == nil {
 			io.Copy(io.Discard, r) // what follows the end of the archive
 		}

@@ -28,8 +28,10 @@ var ErrUnsafe = errors.New("leads out of the directory")
 // link is made as it is, but nothing is ever written through one, nor removed or
 // changed, also if a directory is swapped for one meanwhile; hard links,
 // devices and FIFOs are refused. What is there is replaced, but a directory only
-// by a directory.
-func Extract(dir string, r io.Reader) error {
+// by a directory, and that keeps its mode.
+func Extract(dir string, r io.Reader) error { return extract(dir, r, nil) }
+
+func extract(dir string, r io.Reader, check func(path string, link bool) error) error {
 	root, err := openDir(unix.AT_FDCWD, dir, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: dir, Err: err}
@@ -47,17 +49,28 @@ func Extract(dir string, r io.Reader) error {
 		if n == maxEntries {
 			return fmt.Errorf("more than %d files", maxEntries)
 		}
-		if err := extractOne(root, h, t); err != nil {
+		name, err := local(h.Name)
+		if err == nil && check != nil {
+			// A directory needs no entry of its own to be made.
+			for i := 0; i <= len(name); i++ {
+				if i < len(name) && name[i] != '/' {
+					continue
+				}
+				if err := check(name[:i], i == len(name) && h.Typeflag == tar.TypeSymlink); err != nil {
+					return err
+				}
+			}
+		}
+		if err == nil {
+			err = extractOne(root, name, h, t)
+		}
+		if err != nil {
 			return fmt.Errorf("%q: %w", h.Name, err)
 		}
 	}
 }
 
-func extractOne(root int, h *tar.Header, r io.Reader) error {
-	name, err := local(h.Name)
-	if err != nil {
-		return err
-	}
+func extractOne(root int, name string, h *tar.Header, r io.Reader) error {
 	mode := uint32(h.Mode) & 0o777
 	if name == "." {
 		if h.Typeflag != tar.TypeDir {
@@ -74,8 +87,7 @@ func extractOne(root int, h *tar.Header, r io.Reader) error {
 	case tar.TypeDir:
 		fd, err := openDir(dir, name, unix.O_NOFOLLOW)
 		if err == nil {
-			defer unix.Close(fd)
-			return unix.Fchmod(fd, mode|0o700)
+			return unix.Close(fd)
 		}
 		if isLink(err) {
 			err = unix.Unlinkat(dir, name, 0)

@@ -449,7 +449,7 @@ func exists(dir int, name string) bool {
 
 var _ Dirs = (*worker)(nil)
 
-// Repository implements [Dirs]; see is_git_directory in Git's setup.c.
+// Repository implements [Dirs].
 func (w *worker) Repository(dir []byte) bool {
 	fd, errno := w.openat2(w.root, dir, unix.O_DIRECTORY, magic|unix.RESOLVE_NO_SYMLINKS)
 	if errno != 0 {
@@ -457,7 +457,8 @@ func (w *worker) Repository(dir []byte) bool {
 	}
 	defer closeFD(fd)
 	// One that was taken apart counts too: a socket can stand in for what it lacks.
-	return exists(fd, "HEAD") && (repository(fd, "") || commands(fd, ""))
+	has := entries(fd, "")
+	return repository(has) || commands(has)
 }
 
 // Completes implements [Dirs].
@@ -467,19 +468,11 @@ func (w *worker) Completes(dir []byte, name string) bool {
 		return errno != unix.ENOENT && errno != unix.ENOTDIR
 	}
 	defer closeFD(fd)
-	return !repository(fd, "") && (repository(fd, name) || commands(fd, name))
+	has := entries(fd, name)
+	return !repository(entries(fd, "")) && (repository(has) || commands(has))
 }
 
-// commands reports whether a directory would hold HEAD and something beside it
-// that Git takes commands from.
-func commands(fd int, more string) bool {
-	has := func(name string) bool { return string(fold(nil, []byte(name))) == more || exists(fd, name) }
-	return has("HEAD") && (has("config") || has("config.worktree") || has("hooks") || has("commondir"))
-}
-
-// repository reports whether a directory is one of Git's, if it had one entry
-// more.
-func repository(fd int, more string) bool {
-	has := func(name string) bool { return string(fold(nil, []byte(name))) == more || exists(fd, name) }
-	return has("HEAD") && (has("objects") && has("refs") || has("commondir"))
+// entries tells what an open directory has, or would have with one entry more.
+func entries(fd int, more string) func(string) bool {
+	return func(name string) bool { return string(fold(nil, []byte(name))) == more || exists(fd, name) }
 }

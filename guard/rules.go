@@ -2,9 +2,13 @@ package guard
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -228,6 +232,73 @@ func (r *Rules) Completes(dir, name []byte, dirs Dirs) string {
 		}
 	}
 	return ""
+}
+
+// Copied returns the pattern that protects a path which somebody is about to make, of
+// a name that a command chose, in a directory of the host; "" if none does. What
+// leads to the directory is the host's.
+//
+// Preconditions: dir is absolute, and holds no symbolic link. What leads to the path
+// from there was asked about.
+func (r *Rules) Copied(dir, name string, link bool) string {
+	root := dir
+	if root == "/" {
+		root = ""
+	}
+	path := []byte(root + "/" + name)
+	verdict, pattern := r.Match(path, len(root), host{})
+	if verdict == Protected || verdict == Leads && link {
+		return pattern // where a link leads could be what is protected by its name
+	}
+	at := lastSlash(path)
+	return r.Completes(path[:at], path[at+1:], host{})
+}
+
+// Allowed reports whether a list of patterns, paths and "all" lets a path be changed that
+// a pattern protects. The first part of a pattern stands for all that begin with it.
+func Allowed(allow []string, pattern, path string) bool {
+	pattern = strings.TrimSuffix(pattern, "/")
+	return slices.ContainsFunc(allow, func(a string) bool {
+		a = strings.TrimSuffix(a, "/")
+		return a == "all" || a == pattern || strings.HasPrefix(pattern, a+"/") || a == path
+	})
+}
+
+// host is the Dirs of the file system that this process sees.
+type host struct{}
+
+func (host) has(dir []byte, more string) func(string) bool {
+	return func(name string) bool {
+		if string(fold(nil, []byte(name))) == more {
+			return true
+		}
+		_, err := os.Lstat(string(dir) + "/" + name)
+		return err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR)
+	}
+}
+
+// Repository implements [Dirs].
+func (h host) Repository(dir []byte) bool {
+	has := h.has(dir, "")
+	return repository(has) || commands(has)
+}
+
+// Completes implements [Dirs].
+func (h host) Completes(dir []byte, name string) bool {
+	has := h.has(dir, name)
+	return !repository(h.has(dir, "")) && (repository(has) || commands(has))
+}
+
+// commands reports whether a directory holds HEAD and something beside it that Git
+// takes commands from.
+func commands(has func(string) bool) bool {
+	return has("HEAD") && (has("config") || has("config.worktree") || has("hooks") || has("commondir"))
+}
+
+// repository reports whether a directory is one of Git's; see is_git_directory in
+// Git's setup.c.
+func repository(has func(string) bool) bool {
+	return has("HEAD") && (has("objects") && has("refs") || has("commondir"))
 }
 
 func lastSlash(p []byte) int {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -371,8 +372,9 @@ func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, scr
 		}
 		// Nothing has run.
 		var c *driver.CommandError
+		absent := errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)
 		switch missing := errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT); {
-		case cwd == "" && start != home && s.isGone(ctx, b, start):
+		case absent && cwd == "" && start != home && s.isGone(ctx, b, start):
 			b.mu.Lock()
 			b.cwd = home
 			b.mu.Unlock()
@@ -403,7 +405,7 @@ const noBash = "there is no bash in the sandbox; sh ran this"
 
 func (s *Server) isGone(ctx context.Context, b *box, dir string) bool {
 	i, err := b.files.Stat(ctx, dir)
-	return err != nil || i.Type != "dir"
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || err == nil && i.Type != "dir"
 }
 
 // lastLine is the directory that a wrapped script told last. It comes from the

@@ -96,6 +96,10 @@ func checkPath(name, p string) error {
 	return nil
 }
 
+// filesLimit is how long a tool for files may take, where the policy's time limit is
+// not shorter: each moves a few megabytes.
+const filesLimit = time.Minute
+
 // open builds a sandbox and makes it a session.
 func (s *Server) open(own bool) (*box, error) {
 	s.mu.Lock()
@@ -122,7 +126,10 @@ func (s *Server) open(own bool) (*box, error) {
 		return nil, err
 	}
 	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), env: env, sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
-	b.files.Sandbox = env.Sandbox
+	b.files.Sandbox, b.files.Limit = env.Sandbox, filesLimit
+	if l := b.limits(0).WallTime; l > 0 {
+		b.files.Limit = min(l, filesLimit)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -283,7 +283,7 @@ func (h *Holder) ended(cmd *command, st *driver.Status) {
 	defer h.mu.Unlock()
 	cmd.info.Running = false
 	if st != nil {
-		cmd.info.ExitCode = st.ExitCode
+		cmd.info.ExitCode = &st.ExitCode
 		if st.Signal != 0 {
 			cmd.info.Signal = driver.SignalName(st.Signal)
 		}

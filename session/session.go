@@ -75,7 +75,7 @@ type CommandInfo struct {
 	Started    time.Time `json:"started"`
 	Running    bool      `json:"running"`
 	Background bool      `json:"background"`
-	ExitCode   int       `json:"exit_code"`
+	ExitCode   *int      `json:"exit_code,omitempty"` // nil as long as it runs
 	Signal     string    `json:"signal,omitempty"`
 }
 

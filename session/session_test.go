@@ -5,6 +5,7 @@ package session
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -339,6 +340,10 @@ func TestBackground(t *testing.T) {
 	info, _, err := c.Info()
 	if err != nil || info.State != Running || len(info.Commands) != 3 || !info.Commands[2].Running || !info.Commands[2].Background {
 		t.Errorf("%+v, %v", info, err)
+	}
+	// What runs has no exit code yet: 0 would be a verdict.
+	if b, err := json.Marshal(info.Commands); err != nil || strings.Count(string(b), `"exit_code"`) != 2 || info.Commands[2].ExitCode != nil || *info.Commands[0].ExitCode != 5 {
+		t.Errorf("%s, %v", b, err)
 	}
 	if err := c.KillCommand(n); err != nil {
 		t.Error(err)

@@ -11,18 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/sparse"
 )
 
 // allowed reports whether a protected path may be changed.
-func (o *Options) allowed(st *Status) bool {
-	return slices.ContainsFunc(o.Allow, func(a string) bool {
-		a = strings.TrimSuffix(a, "/")
-		p := strings.TrimSuffix(st.Protected, "/")
-		return a == "all" || a == p || strings.HasPrefix(p, a+"/") || a == st.Path
-	})
-}
+func (o *Options) allowed(st *Status) bool { return guard.Allowed(o.Allow, st.Protected, st.Path) }
 
 // Apply makes the changes of a set in its workspace. It looks at everything first,
 // and changes nothing if something is protected or in conflict; see [Options]. Each

@@ -27,7 +27,9 @@ import (
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
+	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/oncejson"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -932,7 +934,8 @@ stdout to stdout and its stderr to stderr.`,
 
 func newSessionCopy() *cobra.Command {
 	o := &options{}
-	return plain(&cobra.Command{
+	var allow []string
+	c := plain(&cobra.Command{
 		Use:   "cp ID:PATH DIR | cp PATH ID:DIR",
 		Short: "Copy files into or out of a session",
 		Long: `Copy a file, or a directory and all below it, into a directory on the other side,
@@ -941,8 +944,9 @@ which is made if it is not there. A session's side has its id before a colon.
 Both sides are confined: in the session, what is done could be done by any
 command in it; on the host, nothing is written outside DIR, whatever the files
 from the session are called or link to. Links stay links; devices, FIFOs and
-sockets are left out.`,
-		Example: "  sbxrun session cp build:/tmp/out ./results\n  sbxrun session cp ./data build:/tmp",
+sockets are left out. The first path that the session's policy protects, such as
+.git/hooks, ends a copy to the host.`,
+		Example: "  sbxrun session cp build:/tmp/out ./results\n  sbxrun session cp ./data build:/tmp\n  sbxrun session cp --allow-protected .vscode build:/tmp/out ./results",
 		Args:    exactArgs(2, "what to copy and where to"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			from, fromPath, out := cutSession(args[0])
@@ -962,13 +966,45 @@ sockets are left out.`,
 			if err := os.MkdirAll(toPath, 0o755); err != nil {
 				return err
 			}
-			return withSession(from, func(_ *session.Store, c *session.Client) error {
+			return withSession(from, func(st *session.Store, c *session.Client) error {
+				pol, err := st.Policy(from)
+				if err != nil {
+					return err
+				}
 				b := &files.Box{Sandbox: c}
+				if b.Check, err = unprotected(pol.Protect, allow, toPath); err != nil {
+					return err
+				}
 				defer b.Close()
 				return b.Get(ctx, fromPath, toPath)
 			})
 		},
 	}, o)
+	c.Flags().Var(&value{"PATTERN", func(s string) error { allow = append(allow, s); return checkPath(s) }}, "allow-protected", "copy protected paths of this pattern, or this path, to the host; all for every one")
+	return c
+}
+
+// unprotected refuses paths below a directory that patterns protect, and nothing
+// allows.
+func unprotected(protect, allow []string, dir string) (func(path string, link bool) error, error) {
+	rules, err := guard.NewRules(protect)
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	return func(path string, link bool) error {
+		pattern := rules.Copied(dir, path, link)
+		if pattern == "" || guard.Allowed(allow, pattern, path) {
+			return nil
+		}
+		return &hinted{errors.New(quote.Inside(path) + " is protected (" + pattern + "): it was not copied, nor what follows it"),
+			"--allow-protected " + pattern + " lets such paths be copied: look at them first, in the session"}
+	}, nil
 }
 
 // cutSession reads ID:PATH. A path of the host's that has a colon is said with

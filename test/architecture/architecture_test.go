@@ -72,7 +72,7 @@ var rooms = map[string][]string{
 	"mcpserver/fuzz":               {},
 	"internal/probe":               {"internal/programs", "cgroups", "internal/sys"},
 	"internal/sigpipe":             {"internal/sys"},
-	"internal/cli":                 {"internal/programs", "internal/quote", "audit", "policy", "profiles", "driver", "native", "landlocked", "bwrap", "gvisor", "host", "seatbelt", "docker", "containeruse", "seccomp", "cgroups", "internal/oncejson", "internal/probe", "internal/sigpipe", "internal/rundir", "session", "files", "persona", "workspace", "pool"},
+	"internal/cli":                 {"internal/programs", "internal/quote", "audit", "policy", "profiles", "driver", "native", "landlocked", "bwrap", "gvisor", "host", "seatbelt", "docker", "containeruse", "seccomp", "cgroups", "guard", "internal/oncejson", "internal/probe", "internal/sigpipe", "internal/rundir", "session", "files", "persona", "workspace", "pool"},
 	"cmd/sbxrun":                   {"internal/cli"},
 	"cmd/sbxrun-mcp":               {"agents", "driver", "internal/cli", "internal/strictjson", "mcpserver", "command", "policy"},
 	"cmd/sbxrun-serve":             {"internal/cli", "pool", "serve", "policy", "driver"},

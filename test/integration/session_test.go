@@ -674,6 +674,41 @@ func TestSessionFiles(t *testing.T) {
 	})
 }
 
+// TestSessionCopyProtected: a name that a session chose makes no protected path of the
+// host, wherever a copy is told to go (F36). Its control is the same copy, allowed.
+func TestSessionCopyProtected(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		out := s.path("out")
+		s.want("mkdir -p /tmp/tree/sub/.git/hooks /tmp/editor/.vscode /tmp/link /tmp/hooks /tmp/bare/objects /tmp/bare/refs /tmp/plain/.config; echo evil | tee /tmp/tree/sub/.git/hooks/pre-commit /tmp/editor/.vscode/tasks.json /tmp/hooks/pre-commit /tmp/bare/config /tmp/plain/file > /tmp/bare/HEAD; ln -s plain /tmp/link/.config", "")
+		s.write("out/mine.git/HEAD", "ref: refs/heads/main\n", 0o644)
+		s.write("out/mine.git/objects/x", "", 0o644)
+		s.write("out/mine.git/refs/x", "", 0o644)
+		s.own()
+		for _, c := range []struct{ from, to, made, pattern string }{
+			{"tree", "", "tree/sub/.git/hooks/pre-commit", ".git"},
+			{"editor", "", "editor/.vscode/tasks.json", ".vscode"},
+			{"link", "", "link/.config", ".config"},
+			{"hooks", "mine.git", "mine.git/hooks/pre-commit", ".git/hooks"},
+			{"bare", "", "bare/config", ".git"},
+		} {
+			to := filepath.Join(out, c.to)
+			if o := s.cli("cp", s.id+":/tmp/"+c.from, to); o.code != 125 || !strings.Contains(o.stderr, "is protected (") || !strings.Contains(o.stderr, "--allow-protected") {
+				t.Errorf("%s: %v", c.from, o)
+			}
+			if exists(filepath.Join(out, c.made)) {
+				t.Errorf("%s was made", c.made)
+			}
+			if o := s.cli("cp", "--allow-protected", c.pattern, s.id+":/tmp/"+c.from, to); o.code != 0 || !exists(filepath.Join(out, c.made)) {
+				t.Errorf("the control, %s: %v", c.from, o)
+			}
+		}
+		if o := s.cli("cp", s.id+":/tmp/plain", out); o.code != 0 || !exists(filepath.Join(out, "plain/file")) || !exists(filepath.Join(out, "plain/.config")) {
+			t.Errorf("what nothing protects: %v", o)
+		}
+	})
+}
+
 // TestSessionHuge: what takes no room in a session's small storage, holes and hard
 // links, fills no disk on its way out (A01). Its control is a file with a hole that
 // the storage could hold: it comes out as it is, as a file with a hole.

@@ -44,6 +44,7 @@ var catalogue = []threat{
 	{id: "F33", title: "read what only who makes calls for the command may read", tests: []string{"TestSessionPeers"}},
 	{id: "F34", title: "change what was passed in for reading"},
 	{id: "F35", title: "a rebase with lines of the command's, then git on the host"},
+	{id: "F36", title: "protected paths in what is copied out of a session", tests: []string{"TestSessionCopyProtected", "files.TestExtractAsks", "files.TestExtractModes"}},
 	{id: "F32", title: "a workspace below /tmp, /var/tmp, /run, /dev/shm, and what leads to it renamed", tests: []string{"TestSessionPoints"}},
 
 	{id: "P01", title: "capabilities"},

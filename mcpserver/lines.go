@@ -151,9 +151,16 @@ func decode(text []byte) (jsonrpc.Message, *jsonrpc.Error) {
 		return nil, invalid(err)
 	}
 	if r, ok := m.(*jsonrpc.Request); ok {
-		var f finder
-		f.feed(text)
-		if !exact(r.ID.Raw(), f.id) {
+		var other struct {
+			ID     json.RawMessage `json:"id"`
+			Result json.RawMessage `json:"result"`
+			Error  json.RawMessage `json:"error"`
+		}
+		if err := json.Unmarshal(text, &other); err != nil || other.Result != nil || other.Error != nil {
+			return nil, invalid(errors.New("it is a call and an answer"))
+		}
+		// The SDK takes an id of null for none, and a call without one is never answered.
+		if other.ID != nil && !r.ID.IsValid() || !exact(r.ID.Raw(), other.ID) {
 			return nil, invalid(errors.New("id is neither a text nor a whole number that a double holds"))
 		}
 		if r.Method == "notifications/cancelled" {

@@ -36,6 +36,8 @@ func doubtful() map[string]string {
 		"a method twice":       `{"jsonrpc":"2.0","id":77,"method":"ping","method":"tools/call","params":{"name":"bash","arguments":{"command":"touch a"}}}`,
 		"deep arguments":       touch(`"name":"bash","arguments":` + deep),
 		"deep elsewhere":       touch(`"name":"bash","_meta":{"x":` + deep + `},"arguments":{"command":"touch a"}`),
+		"a call and an answer": `{"jsonrpc":"2.0","id":77,"result":{},"method":"tools/call","params":{"name":"bash","arguments":{"command":"touch a"}}}`,
+		"a call and an error":  `{"jsonrpc":"2.0","id":77,"error":{"code":1,"message":""},"method":"tools/call","params":{"name":"bash","arguments":{"command":"touch a"}}}`,
 		"half a pair":          touch(`"name":"bash","arguments":{"command":"touch a; true \ud800"}`),
 		"not UTF-8":            touch("\"name\":\"bash\",\"arguments\":{\"command\":\"touch a; true \xff\"}"),
 		"another version":      strings.Replace(touch(`"name":"bash","arguments":{"command":"touch a"}`), "2.0", "2.1", 1),

@@ -31,6 +31,11 @@ var _ driver.Preparer = Driver{}
 // Complete has run the rest of the program, which detaches that tree and closes what
 // is open of it: a command finds what it finds in a sandbox that was opened in one go.
 func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared, error) {
+	// Before anything of the host is looked at.
+	tree, _, err := hostMounts.since(0, nil)
+	if err != nil {
+		return nil, err
+	}
 	files := witness{seen: map[string]sight{}}
 	s, err := d.plan(ctx, withoutCommand(p), files)
 	if err != nil {
@@ -44,7 +49,7 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 		return nil, err
 	}
 	defer s.release()
-	q := &prepared{d: d, s: s, files: files, got: s.layers &^ layers, lost: layers &^ s.layers, degraded: s.degraded &^ degraded, group: s.group != nil}
+	q := &prepared{d: d, s: s, mounts: tree, files: files, got: s.layers &^ layers, lost: layers &^ s.layers, degraded: s.degraded &^ degraded, group: s.group != nil}
 	if s.net, err = newNetwork(d, p); err != nil {
 		return nil, err
 	}
@@ -81,6 +86,7 @@ type prepared struct {
 	init    *sys.Program
 	tree    *mounts.Building
 	ruleset sys.Reg // of what is there already; 0 for none
+	mounts  int     // of hostMounts, at the beginning
 	files   witness // what the host's files were
 	rules   *guard.Rules
 
@@ -107,8 +113,8 @@ func (q *prepared) Check(ctx context.Context) error {
 	if q.used {
 		return errCompleted
 	}
-	if name := q.files.changed(); name != "" {
-		return fmt.Errorf("%s is another file by now", name)
+	if err := q.stale(q.files.seen); err != nil {
+		return err
 	}
 	answer := make(chan error, 1)
 	go func() { answer <- q.box.answers() }()
@@ -139,7 +145,8 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 	}
 	// What is shown is what was seen when it was prepared. Whether that is still so
 	// is found out while process 1 is at work.
-	s, err := q.d.plan(ctx, withoutCommand(p), witness{before: q.files.seen})
+	files := witness{seen: make(map[string]sight, 2*len(q.files.seen)), before: q.files.seen}
+	s, err := q.d.plan(ctx, withoutCommand(p), files)
 	if err != nil {
 		return nil, err
 	}
@@ -177,11 +184,25 @@ func (q *prepared) Complete(ctx context.Context, p *policy.Policy) (driver.Sandb
 	if err = b.child.Complete(start, s.hold(cgroup)); err != nil {
 		return fail(err)
 	}
-	if name := q.files.changed(); name != "" {
+	if err := q.stale(files.seen); err != nil {
 		b.Close()
-		return nil, fmt.Errorf("%w: %s is another file by now", driver.ErrIncomplete, name)
+		return nil, fmt.Errorf("%w: %w", driver.ErrIncomplete, err)
 	}
 	return b, nil
+}
+
+// stale says why the host is another by now, nil if it is not: as far as it concerns
+// paths that were looked at.
+func (q *prepared) stale(seen map[string]sight) error {
+	if _, at, err := hostMounts.since(q.mounts, seen); err != nil {
+		return err
+	} else if at != "" {
+		return fmt.Errorf("something was mounted or unmounted at %s", at)
+	}
+	if name := q.files.changed(); name != "" {
+		return fmt.Errorf("%s is another file by now", name)
+	}
+	return nil
 }
 
 // fits reports whether what is prepared is part of what a policy asks for, and

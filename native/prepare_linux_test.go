@@ -324,41 +324,49 @@ func TestPreparedMismatch(t *testing.T) {
 // TestPreparedOnAnotherHost: a sandbox that was prepared when the host's files were
 // others is not handed out, and nothing is left of it.
 func TestPreparedOnAnotherHost(t *testing.T) {
-	for name, change := range map[string]func(shown string) error{
+	for name, change := range map[string]func(t *testing.T, shown string) error{
 		"nothing": nil,
-		"replaced": func(shown string) error {
+		"replaced": func(t *testing.T, shown string) error {
 			return errors.Join(os.Rename(shown, shown+".old"), os.Mkdir(shown, 0o755))
 		},
-		"gone":   func(shown string) error { return os.Rename(shown, shown+".old") },
-		"a file": func(shown string) error { return errors.Join(os.Remove(shown), os.WriteFile(shown, nil, 0o644)) },
-		"a link": func(shown string) error { return errors.Join(os.Remove(shown), os.Symlink("/etc", shown)) },
-		"relinked": func(shown string) error {
+		"gone": func(t *testing.T, shown string) error { return os.Rename(shown, shown+".old") },
+		"a file": func(t *testing.T, shown string) error {
+			return errors.Join(os.Remove(shown), os.WriteFile(shown, nil, 0o644))
+		},
+		"a link": func(t *testing.T, shown string) error {
+			return errors.Join(os.Remove(shown), os.Symlink("/etc", shown))
+		},
+		"relinked": func(t *testing.T, shown string) error {
 			return errors.Join(os.Remove(shown+".link"), os.Symlink("/etc", shown+".link"))
 		},
-		"beneath": func(shown string) error {
+		"beneath": func(t *testing.T, shown string) error {
 			return errors.Join(os.Remove(shown+".link.to"), os.Symlink("/etc", shown+".link.to"))
 		},
-		"appeared":  func(shown string) error { return os.Mkdir(shown+"/absent", 0o755) },
-		"another's": func(shown string) error { return os.WriteFile(filepath.Join(shown, "f"), nil, 0o644) },
+		"appeared":  func(t *testing.T, shown string) error { return os.Mkdir(shown+"/absent", 0o755) },
+		"mounted":   func(t *testing.T, shown string) error { return mountAt(t, shown+".below/below") },
+		"elsewhere": func(t *testing.T, shown string) error { return mountAt(t, t.TempDir()) },
+		"another's": func(t *testing.T, shown string) error { return os.WriteFile(filepath.Join(shown, "f"), nil, 0o644) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			shown, dir := filepath.Join(t.TempDir(), "d"), t.TempDir()
-			if err := errors.Join(os.Mkdir(shown, 0o755), os.Symlink(shown+".link.to", shown+".link"), os.Symlink("/usr/share", shown+".link.to")); err != nil {
+			if err := errors.Join(os.Mkdir(shown, 0o755), os.Symlink(shown+".link.to", shown+".link"), os.Symlink("/usr/share", shown+".link.to"), os.MkdirAll(shown+".below/below", 0o755)); err != nil {
 				t.Fatal(err)
 			}
 			both := func(workspace string) *policy.Policy {
-				p := with(t, dir, func(r *profiles.Request) { r.Workspace, r.ReadOnly = workspace, []string{shown, shown + ".link"} })
+				p := with(t, dir, func(r *profiles.Request) {
+					r.Workspace, r.ReadOnly = workspace, []string{shown, shown + ".link", shown + ".below"}
+				})
 				p.Files = append(p.Files, policy.FileRule{Path: filepath.Join(shown, "absent"), Origin: "hidden"})
 				return p
 			}
 			q, want := prepare(t, both("none")), both("")
 			if change != nil {
-				if err := change(shown); err != nil {
+				if err := change(t, shown); err != nil {
 					t.Fatal(err)
 				}
 			}
 			b, err := q.Complete(context.Background(), want)
-			if name == "nothing" || name == "another's" {
+			if name == "nothing" || name == "another's" || name == "elsewhere" {
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -377,6 +385,50 @@ func TestPreparedOnAnotherHost(t *testing.T) {
 				t.Error("it lives on")
 			}
 		})
+	}
+}
+
+// mountAt mounts something, until the test ends.
+func mountAt(t *testing.T, dir string) error {
+	if os.Geteuid() != 0 {
+		t.Skip("nobody but root mounts")
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	return unix.Mount("none", dir, "tmpfs", 0, "size=4k")
+}
+
+// TestPreparedMountedWorkspace: what is mounted where the workspace is, or on the way
+// to it, after a sandbox was prepared, is what the command finds, or nothing begins.
+func TestPreparedMountedWorkspace(t *testing.T) {
+	for _, at := range []string{"", "/dir", "/dir/below"} {
+		top := t.TempDir()
+		dir := top + "/dir"
+		if err := os.MkdirAll(dir+"/below", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		q := prepare(t, bare(t))
+		if err := mountAt(t, top+at); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(dir+"/below", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := q.Complete(context.Background(), with(t, dir, nil)); !errors.Is(err, driver.ErrIncomplete) {
+			t.Errorf("%q: completed: %v", at, err)
+			b.Close()
+		}
+		// The control: one that is made after that.
+		b, err := prepare(t, bare(t)).Complete(context.Background(), with(t, dir, nil))
+		if err != nil {
+			t.Fatalf("%q: %v", at, err)
+		}
+		if out, _ := sh(t, b, "touch below/seen; echo done"); out != "done\n" {
+			t.Errorf("%q: %q", at, out)
+		}
+		b.Close()
+		if _, err := os.Stat(dir + "/below/seen"); err != nil {
+			t.Errorf("%q: %v", at, err)
+		}
 	}
 }
 

@@ -388,7 +388,8 @@ func (w *worker) truncate(addr uint64, length int64) (int64, syscall.Errno) {
 		return failed(syscall.Errno(e))
 	}
 	defer closeFD(int(file))
-	return result(sys.Call(unix.SYS_FTRUNCATE, file, uintptr(length), 0, 0, 0, 0))
+	// By name, for ftruncate(2) sets the times of what has that size already.
+	return result(sys.Call(unix.SYS_TRUNCATE, w.selfPath(int(file)), uintptr(length), 0, 0, 0, 0))
 }
 
 func (w *worker) chmod(op string, dirfd int, addr uint64, mode, flags uint32) (int64, syscall.Errno) {

@@ -289,6 +289,7 @@ func (c *comparison) try(seed uint64, length, operations int) {
 	if n := os.Getenv("SBXRUN_DIFFERENTIAL_KINDS"); n != "" {
 		most, _ = strconv.Atoi(n)
 	}
+	told := 0
 	// New kinds of errno, where both fail, are told in a short run and fail a long one.
 	strict := os.Getenv("SBXRUN_DIFFERENTIAL_OPS") != ""
 	only := os.Getenv("SBXRUN_DIFFERENTIAL_KIND")
@@ -299,6 +300,10 @@ func (c *comparison) try(seed uint64, length, operations int) {
 		}
 		for i, o := range c.compare(batch) {
 			c.operations, c.refused = c.operations+o.operations, c.refused+o.refused
+			if c.operations/100_000 > told {
+				told = c.operations / 100_000
+				c.Logf("%d operations", c.operations)
+			}
 			for _, d := range o.differences {
 				seen[d.kind]++
 				if d.errno && !strict {
@@ -309,7 +314,7 @@ func (c *comparison) try(seed uint64, length, operations int) {
 					continue
 				}
 				if len(seen) <= most || only != "" && strings.HasPrefix(d.kind, only) {
-					c.Errorf("seed %d: %s", seed, c.explain(c.shrink(batch[i], d.kind)))
+					c.Errorf("seed %d: %s\n%s", seed, d.text, c.explain(c.shrink(batch[i], d.kind)))
 				} else {
 					c.Errorf("seed %d: %s", seed, d.text)
 				}
@@ -445,6 +450,10 @@ var corpus = []string{
 	"65c9dc67",         // O_CREAT and a slash at the end
 	"5067fd34",         // a path of nearly PATH_MAX bytes that leaves where it begins
 	"135705ed",         // the same, opened
+	"57bfc1bc8b452701", // O_DIRECTORY and O_NOFOLLOW with a link in /proc
+	"d40a044e968a9d9f", // the flags of a device
+	"37ba64eb9fd44b80", // .. of a directory that may not be searched
+	"322b12013db86a83", // the same of the working directory
 }
 
 func newComparison(tb testing.TB, w who, on string) *comparison {

@@ -370,11 +370,18 @@ func (p *process) verdict(o op) verdict {
 		entry(o.a, flags&unix.AT_SYMLINK_NOFOLLOW == 0, false)
 		v = min(v, open)
 	case "fchmod", "fchown", "futimens", "fsetxattr", "fremovexattr", "setflags":
-		entry(named{dirfd: o.slot}, false, false)
+		if at, ok := p.opened(p.fds[o.slot]); ok {
+			v = p.judge(at.full, false)
+		} else if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", p.fds[o.slot])); err == nil && path.IsAbs(to) {
+			v = p.judge(path.Dir(to), false) // made without a name where that is protected, or removed there
+		}
 		v = min(v, open)
 	}
 	return v
 }
+
+// byDescriptor are the calls that change what a descriptor is open on.
+var byDescriptor = []string{"fchmod", "fchown", "fsetxattr", "fremovexattr"}
 
 // split is a path without its last name, and that.
 func split(text string) (dir, last string) {
@@ -421,7 +428,8 @@ var explained = []struct {
 	{"chown lchown fchown", "EINVAL", "EROFS", "ids are looked at before the mount"},
 	{"open", "ENOTDIR", "ELOOP", "of a link to itself that is to be a directory"},
 	{"open creat", "ENOENT", "ENOTDIR", "below a removed file"},
-	{"open", "EACCES", "EROFS", "the mount is looked at later than the directory"},
+	{"open creat", "ENOENT", "EISDIR", "a path with a slash at its end below a removed directory"},
+	{"open creat", "EACCES", "EROFS", "the mount is looked at later than the directory"},
 	{"open", "ENOTDIR", "ENOENT", "a link that leads nowhere is no directory, either"},
 	{"*", "ENAMETOOLONG", "E*", "the length of the last name is looked at first"},
 	{"open", "EISDIR", "EEXIST", "a directory that is to be made"},
@@ -455,7 +463,7 @@ func (p *process) compare(o op, guard string) string {
 	if at, ok := p.resolve(o.a, true); guard == "EACCES" && o.call == "open" && ok && strings.HasPrefix(at.full, "/proc/") {
 		return "lacking" // O_CREAT of what is there
 	}
-	if guard == "EACCES" && (p.unsearchable(o.a.dirfd) || p.unsearchable(o.b.dirfd) || p.unsearchable(cwd)) {
+	if guard == "EACCES" && (p.unsearchable(o.a.dirfd) || p.unsearchable(o.b.dirfd) || p.unsearchable(cwd) || slices.Contains(byDescriptor, o.call) && p.unsearchable(o.slot)) {
 		return "lacking" // the guard looks at what is above an open directory
 	}
 	v := p.verdict(o)

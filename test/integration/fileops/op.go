@@ -777,7 +777,11 @@ func status(st *unix.Stat_t) string {
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		links = 0
 	}
-	return fmt.Sprintf("%o links %d %d:%d size %d rdev %d mtime %s", st.Mode, links, st.Uid, st.Gid, size, st.Rdev, when(st.Mtim))
+	mode := st.Mode
+	if mode&unix.S_IFMT == unix.S_IFLNK {
+		mode = unix.S_IFLNK // in /proc the rest is of when somebody looked last
+	}
+	return fmt.Sprintf("%o links %d %d:%d size %d rdev %d mtime %s", mode, links, st.Uid, st.Gid, size, st.Rdev, when(st.Mtim))
 }
 
 // describe is what a descriptor is: its file, its flags, its place and its mount.

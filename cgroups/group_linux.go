@@ -564,7 +564,9 @@ func (s *slot) remove() error {
 
 // Close closes the group's descriptors. It removes nothing.
 func (g *Group) Close() {
-	sweep(g.slots)
+	if sweepDue() {
+		sweep(g.slots)
+	}
 	for i := range g.slots {
 		s := &g.slots[i]
 		if s.lock > 0 {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -125,6 +126,17 @@ func namesIn(dir int) []string {
 // maxSweep is how many groups one run looks at whose makers seem to live.
 const maxSweep = 8
 
+// A process sweeps once in so long: one that keeps sandboxes closes many, and prunes.
+const sweepInterval = time.Second
+
+var swept atomic.Int64 // when it did, ns since 1970
+
+// sweepDue reports whether a process is to sweep now.
+func sweepDue() bool {
+	last, now := swept.Load(), time.Now().UnixNano()
+	return (now < last || now-last >= int64(sweepInterval)) && swept.CompareAndSwap(last, now)
+}
+
 // sweep removes groups beside one that are nobody's: those of runs that were killed
 // with all that would have removed them. The maker's process in the name says which to
 // look at, and the lock decides: another process may have the number by now, or the
@@ -150,7 +162,7 @@ func sweep(slots []slot) {
 	looks := maxSweep
 	for name, in := range beside { // in another order each time
 		made, pid, ok := parseName(name)
-		if !ok {
+		if !ok || pid == os.Getpid() {
 			continue
 		}
 		lives := unix.Kill(pid, 0) != unix.ESRCH

@@ -32,6 +32,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -160,6 +161,8 @@ type Pool struct {
 	wake chan struct{} // something has changed
 	work sync.WaitGroup
 
+	building chan struct{} // a token for each sandbox that is built from nothing
+
 	mu       sync.Mutex // guards what follows
 	ready    []*member  // the oldest first
 	stats    Stats
@@ -170,6 +173,8 @@ type Pool struct {
 	used     time.Time     // the last Acquire
 	patience time.Time     // when to try again after a failure
 	closed   bool
+	closing  int        // sandboxes that their owners close
+	gone     *sync.Cond // one of them is gone
 }
 
 // member is a sandbox that is ready.
@@ -191,7 +196,8 @@ func New(cfg Config) (*Pool, error) {
 	if err := cfg.Driver.Check(cfg.Policy); err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: cfg, wake: make(chan struct{}, 1), goal: s.TargetSize, made: make(chan struct{}), used: time.Now()}
+	p := &Pool{cfg: cfg, building: make(chan struct{}, buildsEach*runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), goal: s.TargetSize, made: make(chan struct{}), used: time.Now()}
+	p.gone = sync.NewCond(&p.mu)
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(p.maintain)
 	return p, nil
@@ -243,17 +249,25 @@ type Sandbox struct {
 
 	pool *Pool
 	once sync.Once
+	err  error // of Close
 }
 
 // Close ends everything in the sandbox and waits until it is gone. Nobody gets it
 // again.
 func (s *Sandbox) Close() error {
-	defer s.once.Do(func() {
-		s.pool.mu.Lock()
-		s.pool.stats.Out--
-		s.pool.mu.Unlock()
+	s.once.Do(func() {
+		p := s.pool
+		p.mu.Lock()
+		p.closing++
+		p.mu.Unlock()
+		s.err = s.Sandbox.Close()
+		p.mu.Lock()
+		p.closing--
+		p.stats.Out--
+		p.mu.Unlock()
+		p.gone.Broadcast()
 	})
-	return s.Sandbox.Close()
+	return s.err
 }
 
 // End ends everything in the sandbox, before it is taken down if the driver can.
@@ -299,10 +313,27 @@ func (p *Pool) Open(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
 	return p.open(ctx, pol)
 }
 
+// buildsEach is how many sandboxes are built from nothing at a time, for each processor:
+// it is work for the processor, and more at a time are ready no sooner and need the
+// memory, the descriptors and the threads of all. None is begun while more are being
+// taken down, which is such work too.
+const buildsEach = 4
+
 func (p *Pool) open(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
 	if pol == nil {
 		pol = p.cfg.Policy
 	}
+	select {
+	case p.building <- struct{}{}:
+		defer func() { <-p.building }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	p.mu.Lock()
+	for p.closing > cap(p.building) {
+		p.gone.Wait()
+	}
+	p.mu.Unlock()
 	box, err := p.cfg.Driver.Open(ctx, pol)
 	if err != nil {
 		return nil, err

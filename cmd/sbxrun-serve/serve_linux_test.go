@@ -468,39 +468,98 @@ func TestMany(t *testing.T) {
 
 // TestBytes has many clients ask for runs at the same time, on a machine that is busy,
 // and compares what each of them gets: every byte, and the exit code. RUNS in the
-// environment says how many.
+// environment says how many runs, CLIENTS how many clients. With SBXRUN_SOAK_TIME it
+// goes on for so long, nothing else is busy, the times are printed, and the server has
+// no more memory and descriptors at the end than after the first fifth.
 func TestBytes(t *testing.T) {
-	runs := 300
-	if n, err := strconv.Atoi(os.Getenv("RUNS")); err == nil {
-		runs = n
+	number := func(name string, n int64) int64 {
+		if s := os.Getenv(name); s != "" {
+			var err error
+			if n, err = strconv.ParseInt(s, 10, 64); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	runs, clients := number("RUNS", 300), number("CLIENTS", 64)
+	var lasts time.Duration
+	if s := os.Getenv("SBXRUN_SOAK_TIME"); s != "" {
+		var err error
+		if lasts, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
 	}
 	each(t, func(t *testing.T, w *world) {
 		w.full()
 		busy, rest := context.WithCancel(context.Background())
 		defer rest()
-		for range 2 * runtime.NumCPU() {
-			go func() {
-				for busy.Err() == nil {
-				}
-			}()
+		if lasts == 0 {
+			for range 2 * runtime.NumCPU() {
+				go func() {
+					for busy.Err() == nil {
+					}
+				}()
+			}
 		}
+		begin := time.Now()
+		var clocks sync.Mutex
+		var took []time.Duration
 		var wg sync.WaitGroup
 		var next, wrong atomic.Int64
-		for range 64 {
+		for range clients {
 			wg.Go(func() {
-				for i := next.Add(1); i <= int64(runs); i = next.Add(1) {
+				for i := next.Add(1); (i <= runs || time.Since(begin) < lasts) && wrong.Load() < 100; i = next.Add(1) {
 					var r driver.Result
+					at := time.Now()
 					code := w.do("POST", "/v1/run", fmt.Sprintf(`{"args": ["sh", "-c", "echo %d; echo e%d >&2; exit %d"]}`, i, i, i%100), &r)
 					if code != http.StatusOK || r.ExitCode != int(i%100) || r.Stdout != fmt.Sprintf("%d\n", i) || r.Stderr != fmt.Sprintf("e%d\n", i) || r.StdoutTruncated || r.StderrTruncated {
 						wrong.Add(1)
 						t.Errorf("%d: %d, %+v", i, code, r)
 					}
+					clocks.Lock()
+					took = append(took, time.Since(at))
+					clocks.Unlock()
 				}
 			})
 		}
+		var memory, files []int
+		for i := range 50 {
+			time.Sleep(time.Until(begin.Add(lasts * time.Duration(i+1) / 50)))
+			memory, files = append(memory, w.resident()), append(files, w.descriptors())
+		}
 		wg.Wait()
-		t.Logf("%d runs, %d wrong", runs, wrong.Load())
+		slices.Sort(took)
+		t.Logf("%d clients, %d runs in %v, %d wrong; p50 %v, p99 %v; memory %d MiB, at the end %d; descriptors %d, at the end %d", clients, len(took), time.Since(begin).Round(time.Second),
+			wrong.Load(), took[len(took)/2], took[len(took)*99/100], slices.Max(memory[10:20])>>20, slices.Max(memory[40:])>>20, slices.Max(files[10:20]), slices.Max(files[40:]))
+		if lasts == 0 {
+			return
+		}
+		if early, late := slices.Max(memory[10:20]), slices.Max(memory[40:]); late > early+early/5+8<<20 {
+			t.Errorf("the server's memory grows: %v bytes", memory)
+		}
+		if early, late := slices.Max(files[10:20]), slices.Max(files[40:]); late > early+early/5+16 {
+			t.Errorf("the server's descriptors grow: %v", files)
+		}
 	})
+}
+
+// resident is how much memory the server has, in bytes.
+func (w *world) resident() int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", w.server.Process.Pid))
+	var size, pages int
+	if _, err := fmt.Sscan(string(b), &size, &pages); err != nil {
+		w.t.Errorf("statm: %q, %v", b, err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// descriptors is how many the server has open.
+func (w *world) descriptors() int {
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", w.server.Process.Pid))
+	if err != nil {
+		w.t.Error(err)
+	}
+	return len(list)
 }
 
 // TestAPI goes through the interface.

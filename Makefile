@@ -6,6 +6,7 @@ LDFLAGS   := -s -w -X github.com/sbxrun/sbxrun/internal/cli.version=$(VERSION)
 FUZZTIME  ?= 30s
 RUNS      ?= 10000
 DURATION  ?= 0s
+CLIENTS   ?= 64
 PACKAGES  := ./...
 AT_ONCE   := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # make test leaves these packages and tests to make test-rest, which runs them and
@@ -79,6 +80,16 @@ security-report: ## what was tried against sbxrun, here and by make vmtest, and 
 soak: ## RUNS runs (10000) and as many commands in sessions, for DURATION at least, that end in every way and leave nothing
 	@tools/deps all
 	SBXRUN_SOAK_RUNS=$(RUNS) SBXRUN_SOAK_TIME=$(DURATION) $(GO) test -count=1 -timeout 0 -v -run '^TestMany(Runs|Sandboxes|Sessions)$$' ./native ./test/integration
+
+.PHONY: soak-serve
+soak-serve: ## CLIENTS clients (64) of a server for DURATION; every byte compared, its memory watched
+	SBXRUN_SOAK_TIME=$(DURATION) CLIENTS=$(CLIENTS) $(GO) test -count=1 -timeout 0 -v -run '^TestBytes$$' ./cmd/sbxrun-serve
+
+.PHONY: faults
+faults: ## what 10,000 kills leave of sbxrun, and 100 of each kind of its peers; as root, FAULTSFLAGS="-total 500 -kills 10"
+	@tools/deps bench
+	@$(MAKE) --no-print-directory build
+	$(GO) run ./test/faults $(FAULTSFLAGS)
 
 .PHONY: vmtest
 vmtest: ## the tests on other kernels, in virtual machines; VMFLAGS="-config 6.1-root"

@@ -84,6 +84,7 @@ var rooms = map[string][]string{
 	"bench":                        {"policy", "rootfs", "mounts", "seccomp", "driver", "native", "pool", "session"},
 	"test/dispositions":            {},
 	"test/engine":                  {},
+	"test/faults":                  {},
 	"examples":                     {},
 	"examples/run":                 {"policy", "profiles", "driver", "native"},
 	"examples/session":             {"policy", "profiles", "driver", "native", "session"},

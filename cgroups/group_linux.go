@@ -24,7 +24,9 @@ const patience = 2 * time.Second
 // not for concurrent use, but for Kill, which may be called while others run.
 type Group struct {
 	name   string
-	memory int64 // limit, bytes
+	memory int64  // limit, bytes
+	pids   int64  // limit
+	theirs Limits // limits that are the caller's own groups', which are tighter than those asked for
 	slots  []slot
 
 	subs []*Group // that Sub made and that are still there
@@ -59,7 +61,13 @@ func Prepare(l Layout, r *specs.LinuxResources) (*Group, error) {
 		return nil, err
 	}
 	setup := plan(l, limits, name)
-	g := &Group{name: name, memory: setup.Limits.Memory, slots: make([]slot, 0, len(setup.Parents))}
+	g := &Group{name: name, memory: setup.Limits.Memory, pids: setup.Limits.Pids, slots: make([]slot, 0, len(setup.Parents))}
+	if setup.Limits.Memory != limits.Memory {
+		g.theirs.Memory = setup.Limits.Memory
+	}
+	if setup.Limits.Pids != limits.Pids {
+		g.theirs.Pids = setup.Limits.Pids
+	}
 	missing := setup.Missing
 	for _, p := range setup.Parents {
 		fd, err := openParent(&p)
@@ -319,15 +327,32 @@ func (g *Group) stats(usage bool) (Stats, error) {
 			st.Throttled = time.Duration(throttled)
 		}
 	}
-	if usage && st.OOMKills > 0 && !st.MemoryLimitReached {
-		st.OOMBy = g.blame()
+	if usage && st.OOMKills > 0 {
+		switch {
+		case !st.MemoryLimitReached:
+			if st.OOMBy = g.above(Memory); st.OOMBy == "" {
+				st.OOMBy = "the host"
+			}
+		case g.theirs.Memory != 0:
+			st.OOMBy = fmt.Sprintf("the caller's own cgroup, whose limit of %d bytes is smaller than what was asked for", g.theirs.Memory)
+		}
+	}
+	if usage && st.PidsDenied > 0 {
+		switch {
+		case st.PidsPeak > 0 && st.PidsPeak < uint64(g.pids):
+			// Until Linux 6.11, and on v1, a fork is counted in the group that it was
+			// refused to, whichever group's limit it was; see pids_event in
+			// kernel/cgroup/pids.c.
+			st.PidsBy = g.above(Pids)
+		case g.theirs.Pids != 0:
+			st.PidsBy = fmt.Sprintf("the caller's own cgroup, whose limit of %d is smaller than what was asked for", g.theirs.Pids)
+		}
 	}
 	return st, err
 }
 
-// blame says who was short of memory, if not the group: the nearest group above that
-// has a limit and has reached it, or else the host.
-func (g *Group) blame() string {
+// above is the nearest group above that has a limit and has reached it, "" for none.
+func (g *Group) above(c Controllers) string {
 	value := func(file, key string) (n uint64) {
 		var buf [1024]byte
 		if got, err := readAt(unix.AT_FDCWD, file, buf[:]); err == nil {
@@ -337,23 +362,32 @@ func (g *Group) blame() string {
 	}
 	for i := range g.slots {
 		s := &g.slots[i]
-		if !s.Controllers.Has(Memory) {
+		if !s.Controllers.Has(c) {
 			continue
 		}
 		// Above the hierarchy's root there are no such files.
 		for dir := filepath.Clean(s.Path); dir != "/"; dir = filepath.Dir(dir) {
-			limit := value(dir+"/memory.max", "")                   // "max" is no number
-			reached := value(dir+"/memory.events.local", "oom") > 0 // Linux 5.2; what is below counts its own
-			if !s.V2 {
+			var limit uint64
+			var reached bool
+			unit := "bytes"
+			switch {
+			case c == Pids:
+				unit = "processes"
+				limit = value(dir+"/pids.max", "") // "max" is no number
+				reached = value(dir+"/pids.peak", "") >= limit
+			case s.V2:
+				limit = value(dir+"/memory.max", "")
+				reached = value(dir+"/memory.events.local", "oom") > 0 // Linux 5.2; what is below counts its own
+			default:
 				limit = value(dir+"/memory.limit_in_bytes", "")
 				reached = value(dir+"/memory.max_usage_in_bytes", "")+uint64(os.Getpagesize()) > limit
 			}
 			if limit > 0 && reached {
-				return fmt.Sprintf("the cgroup %s, which has a limit of %d bytes", dir, limit)
+				return fmt.Sprintf("the cgroup %s, which has a limit of %d %s", dir, limit, unit)
 			}
 		}
 	}
-	return "the host"
+	return ""
 }
 
 // Sockets returns what TCP and UDP sockets hold beside memory on v1, bytes, and how

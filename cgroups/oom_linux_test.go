@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -80,5 +81,59 @@ func TestOOMBy(t *testing.T) {
 				t.Errorf("%q, want %q", st.OOMBy, tt.want)
 			}
 		})
+	}
+}
+
+// TestLimitBy: a limit of the caller's own group that the sandbox's has taken over is
+// told as the caller's, for memory and for processes, and a limit on processes of a
+// group above as that group's.
+func TestLimitBy(t *testing.T) {
+	for _, tt := range []struct {
+		name, script string
+		tighten      func(*Group)
+		want         string
+		by           func(Stats) string
+	}{
+		{"own processes", "for i in 1 2 3 4 5 6 7 8; do sleep 1 & done", func(*Group) {}, "", func(s Stats) string { return s.PidsBy }},
+		{"the caller's processes", "for i in 1 2 3 4 5 6 7 8; do sleep 1 & done", func(g *Group) { g.theirs.Pids = 4 }, "smaller", func(s Stats) string { return s.PidsBy }},
+		{"own memory", "head -c 128m /dev/zero | tail >/dev/null", func(*Group) {}, "", func(s Stats) string { return s.OOMBy }},
+		{"the caller's memory", "head -c 128m /dev/zero | tail >/dev/null", func(g *Group) { g.theirs.Memory = 32 << 20 }, "smaller", func(s Stats) string { return s.OOMBy }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			memory, pids := int64(32<<20), int64(4)
+			g := prepare(t, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &memory, Swap: &memory}, Pids: &specs.LinuxPids{Limit: &pids}})
+			tt.tighten(g)
+			if err := g.Create(); err != nil {
+				t.Fatal(err)
+			}
+			defer g.Remove()
+			run(t, g, 0, "", "/bin/sh", "-c", tt.script)
+			st, err := g.Stats()
+			if err != nil || st.OOMKills+st.PidsDenied == 0 {
+				t.Fatalf("%+v, %v", st, err)
+			}
+			if by := tt.by(st); (by != "") != (tt.want != "") || !strings.Contains(by, tt.want) {
+				t.Errorf("%q, want %q", by, tt.want)
+			}
+		})
+	}
+}
+
+// TestTheirs: what the caller's own groups make smaller is kept apart from what was
+// asked for.
+func TestTheirs(t *testing.T) {
+	memory, pids := int64(1<<30), int64(100)
+	l, err := Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Left = Limits{Memory: 64 << 20, Pids: 10}
+	g, err := Prepare(l, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &memory}, Pids: &specs.LinuxPids{Limit: &pids}})
+	if err != nil {
+		t.Skip("needs cgroups: ", err)
+	}
+	defer g.Close()
+	if g.theirs.Memory != 64<<20 || g.theirs.Pids != 10 || g.memory != 64<<20 || g.pids != 10 {
+		t.Errorf("%+v, %d, %d", g.theirs, g.memory, g.pids)
 	}
 }

@@ -32,6 +32,11 @@ type Stats struct {
 	// own limit: "" for that, and where there are no kills.
 	OOMBy string
 
+	// PidsBy says whose limit on processes refused the forks if it was not what the
+	// resources ask for: "" for that, and where there were no such forks. Like OOMBy,
+	// it is known with the usage only.
+	PidsBy string
+
 	PidsPeak   uint64 // processes and threads; pids.peak, since Linux 6.1
 	PidsDenied uint64 // forks
 

@@ -231,6 +231,8 @@ type Status struct {
 
 	// PidsDenied counts forks that failed at the process limit.
 	PidsDenied uint64
+	// PidsBy says whose limit that was if it was not the policy's.
+	PidsBy string `json:",omitempty"`
 
 	Layers   policy.Layers // enforced in this run
 	Degraded policy.Layers // agreed to go without, and missing

@@ -43,7 +43,8 @@ type Result struct {
 	ExitCode        int           `json:"exit_code"`
 	Signal          string        `json:"signal,omitempty"`
 	Reason          Reason        `json:"reason"`
-	OOMBy           string        `json:"oom_by,omitempty"` // who was short of memory, if not the sandbox at its limit
+	OOMBy           string        `json:"oom_by,omitempty"`  // who was short of memory, if not the sandbox at its limit
+	PidsBy          string        `json:"pids_by,omitempty"` // whose limit refused processes, if not the policy's
 	Stdout          string        `json:"stdout"`
 	Stderr          string        `json:"stderr"`
 	StdoutTruncated bool          `json:"stdout_truncated"`

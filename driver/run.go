@@ -315,6 +315,9 @@ func (r *run) verdict(res *Result, st *Status) {
 	if st.OOMKilled {
 		res.OOMBy = st.OOMBy
 	}
+	if st.PidsDenied > 0 {
+		res.PidsBy = st.PidsBy
+	}
 	res.Usage, res.Denials, res.Network = st.Usage, st.Denials, st.Network
 	if st.PidsDenied > res.Usage.PidsDenied {
 		res.Usage.PidsDenied = st.PidsDenied

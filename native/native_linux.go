@@ -740,7 +740,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 func statusOf(layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {
 	return &driver.Status{
 		Layers: layers, Degraded: degraded,
-		OOMKilled: stats.OOMKills > 0, OOMBy: stats.OOMBy, PidsDenied: stats.PidsDenied,
+		OOMKilled: stats.OOMKills > 0, OOMBy: stats.OOMBy, PidsDenied: stats.PidsDenied, PidsBy: stats.PidsBy,
 		Usage: driver.Usage{
 			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,
 			ThrottledMS: float64(stats.Throttled.Microseconds()) / 1e3,

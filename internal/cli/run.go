@@ -337,7 +337,12 @@ func (o *options) explain(res *driver.Result) {
 	case driver.ReasonOOM:
 		say.note(oomNote("the command", res.OOMBy))
 	case driver.ReasonPids:
-		say.note("the command failed after the process limit refused it "+count(res.Usage.PidsDenied, "process", "processes"), "--pids sets it")
+		refused := " refused it " + count(res.Usage.PidsDenied, "process", "processes")
+		if res.PidsBy != "" {
+			say.note("the command failed after "+res.PidsBy+refused, "more processes there; --pids cannot give them")
+		} else {
+			say.note("the command failed after the process limit"+refused, "--pids sets it")
+		}
 	case driver.ReasonExit:
 		if n := res.Usage.OOMKills; n > 0 && res.ExitCode != 0 {
 			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))

@@ -569,7 +569,7 @@ func (p *process) Wait() (*driver.Status, error) {
 	removed := true
 	if p.group != nil {
 		if st, e := p.group.Stats(); e == nil {
-			status.OOMKilled, status.OOMBy, status.PidsDenied = st.OOMKills > 0, st.OOMBy, st.PidsDenied
+			status.OOMKilled, status.OOMBy, status.PidsDenied, status.PidsBy = st.OOMKills > 0, st.OOMBy, st.PidsDenied, st.PidsBy
 			status.Usage = driver.Usage{
 				MemoryPeakBytes: st.MemoryPeak, PidsPeak: st.PidsPeak,
 				ThrottledMS: float64(st.Throttled.Microseconds()) / 1e3,

@@ -26,7 +26,8 @@ import (
 func (Driver) Available(context.Context) error {
 	switch abi := sys.LandlockABI(); {
 	case abi == 0:
-		return &driver.UnavailableError{What: "driver " + Name, Cause: "this kernel has no Landlock, or it is not enabled", Fix: "boot with lsm=landlock,… (Linux 6.2 or later)"}
+		cause, fix := sys.NoLandlock()
+		return &driver.UnavailableError{What: "driver " + Name, Cause: cause, Fix: fix}
 	case abi < MinABI:
 		return &driver.UnavailableError{What: "driver " + Name, Cause: "this kernel's Landlock (ABI " + strconv.Itoa(abi) + ") cannot keep files from being truncated", Fix: "run on Linux 6.2 or later"}
 	}

@@ -373,8 +373,8 @@ func (s *starter) landlock() error {
 	if s.abi = sys.LandlockABI(); s.abi > 0 {
 		return nil
 	}
-	return s.without(policy.LayerLandlock, "this kernel has no Landlock, or it is not enabled",
-		"boot with lsm=landlock,… (Linux 5.13 or later)", nil)
+	cause, fix := sys.NoLandlock()
+	return s.without(policy.LayerLandlock, cause, fix, nil)
 }
 
 // protect finds out whether protected paths can be had, and what a guard of them

@@ -17,6 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/internal/programs"
+	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
 // patience bounds each child and each program that is asked for its version.
@@ -350,15 +351,12 @@ func landlock() Check {
 	switch errno {
 	case 0:
 		c.State, c.Detail = Yes, "ABI "+strconv.Itoa(int(abi))
-	case unix.EOPNOTSUPP:
-		c.State, c.Cause = No, "the kernel has Landlock, and it was not enabled at boot"
-		c.Fix = "add landlock to the lsm= list of the kernel command line, before what is there: " + lsms()
-	case unix.ENOSYS:
-		c.State, c.Cause = No, "the kernel has no Landlock (CONFIG_SECURITY_LANDLOCK)"
-		c.Fix = "run Linux 5.13 or later with Landlock, or agree to go without: --allow-degraded landlock"
 	default:
-		c.State, c.Cause = No, errno.Error()
-		c.Fix = "a container's seccomp filter may deny it; or agree to go without: --allow-degraded landlock"
+		c.State = No
+		if c.Cause, c.Fix = sys.NoLandlock(); errno == unix.EOPNOTSUPP {
+			c.Fix += "; the lsm= list is now " + lsms()
+		}
+		c.Fix += "; or agree to go without: --allow-degraded landlock"
 	}
 	return c
 }

@@ -239,6 +239,26 @@ func LandlockABI() int {
 	return int(v)
 }
 
+// NoLandlock says why LandlockABI is 0 and what to do about it, from evidence: what
+// the kernel answers, and whether this process is under a system call filter, whose
+// answer it may be.
+func NoLandlock() (cause, fix string) {
+	_, e := Raw(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION, 0, 0, 0)
+	mode, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0)
+	return noLandlock(syscall.Errno(e), err != nil || mode != 0)
+}
+
+func noLandlock(e syscall.Errno, filtered bool) (cause, fix string) {
+	switch {
+	case e == unix.EOPNOTSUPP && !filtered:
+		return "the kernel has Landlock, and it was not enabled at boot", "boot with lsm=landlock,…"
+	case e == unix.ENOSYS && !filtered:
+		return "this kernel has no Landlock", "run Linux 5.13 or later, 6.2 for --driver landlock, with CONFIG_SECURITY_LANDLOCK"
+	}
+	return "Landlock cannot be had here: this process is under a system call filter, of a sandbox or a container, that denies it, or the kernel has none",
+		"start sbxrun outside of that sandbox, or let its filter allow the landlock_ calls"
+}
+
 // SetThreadGroups sets the supplementary groups of the calling thread alone, as
 // the kernel keeps them.
 //

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -96,7 +97,16 @@ func outside() error {
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
 		Pdeathsig:  syscall.SIGKILL, Setsid: true,
 	}
-	return c.Run()
+	if err := c.Start(); err != nil {
+		return err
+	}
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-stop
+		c.Process.Kill() // process 1, and so all of it
+	}()
+	return c.Wait()
 }
 
 // rmdirs removes a group and those below it.

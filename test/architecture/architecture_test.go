@@ -51,7 +51,7 @@ var rooms = map[string][]string{
 	"internal/programs":            {},
 	"internal/rundir":              {},
 	"internal/supervisor":          {"policy", "driver", "mounts", "cgroups", "internal/pty", "internal/reexec", "internal/rlimit", "internal/sys"},
-	"bwrap":                        {"internal/programs", "policy", "driver", "mounts", "seccomp", "rootfs", "internal/supervisor"},
+	"bwrap":                        {"internal/programs", "policy", "driver", "mounts", "seccomp", "rootfs", "internal/supervisor", "internal/rundir"},
 	"landlocked":                   {"policy", "driver", "landlock", "seccomp", "namespaces", "rootfs", "guard", "internal/gateway", "internal/supervisor", "internal/rundir", "internal/reexec", "internal/sys"},
 	"gvisor":                       {"internal/programs", "policy", "driver", "mounts", "cgroups", "seccomp", "rootfs", "internal/supervisor", "internal/rundir"},
 	"test/integration/conformance": {},

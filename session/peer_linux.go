@@ -94,15 +94,15 @@ func confinementOf(proc string, roots bool) (c confinement, err error) {
 		return c, err
 	}
 	for line := range strings.Lines(string(b)) {
-		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t")
-		n, _ := strconv.Atoi(value)
+		name, value, _ := strings.Cut(line, ":\t")
+		number := func() int { n, _ := strconv.Atoi(strings.TrimSuffix(value, "\n")); return n }
 		switch name {
 		case "NoNewPrivs": // Linux 4.10
-			c.noNewPrivs = n
+			c.noNewPrivs = number()
 		case "Seccomp":
-			c.filters = max(c.filters, n/2) // a filter, if it is 2
+			c.filters = max(c.filters, number()/2) // a filter, if it is 2
 		case "Seccomp_filters": // Linux 5.9
-			c.filters = max(c.filters, n)
+			c.filters = max(c.filters, number())
 		}
 	}
 	return c, nil

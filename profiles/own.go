@@ -27,6 +27,12 @@ type Own struct {
 	// Shown is for a place that a command may read where a rule shows it. Others
 	// are hidden.
 	Shown bool
+
+	// Programs are names of files in the directory that are executed. Where one is a
+	// symbolic link, the file that it leads to counts as well.
+	Programs []string `json:",omitempty"`
+
+	linked bool // it is such a link
 }
 
 // ownOrigin is the origin of rules about such places.
@@ -72,8 +78,8 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 			granted, origin[m.Source], binds = append(granted, m.Source), "flag --bind", true
 		}
 	}
-	for _, o := range slices.Concat(r.facts.Own, r.obeyed()) {
-		if !binds && !slices.ContainsFunc(files, func(f string) bool { return within(f, o.Path) || within(o.Path, f) }) &&
+	for _, o := range slices.Concat(r.facts.Own, r.linked(granted), r.obeyed()) {
+		if !o.linked && !binds && !slices.ContainsFunc(files, func(f string) bool { return within(f, o.Path) || within(o.Path, f) }) &&
 			(systemDirectory(o.Path) || within(o.Path, "/nix") || within(o.Path, "/snap") || within(o.Path, "/run/current-system")) {
 			continue // what is root's needs no look-up
 		}
@@ -189,6 +195,27 @@ func (r *resolver) obeyed() []Own {
 	for _, name := range slices.Sorted(maps.Keys(r.read)) {
 		if r.read[name] != "" && !slices.ContainsFunc(r.facts.ConfigDirs, func(d string) bool { return within(name, d) }) {
 			out = append(out, Own{What: "a file that this policy is made of", Path: name, File: true, Shown: true})
+		}
+	}
+	return out
+}
+
+// linked are the programs that symbolic links in the directories for programs lead to.
+// Such a link is not followed to the home and to directories for temporary files, so
+// that most runs, which grant nothing else, look for none.
+func (r *resolver) linked(granted []string) []Own {
+	if !slices.ContainsFunc(granted, func(g string) bool {
+		return !slices.ContainsFunc([]string{r.facts.home(), "/tmp", "/var/tmp"}, func(d string) bool { return d != "" && within(g, d) })
+	}) {
+		return nil
+	}
+	var out []Own
+	for _, o := range r.facts.Own {
+		for _, name := range o.Programs {
+			link := path.Join(o.Path, name)
+			if info, err := fs.Lstat(r.facts.FS, fsPath(link)); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+				out = append(out, Own{What: o.What, Path: link, File: true, Shown: true, linked: true})
+			}
 		}
 	}
 	return out

@@ -13,7 +13,7 @@ func ownFacts(f fstest.MapFS) *Facts {
 	facts.Own = []Own{
 		{What: "the configuration", Path: "/home/u/.config/sbxrun", Shown: true},
 		{What: "the state", Path: "/home/u/.local/state/sbxrun"},
-		{What: "a program", Path: "/usr/local/bin", Shown: true},
+		{What: "a program", Path: "/usr/local/bin", Shown: true, Programs: []string{"bwrap", "runc"}},
 		{What: "the directory of runs", Path: "/var/tmp/sbxrun-501"},
 		{What: "sbxrun itself", Path: "/home/u/tool/bin/sbxrun", File: true, Shown: true},
 		{What: "sbxrun itself", Path: "/home/u/tool/bin/sbxrun-mcp", File: true, Shown: true},
@@ -70,6 +70,28 @@ func TestOwnKept(t *testing.T) {
 		"a program's directory beside others": {
 			req:  Request{ReadWrite: []string{"/usr/local"}},
 			want: map[string]string{"/usr/local": "rwx", "/usr/local/bin": "r-x"},
+		},
+		"a program that a link leads to": {
+			req: Request{ReadWrite: []string{"/opt/tools"}},
+			setup: func(f fstest.MapFS) {
+				putFile(f, "opt/tools/v1/bwrap", "")
+				link("usr/local/bin/bwrap", "/opt/tools/v1/bwrap")(f)
+			},
+			want: map[string]string{"/opt/tools": "rwx", "/opt/tools/v1": "rwx", "/opt/tools/v1/bwrap": "r-x"},
+		},
+		"a link to a link to it": {
+			req: Request{ReadWrite: []string{"/opt/tools"}},
+			setup: func(f fstest.MapFS) {
+				putFile(f, "opt/tools/v1/bwrap", "")
+				link("opt/tools/current", "v1")(f)
+				link("usr/local/bin/bwrap", "/opt/tools/current/bwrap")(f)
+			},
+			err: "flag --rw: a program is in /opt/tools/v1/bwrap, which later runs obey",
+		},
+		"a link to no program": {
+			req:   Request{ReadWrite: []string{"/opt/tools"}},
+			setup: func(f fstest.MapFS) { putFile(f, "opt/tools/x", ""); link("usr/local/bin/x", "/opt/tools/x")(f) },
+			want:  map[string]string{"/opt/tools": "rwx", "/opt/tools/x": ""},
 		},
 		"private storage above it": {req: Request{Tmpfs: []Tmpfs{{Path: "/home/u"}}}},
 		"a read-only bind":         {req: Request{Binds: []Bind{{"/home/u/tool", "/x", true}}}},

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -138,7 +139,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 		r.Env = append(r.Env, s)
 		return nil
 	})
-	arg("env-file", "", "FILE", "read variables from a file, one KEY[=VALUE] a line", func(s string) error {
+	arg("env-file", "", "FILE", "read variables from a file, one KEY=VALUE a line", func(s string) error {
 		env, err := readEnvFile(s)
 		r.Env = append(r.Env, env...)
 		return err
@@ -394,10 +395,17 @@ func parseNet(s string) (*policy.EgressMode, error) {
 // maxNamed bounds a file that a flag names: a typing error can name a large one.
 const maxNamed = 16 << 20
 
-// readEnvFile reads lines KEY=VALUE, or KEY for the caller's value. Empty lines
-// and lines that begin with # are passed over; nothing is unquoted, as in
-// docker run --env-file.
+// readEnvFile reads lines KEY=VALUE. Empty lines and lines that begin with # are
+// passed over; nothing is unquoted, as in docker run --env-file. A line KEY, which is
+// the caller's value there, counts from a descriptor and from the configuration only:
+// anywhere else a command of an earlier run can have written it, to be given a secret.
 func readEnvFile(name string) ([]string, error) {
+	kept := isDescriptor(name)
+	if facts, err := gatherFacts(); err == nil && !kept {
+		if real, err := facts.Named(name, false); err == nil {
+			kept = slices.ContainsFunc(facts.ConfigDirs, func(d string) bool { return strings.HasPrefix(real, d+"/") })
+		}
+	}
 	data, err := ReadNamed(name, maxNamed)
 	if err != nil {
 		return nil, unnamed(name, err)
@@ -412,6 +420,10 @@ func readEnvFile(name string) ([]string, error) {
 		}
 		if err := checkEnv(line); err != nil {
 			return nil, &usageError{name + ":" + strconv.Itoa(n) + ": " + err.Error(), driver.HintOf(err)}
+		}
+		if !strings.Contains(line, "=") && !kept {
+			return nil, &usageError{name + ":" + strconv.Itoa(n) + ": " + quote.Text(line) + " would pass the caller's value, and a command of an earlier run can have written this file",
+				"--env " + quote.Text(line) + " passes it; a file may say so in the directory of sbxrun's configuration"}
 		}
 		env = append(env, line)
 	}

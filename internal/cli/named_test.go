@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -61,6 +62,19 @@ func TestNamed(t *testing.T) {
 	w.Close()
 	if env, err := readEnvFile("/dev/fd/" + strconv.Itoa(int(r.Fd()))); err != nil || len(env) != 1 || env[0] != "B=2" {
 		t.Errorf("a descriptor: %q, %v", env, err)
+	}
+
+	// A line without a value passes the caller's: from a file that no command can have
+	// written, and from no other.
+	t.Setenv("XDG_CONFIG_HOME", dir+"/config")
+	for _, file := range []string{ws + "/real/env", dir + "/config/env", dir + "/config/sbxrun/env"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("A=1\nTOKEN\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		env, err := readEnvFile(file)
+		if kept := strings.HasSuffix(file, "/sbxrun/env"); kept != (err == nil) || kept && len(env) != 2 {
+			t.Errorf("--env-file %s: %q, %v", file, env, err)
+		}
 	}
 
 	write := func(name string) error {

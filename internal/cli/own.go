@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/sbxrun/sbxrun/internal/programs"
@@ -31,30 +32,40 @@ func ownPlaces(f *facts) []profiles.Own {
 	hidden := func(what, dir string) {
 		out = append(out, profiles.Own{What: what, Path: dir})
 	}
-	if filepath.IsAbs(os.Getenv(runtimeVariable)) || uid == 0 {
+	shown := func(what, dir string) {
+		out = append(out, profiles.Own{What: what, Path: dir, Shown: true})
+	}
+	// A later run may have no such variables: what they move counts in both places.
+	both := func(to func(what, dir string), what, name, below string) {
+		dir := xdg(f, name, below)
+		if dir != "" {
+			to(what, filepath.Join(dir, "sbxrun"))
+		}
+		if usual := filepath.Join(f.Home, below); f.Home != "" && dir != usual {
+			to(what, filepath.Join(usual, "sbxrun"))
+		}
+	}
+	if usual := filepath.Join(f.Home, ".config/sbxrun"); f.Home != "" && !slices.Contains(f.ConfigDirs, usual) {
+		shown("sbxrun's configuration", usual)
+	}
+	if dir := os.Getenv(runtimeVariable); filepath.IsAbs(dir) {
 		hidden("the directory of sessions and servers", filepath.Dir(runtimeDir("sessions")))
+	}
+	if uid == 0 {
+		hidden("the directory of sessions and servers", rootRuntimeDir)
 	} else {
-		hidden("the directory of sessions", runtimeDir("sessions"))
-		hidden("the directory of servers", runtimeDir("serve"))
+		hidden("the directory of sessions", rundir.Parent(uid)+"-sessions")
+		hidden("the directory of servers", rundir.Parent(uid)+"-serve")
 	}
 	if dir := os.Getenv(serverEnv); dir != "" && dir != "none" {
 		hidden("the server's directory", filepath.Clean(dir))
 	}
 	hidden("the directory of runs", rundir.Parent(uid))
-	if dir := stateHome(f); dir != "" {
-		hidden("sbxrun's state", filepath.Join(dir, "sbxrun"))
-	}
-	shown := func(what, dir string) {
-		out = append(out, profiles.Own{What: what, Path: dir, Shown: true})
-	}
-	if dir := cacheHome(f); dir != "" {
-		shown("sbxrun's cache", filepath.Join(dir, "sbxrun"))
-	}
-	if dir := xdg(f, "XDG_DATA_HOME", ".local/share"); dir != "" {
-		shown("what agents execute of sbxrun", filepath.Join(dir, "sbxrun"))
-	}
+	both(hidden, "sbxrun's state", "XDG_STATE_HOME", ".local/state")
+	both(shown, "sbxrun's cache", "XDG_CACHE_HOME", ".cache")
+	both(shown, "what agents execute of sbxrun", "XDG_DATA_HOME", ".local/share")
 	for _, dir := range programs.Dirs(f.Home) {
-		shown("a program that sbxrun executes", dir)
+		out = append(out, profiles.Own{What: "a program that sbxrun executes", Path: dir, Shown: true, Programs: programs.Names})
 	}
 	if self, err := os.Executable(); err == nil {
 		for _, name := range companions {
@@ -96,6 +107,9 @@ func xdg(f *facts, name, below string) string {
 func cacheHome(f *facts) string { return xdg(f, "XDG_CACHE_HOME", ".cache") }
 func stateHome(f *facts) string { return xdg(f, "XDG_STATE_HOME", ".local/state") }
 
+// rootRuntimeDir is where root's are, without the variable.
+const rootRuntimeDir = "/run/sbxrun"
+
 // runtimeDir is where a directory of this user's, that ends with the machine's
 // uptime, is.
 func runtimeDir(name string) string {
@@ -103,7 +117,7 @@ func runtimeDir(name string) string {
 		return filepath.Join(dir, "sbxrun", name)
 	}
 	if os.Geteuid() == 0 {
-		return "/run/sbxrun/" + name
+		return rootRuntimeDir + "/" + name
 	}
 	return rundir.Parent(os.Geteuid()) + "-" + name
 }

@@ -28,7 +28,7 @@ var lookups = map[string]string{
 	"internal/cli cacheHome: xdg XDG_CACHE_HOME":       "/cache/sbxrun",
 	"internal/cli verifiedMark: /sbxrun/verified-":     "/cache/sbxrun",
 	"seccomp writeEntry: CreateTemp dir":               "/cache/sbxrun",
-	"internal/cli ownPlaces: xdg XDG_DATA_HOME":        "/data/sbxrun",
+	"internal/cli ownPlaces: xdg name":                 "/data/sbxrun",
 	"internal/cli runtimeDir: Getenv XDG_RUNTIME_DIR":  "/run/user/7/sbxrun",
 	"internal/cli ownPlaces: Getenv XDG_RUNTIME_DIR":   "/run/user/7/sbxrun",
 	"internal/cli ownPlaces: Getenv SBXRUN_SERVER":     "/server",
@@ -45,7 +45,7 @@ var lookups = map[string]string{
 	"internal/cli selfTest: Executable":                "sbxrun itself",
 	"internal/cli hook: Executable":                    "sbxrun itself",
 	"internal/cli locate: Executable":                  "sbxrun itself",
-	"internal/cli runtimeDir: /run/sbxrun/":            "root's, where XDG_RUNTIME_DIR is not set; Own asks runtimeDir too",
+	"internal/cli -: /run/sbxrun":                      "root's, where XDG_RUNTIME_DIR is not set; Own has it for root",
 	"internal/rundir Parent: /tmp":                     "where there is no /var/tmp; Own asks Parent too",
 	"internal/cli xdg: Getenv name":                    "its callers are here",
 	"internal/cli locate: xdg name":                    "the directories of the agent that integrate is asked to change",
@@ -100,6 +100,16 @@ func TestOwnIsWhole(t *testing.T) {
 	var places []string
 	for _, o := range ownPlaces(f) {
 		places = append(places, o.What+" "+o.Path)
+	}
+	// A run without the variables, later, looks here.
+	os.Unsetenv(runtimeVariable)
+	withoutVariable := runtimeDir("sessions")
+	for _, usual := range []string{"/home/.config/sbxrun", "/home/.cache/sbxrun", "/home/.local/state/sbxrun", "/home/.local/share/sbxrun", withoutVariable} {
+		if !slices.ContainsFunc(places, func(p string) bool {
+			return strings.HasSuffix(p, " "+usual) || strings.HasSuffix(p, " "+filepath.Dir(usual))
+		}) {
+			t.Errorf("%s is not in %q", usual, places)
+		}
 	}
 	used := map[string]bool{}
 	for _, use := range uses(t, "../..") {

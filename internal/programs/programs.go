@@ -15,6 +15,9 @@ import (
 	"strings"
 )
 
+// Names are the programs that are executed.
+var Names = []string{"bwrap", "runc", "crun", "runsc", "docker", "podman", "cu", "container-use", "catatonit", "tini-static", "docker-init"}
+
 // Dirs are the directories in which programs are found. Home may be "".
 func Dirs(home string) []string {
 	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin", "/run/current-system/sw/bin", "/nix/var/nix/profiles/default/bin"}
@@ -51,6 +54,9 @@ func (e *NotFoundError) Hint(instead string) string {
 // Find returns the absolute path of the program that PATH names, where it is in one
 // of the directories.
 func Find(name string) (string, *NotFoundError) {
+	if !slices.Contains(Names, name) {
+		return "", &NotFoundError{Name: name}
+	}
 	home := os.Getenv("HOME")
 	missing := &NotFoundError{Name: name}
 	for dir := range strings.SplitSeq(os.Getenv("PATH"), ":") {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -123,26 +124,33 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 	if w == nil {
 		return st, nil
 	}
-	for _, g := range st {
-		depth := searchDepth
-		if strings.HasPrefix(g.origin, "preset ") {
-			if !within(g.path, r.facts.Home) {
-				continue
-			}
-			depth = builtinDepth
+	for _, s := range st {
+		if s.hide {
+			w.seen[s.path] = true // it is not shown, whatever grants say
 		}
-		if g.access != 0 && !g.link && g.path != "/" {
-			w.walk(g.path, g.path, depth)
+	}
+	// What is searched to the end comes first: each directory is looked at once.
+	for _, depth := range [...]int{searchDepth, builtinDepth} {
+		for _, g := range st {
+			builtin := strings.HasPrefix(g.origin, "preset ")
+			if builtin == (depth == builtinDepth) && g.access != 0 && !g.link && g.path != "/" && (!builtin || within(g.path, r.facts.Home)) {
+				w.walk(g.path, g.path, depth)
+			}
 		}
 	}
 	slices.Sort(w.found)
+	if len(w.found) > maxMatches {
+		// A command could make so many that the next run shows what it hid.
+		return nil, &Error{Where: "files.secret_names", What: "more than " + strconv.Itoa(maxMatches) + " files of secret names are in what is shown, " + quote.Text(w.found[maxMatches]) + " among them",
+			Fix: "remove them, or hide a directory that holds many: --hide DIR"}
+	}
 	for _, f := range w.found {
 		if pl, err := r.facts.follow(f); err == nil {
 			st = append(st, statement{path: pl.real, secret: true, optional: true, origin: "files.secret_names"})
 		}
 	}
-	if w.dirs > maxSearched || len(w.found) == maxMatches {
-		r.notes = append(r.notes, "files with secret names are hidden in the first "+strconv.Itoa(maxSearched)+" directories of what is shown, "+strconv.Itoa(maxMatches)+" of them at most: hide what lies beyond with --hide")
+	if w.dirs > maxSearched {
+		r.notes = append(r.notes, "files with secret names are hidden in the first "+strconv.Itoa(maxSearched)+" directories of what is shown: hide what lies beyond with --hide")
 	}
 	return st, nil
 }
@@ -172,6 +180,8 @@ type treeDir struct {
 	depth int // of those below that are listed
 }
 
+// walk looks at a directory before it looks at what is in its directories: a deep tree
+// that a command made keeps it from nothing that lies above.
 func (w *secretWalk) walk(root, dir string, depth int) {
 	var (
 		next    = []treeDir{{dir, depth}}
@@ -193,9 +203,9 @@ func (w *secretWalk) walk(root, dir string, depth int) {
 			if len(next) == 0 {
 				return
 			}
-			d := next[len(next)-1]
-			next = next[:len(next)-1]
-			if w.seen[d.path] || d.depth < 0 || w.dirs > maxSearched || len(w.found) == maxMatches {
+			d := next[0]
+			next = next[1:]
+			if w.seen[d.path] || d.depth < 0 || w.dirs > maxSearched || len(w.found) > maxMatches {
 				continue
 			}
 			w.seen[d.path] = true
@@ -213,7 +223,7 @@ func (w *secretWalk) walk(root, dir string, depth int) {
 			w.mu.Lock()
 			busy--
 			next = append(next, below...)
-			w.found = append(w.found, found[:min(len(found), maxMatches-len(w.found))]...)
+			w.found = append(w.found, found[:min(len(found), maxMatches+1-len(w.found))]...)
 			if idle > 0 && (len(next) > 1 || busy == 0) {
 				changed.Broadcast()
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -171,5 +172,38 @@ func TestSecretsInLargeTree(t *testing.T) {
 		if len(got) != want {
 			t.Errorf("%d processors: %d of %d are hidden", cpus, len(got), want)
 		}
+	}
+}
+
+// TestSecretsFound: no tree that a command made keeps the next run from hiding what
+// lies beside it, and neither does what a preset shows around the workspace.
+func TestSecretsFound(t *testing.T) {
+	const ws = "home/u/src/project/"
+	f := hostFS()
+	putFile(f, ws+"a/b/.env", "A=1")
+	putFile(f, ws+"0/"+strings.Repeat("d/", 20)+"x", "")
+	w := &secretWalk{fsys: f, seen: map[string]bool{}, at: 1, match: func(_, _, name string) bool { return name == ".env" }, dirs: maxSearched - 6}
+	if w.walk("/"+ws[:len(ws)-1], "/"+ws[:len(ws)-1], searchDepth); !slices.Contains(w.found, "/"+ws+"a/b/.env") || w.dirs <= maxSearched {
+		t.Errorf("beside a deep tree: %q", w.found)
+	}
+
+	f = hostFS()
+	putFile(f, ws+"z/.env", "A=1")
+	for i := range maxMatches {
+		putFile(f, ws+"many/"+strconv.Itoa(i)+".env", "")
+	}
+	if _, err := Resolve(&Request{Profile: "aicode", Command: []string{"true"}}, testFacts(f)); err == nil || !strings.Contains(err.Error(), "more than 2048 files of secret names") {
+		t.Errorf("too many: %v", err)
+	}
+	r := mustResolve(t, Request{Profile: "aicode", Hide: []string{"many"}}, testFacts(f))
+	if got := access(t, r, "/"+ws+"z/.env"); got != "---" {
+		t.Errorf("beside a hidden directory: %q", got)
+	}
+
+	f = hostFS()
+	putFile(f, "home/u/.claude/skills/mine/a/b/c/.env", "A=1")
+	r = mustResolve(t, Request{Profile: "aicode", Dir: "/home/u/.claude/skills/mine"}, testFacts(f))
+	if got := access(t, r, "/home/u/.claude/skills/mine/a/b/c/.env"); got != "---" {
+		t.Errorf("in a workspace that a preset shows: %q", got)
 	}
 }

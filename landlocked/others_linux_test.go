@@ -86,3 +86,41 @@ func TestOthers(t *testing.T) {
 		t.Errorf("control: %q, %v, %s", out, err, looks())
 	}
 }
+
+// TestSystemV: without a namespace for them, a command makes no System V objects, which
+// would be the host's and stay, and reaches none of the host's.
+func TestSystemV(t *testing.T) {
+	if err := (landlocked.Driver{}).Available(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	const script = `use IPC::SysV; print defined(shmget($ARGV[0], 4096, 01600)) + 0, defined(semget($ARGV[0], 1, 01600)) + 0, defined(msgget($ARGV[0], 01600)) + 0;
+my $b; print shmread($ARGV[1], $b, 0, 4) ? 1 : 0, " $!"`
+	key := os.Getpid()<<8 | 0x5b
+	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(id int) { unix.SysvShmCtl(id, unix.IPC_RMID, nil) }
+	defer remove(id)
+	host := policy.EgressHost
+	for _, filter := range []string{"strict", "none"} {
+		req := &profiles.Request{Command: []string{"perl", "-e", script, fmt.Sprint(key), fmt.Sprint(id)}, Profile: "strict", Dir: t.TempDir(), Net: &host, Seccomp: filter, Degrade: policy.LayerNamespaces | policy.LayerProtect | policy.LayerCgroup}
+		r, err := profiles.Resolve(req, &profiles.Facts{Home: "/nonexistent", Cwd: "/", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), CPUs: 2, FS: os.DirFS("/")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := driver.Run(t.Context(), landlocked.Driver{RunDir: t.TempDir()}, r.Policy, driver.RunOptions{Capture: true})
+		if err != nil || res.Stdout != "0000 Function not implemented" {
+			t.Errorf("filter %s: %+v, %v", filter, res, err)
+		}
+	}
+	// The control.
+	out, err := exec.Command("perl", "-e", script, fmt.Sprint(key), fmt.Sprint(id)).Output()
+	if err != nil || !strings.HasPrefix(string(out), "1111") {
+		t.Errorf("control: %q, %v", out, err)
+	}
+	if made, err := unix.SysvShmGet(key, 0, 0); err == nil {
+		remove(made)
+	}
+	exec.Command("ipcrm", "-S", fmt.Sprint(key), "-Q", fmt.Sprint(key)).Run()
+}

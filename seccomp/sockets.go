@@ -31,6 +31,9 @@ func ClientSockets() (Program, error) { return sockets(true) }
 // It stands for a pid namespace where there is none; the kernel asks for no more
 // than the same user.
 //
+// For the namespace of System V's shared memory, queues and semaphores, which would be
+// the host's and stay, it stands as well: their calls do not exist (ENOSYS).
+//
 // The error is [errors.ErrUnsupported] on an architecture without filters.
 func OnlySelf() (Program, error) {
 	b, nr, err := newBuilder()
@@ -47,6 +50,9 @@ func OnlySelf() (Program, error) {
 	for _, c := range [...]struct{ nr, which uint32 }{{nr.setpriority, prioProcess}, {nr.ioprioSet, ioprioWhoProcess}} {
 		b.when(c.nr, append([]instruction{arg(0), {opEqual, 1, 0, c.which}, deny}, zero(1)...)...)
 	}
+	for _, c := range nr.systemV {
+		b.when(c, instruction{opReturn, 0, 0, nosys})
+	}
 	return b.program(), nil
 }
 
@@ -57,7 +63,8 @@ type numbers struct {
 	socket, socketpair, bind, listen, sendto, sendmsg, mmsgs uint32
 
 	setpriority, ioprioSet uint32
-	byPid                  [5]uint32 // sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr, prlimit64
+	systemV                [11]uint32 // shmget, shmat, shmctl, semget, semop, semctl, semtimedop, msgget, msgsnd, msgrcv, msgctl
+	byPid                  [5]uint32  // sched_setparam, sched_setscheduler, sched_setaffinity, sched_setattr, prlimit64
 }
 
 // An instruction is a struct sock_filter.
@@ -71,6 +78,8 @@ const (
 	opLoad  = 0x20 // BPF_LD|BPF_W|BPF_ABS
 	opEqual = 0x15 // BPF_JMP|BPF_JEQ|BPF_K
 	opLeast = 0x35 // BPF_JMP|BPF_JGE|BPF_K
+
+	nosys = 0x00050026 // SECCOMP_RET_ERRNO|ENOSYS
 )
 
 var (
@@ -89,9 +98,9 @@ func newBuilder() (builder, *numbers, error) {
 	nr := &numbers{}
 	switch runtime.GOARCH {
 	case "amd64":
-		*nr = numbers{0xc000003e, 0x40000000, 41, 53, 49, 50, 44, 46, 307, 141, 251, [5]uint32{142, 144, 203, 314, 302}} // AUDIT_ARCH_X86_64; x32 calls have this bit
+		*nr = numbers{0xc000003e, 0x40000000, 41, 53, 49, 50, 44, 46, 307, 141, 251, [11]uint32{29, 30, 31, 64, 65, 66, 220, 68, 69, 70, 71}, [5]uint32{142, 144, 203, 314, 302}} // AUDIT_ARCH_X86_64; x32 calls have this bit
 	case "arm64":
-		*nr = numbers{0xc00000b7, 0xffffffff, 198, 199, 200, 201, 206, 211, 269, 140, 30, [5]uint32{118, 119, 122, 274, 261}} // AUDIT_ARCH_AARCH64
+		*nr = numbers{0xc00000b7, 0xffffffff, 198, 199, 200, 201, 206, 211, 269, 140, 30, [11]uint32{194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189}, [5]uint32{118, 119, 122, 274, 261}} // AUDIT_ARCH_AARCH64
 	default:
 		return nil, nil, fmt.Errorf("seccomp: no program for this architecture: %w", errors.ErrUnsupported)
 	}
@@ -129,8 +138,6 @@ func sockets(clients bool) (Program, error) {
 	const (
 		and  = 0x54 // BPF_ALU|BPF_AND|BPF_K
 		some = 0x45 // BPF_JMP|BPF_JSET|BPF_K
-
-		nosys = 0x00050026 // SECCOMP_RET_ERRNO|ENOSYS
 
 		uring    = 425 // io_uring_setup, on every architecture
 		fastOpen = 0x20000000

@@ -157,7 +157,7 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 	f := &flow{route: route, target: t, start: time.Now()}
 	q := query{target: t}
 	if t.name == "" {
-		q.own = g.own.has(t.addr)
+		q.own = g.isOwn(t.addr)
 	}
 	d := r.decide(q)
 	if !d.allow {
@@ -178,7 +178,7 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 		}
 		candidates = candidates[:0]
 		for _, a := range found {
-			q.resolved, q.own = a, g.own.has(a)
+			q.resolved, q.own = a, g.isOwn(a)
 			if each := r.decide(q); each.allow {
 				candidates = append(candidates, a)
 			} else {
@@ -197,9 +197,14 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 	if err != nil {
 		return nil, failed(t, err)
 	}
+	g.mu.Lock()
+	if len(g.active) > maxWide {
+		narrow(server.conn)
+	}
+	g.mu.Unlock()
 	if via == nil {
 		f.resolved = addr
-		f.own = g.own.has(addr)
+		f.own = g.isOwn(addr)
 	}
 	f.absolute = via != nil && absolute
 	if !c.carry(f, server) {

@@ -74,7 +74,9 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 		b := src.pre
 		src.pre = nil
 		dst.conn.SetWriteDeadline(time.Now().Add(idle))
-		d.hear(b)
+		if err := d.hear(b); err != nil {
+			return err
+		}
 		k, err := dst.write(b, act)
 		n.Add(int64(k))
 		if err != nil {
@@ -83,8 +85,9 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 	}
 	var werr error
 	to := writerFunc(func(b []byte) (n int, err error) {
-		d.hear(b)
-		n, werr = dst.write(b, act)
+		if werr = d.hear(b); werr == nil {
+			n, werr = dst.write(b, act)
+		}
 		return n, werr
 	})
 	var window int64 // moved since

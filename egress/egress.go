@@ -48,9 +48,10 @@ type Options struct {
 	// Dial connects to an address that was checked. Nil is net.Dialer.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 
-	// Own lists the host's own addresses, which are refused unless a rule
-	// lists them one by one. Nil asks the host's interfaces.
-	Own func() ([]netip.Addr, error)
+	// Own reports whether an address is one of the host's own, which are refused
+	// unless a rule lists them one by one. Nil asks the host's routes, and where
+	// these cannot be asked (not Linux) its interfaces.
+	Own func(netip.Addr) (bool, error)
 
 	// Upstream is the proxy that the host itself must use, as
 	// http://[USER:PASSWORD@]HOST:PORT; "" is none. The sandbox never sees it.
@@ -143,6 +144,12 @@ const (
 	dialTimeout   = 30 * time.Second // all addresses of a name together
 	lookupTimeout = 10 * time.Second
 
+	// narrowBuffer is what a socket holds each way, bytes; the kernel doubles it for what
+	// it adds, see socket(7). Those to the sandbox have no distance to cover. Those to the
+	// network have it once there are more connections than maxWide.
+	narrowBuffer = 64 << 10
+	maxWide      = 16
+
 	// idleTimeout ends a connection on which nothing moved.
 	idleTimeout = time.Hour
 
@@ -158,7 +165,6 @@ type Gateway struct {
 	upstream *upstream
 	names    names
 	resolver resolver
-	own      ownAddrs
 
 	rules      atomic.Pointer[rules]
 	rates      rates
@@ -199,7 +205,7 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 		o.Dial = hostDial
 	}
 	if o.Own == nil {
-		o.Own = hostAddrs
+		o.Own = hostOwn
 	}
 	if o.Connections <= 0 {
 		o.Connections = defaultConnections
@@ -211,7 +217,6 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	g.rules.Store(r)
 	g.resolver.lookup = o.Resolve
 	g.resolver.fresh = rate.NewLimiter(newNamesPerSecond, newNamesBurst)
-	g.own.list = o.Own
 	return g, nil
 }
 
@@ -387,6 +392,7 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*conne
 				continue
 			}
 			delay = 0
+			narrow(nc)
 			c := &connection{g: g, ctx: ctx, client: side{conn: nc}}
 			if !g.register(c) {
 				g.full(c)
@@ -399,6 +405,19 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*conne
 			})
 		}
 	})
+}
+
+// narrow bounds what a connection's socket holds. The kernel lets one grow to tens of MiB,
+// which are in no sandbox's limit of memory and of which the host has a few GiB for all of
+// its TCP: thousands of connections whose other side does not read would take those.
+func narrow(conn net.Conn) {
+	if t, ok := conn.(interface {
+		SetReadBuffer(int) error
+		SetWriteBuffer(int) error
+	}); ok {
+		t.SetReadBuffer(narrowBuffer)
+		t.SetWriteBuffer(narrowBuffer)
+	}
 }
 
 // full counts and records a connection that is one too many. A flood of them is

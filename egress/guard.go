@@ -3,7 +3,6 @@ package egress
 import (
 	"net/netip"
 	"sync"
-	"time"
 )
 
 // A special is a kind of address that is not a public host.
@@ -113,35 +112,16 @@ func behindNAT64(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// ownAddrs knows the host's own addresses, for a few seconds at a time: asking
-// takes a netlink dump.
-type ownAddrs struct {
-	list func() ([]netip.Addr, error)
-
-	mu    sync.Mutex
-	until time.Time
-	addrs map[netip.Addr]struct{}
-}
-
-const ownTTL = 5 * time.Second
-
-// has reports whether a is one of them. When the host does not say, every
-// address might be.
-func (o *ownAddrs) has(a netip.Addr) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if now := time.Now(); now.After(o.until) {
-		list, err := o.list()
-		if err != nil {
+// isOwn reports whether an address leads to this host, as it is or behind NAT64. When
+// the host does not say, every address might.
+func (g *Gateway) isOwn(a netip.Addr) bool {
+	for _, a := range [...]netip.Addr{a, behindNAT64(a)} {
+		if !a.IsValid() {
+			continue
+		}
+		if own, err := g.o.Own(a); own || err != nil {
 			return true
 		}
-		o.addrs = make(map[netip.Addr]struct{}, len(list))
-		for _, x := range list {
-			o.addrs[x.Unmap().WithZone("")] = struct{}{}
-		}
-		o.until = now.Add(ownTTL)
 	}
-	_, behind := o.addrs[behindNAT64(a)]
-	_, ok := o.addrs[a]
-	return ok || behind
+	return false
 }

@@ -118,8 +118,8 @@ func newPatientWorld(t testing.TB, p policy.Egress, patience time.Duration, chan
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", to)
 		},
-		Own: func() ([]netip.Addr, error) {
-			return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("5.5.5.5"), netip.MustParseAddr("10.9.8.7")}, nil
+		Own: func(a netip.Addr) (bool, error) {
+			return slices.Contains([]string{"127.0.0.1", "5.5.5.5", "10.9.8.7"}, a.String()), nil
 		},
 		Record: func(r Record) {
 			w.mu.Lock()

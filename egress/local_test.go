@@ -32,7 +32,7 @@ func TestLocal(t *testing.T) {
 		Dial: func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", srv.Listener.Addr().String())
 		},
-		Own: func() ([]netip.Addr, error) { return nil, nil },
+		Own: func(netip.Addr) (bool, error) { return false, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,8 @@ func newPackets(conn net.PacketConn) *packets {
 		// An IPv6 socket that takes IPv4 as well needs both; see ip(7), ipv6(7).
 		err4 := unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 		err6 := unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+		// EINVAL: an answer from an address that no interface has. IPv4 asks the routes.
+		unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
 		if err4 == nil || err6 == nil {
 			p.udp = u
 		}

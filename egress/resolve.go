@@ -63,22 +63,6 @@ func hostDial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr.String())
 }
 
-func hostAddrs() ([]netip.Addr, error) {
-	list, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
-	}
-	addrs := make([]netip.Addr, 0, len(list))
-	for _, a := range list {
-		if n, ok := a.(*net.IPNet); ok {
-			if x, ok := netip.AddrFromSlice(n.IP); ok {
-				addrs = append(addrs, x.Unmap())
-			}
-		}
-	}
-	return addrs, nil
-}
-
 const (
 	// A look-up is kept for a short while, because a program looks a name up
 	// and then connects. Go's resolver does not tell the TTL.

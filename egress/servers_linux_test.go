@@ -289,7 +289,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 5
     def __getattr__(self, name):
-        if not name.startswith("do_") or not name.isprintable(): raise AttributeError(name)
+        if not name.startswith("do_"): raise AttributeError(name)
         def do():
             host = self.headers.get("Host", "")
             if host: sys.stdout.write(host + "\n"); sys.stdout.flush()

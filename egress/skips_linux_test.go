@@ -135,6 +135,8 @@ var skips = []struct {
 	{"a space that is not to be broken", false, says("GET\xa0/\xa0HTTP/1.1\r\nHost: {N}\r\n\r\n"), "python"},
 	{"a space before the method", false, says(" GET / HTTP/1.1\r\nHost: {N}\r\n\r\n"), "python"},
 	{"a control character in the target", false, says("GET /\x01 HTTP/1.1\r\nHost: {N}\r\n\r\n"), "python"},
+	{"a control character in the method", false, says("G\x01T / HTTP/1.1\r\nHost: {N}\r\n\r\n"), "python"},
+	{"a NUL in the method, in pieces", false, says("G\x00", "T / HTTP/1.1\r\nHost: {N}\r\n\r\n"), "python"},
 	{"a method with other characters", false, says("G(ET / HTTP/1.1\r\nHost: {N}\r\n\r\n"), "python"},
 	{"a method in the second piece", false, says("GE", "T / HTTP/1.1\r\nHost: {N}\r\n\r\n"), "golang"},
 	{"empty lines", false, says("\r\n\n\r\n", "GET / HTTP/1.1\r\nHost: {N}\r\n\r\n"), "nodejs"},

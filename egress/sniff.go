@@ -21,7 +21,8 @@ const (
 type opening uint8
 
 const (
-	openingRaw     opening = iota // neither of these
+	openingRaw     opening = iota // bytes that are no text
+	openingWord                   // a line of one word
 	openingTLS                    // a TLS record, or a ClientHello of SSLv2
 	openingRequest                // a line that says HTTP/, or does not end
 	openingWords                  // another line of two or more words
@@ -31,13 +32,22 @@ const (
 //
 // It errs on the side of TLS and HTTP, for a server may be more lenient than the
 // standards: whatever some server could take for them is one of them here, and has to
-// stand the strict parser. What it calls raw no server takes for either.
+// stand the strict parser. A server that takes for either what is called raw here is
+// known by its answer.
 func sniff(b []byte) (opening, error) {
 	if len(b) == 0 {
 		return openingRaw, errShort
 	}
 	if tls, err := sniffRecord(b); tls || err != nil {
 		return openingTLS, err
+	}
+	if n := min(len(b), len(proxyHeader)); n > 4 && string(b[:n]) == proxyHeader[:n] {
+		// What follows it is TLS or HTTP to the servers that read one (nginx, HAProxy
+		// and Apache, told to), and none of the client's to say.
+		if n < len(proxyHeader) {
+			return openingRaw, errShort
+		}
+		return openingRequest, nil
 	}
 	b = b[separators(b):]
 	// Apache's takes any byte for part of a method, if it is told to be lenient.
@@ -48,21 +58,24 @@ func sniff(b []byte) (opening, error) {
 	rest := b[word:]
 	gap := separators(rest)
 	switch end := bytes.IndexByte(rest[:gap], '\n'); {
-	case len(rest) > 0 && (word == 0 || gap == 0):
-		return openingRaw, nil // a byte that is no text
+	case len(rest) > 0 && (word == 0 || gap == 0), word == 1 && b[0] == '0' && gap == 1 && gap < len(rest) && rest[gap] == 2:
+		// A byte that is no text, or LDAP: a sequence, its length, a number. Java's own
+		// server takes any byte for part of a method.
+		if saysHTTP(b) {
+			return openingRequest, nil
+		}
+		return openingRaw, nil
 	case end >= 0:
-		return openingRaw, nil // one word
+		return openingWord, nil
 	case gap == len(rest):
 		if gap > 0 && len(b) >= maxFirstLine {
 			return openingRequest, nil
 		}
 		return openingRaw, errShort
-	case b[0] == '0' && word == 1 && gap == 1 && rest[gap] == 2:
-		return openingRaw, nil // LDAP: a sequence, its length, a number
 	}
 	line, _, whole := bytes.Cut(b, []byte("\n"))
 	switch {
-	case bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")):
+	case saysHTTP(line):
 		return openingRequest, nil
 	case whole:
 		return openingWords, nil
@@ -70,6 +83,44 @@ func sniff(b []byte) (opening, error) {
 		return openingRequest, nil // the parser refuses it
 	}
 	return openingRaw, errShort
+}
+
+// proxyHeader begins version 2 of the PROXY protocol, by which a proxy tells a server
+// whom it speaks for; version 1 is a line of words.
+const proxyHeader = "\r\n\r\n\x00\r\nQUIT\n"
+
+// saysHTTP reports whether b has the version of HTTP in it.
+func saysHTTP(b []byte) bool { return bytes.Contains(bytes.ToUpper(b), []byte("HTTP/")) }
+
+// answersAs returns what the first bytes of a server's answer are: HTTP, TLS, or another
+// protocol. errShort asks for more.
+func answersAs(b []byte) (protocol, error) {
+	const version = "HTTP/"
+	switch n := min(len(b), len(version)); {
+	case string(b[:n]) != version[:n]:
+	case n < len(version):
+		return protoUnknown, errShort
+	default:
+		return protoHTTP, nil
+	}
+	// A record with a ServerHello, or with an alert.
+	for i, fits := range [...]func(c byte) bool{
+		func(c byte) bool { return c == 22 || c == 21 },
+		func(c byte) bool { return c == 3 },
+		func(c byte) bool { return c <= 4 },
+		func(c byte) bool { return b[0] == 22 || c == 0 },
+		func(c byte) bool { return b[0] == 22 || c == 2 },
+		func(c byte) bool { return c == 2 || b[0] == 21 && c == 1 },
+		func(c byte) bool { return b[0] == 21 || c == 0 },
+	} {
+		if i == len(b) {
+			return protoUnknown, errShort
+		}
+		if !fits(b[i]) {
+			return protoOther, nil
+		}
+	}
+	return protoTLS, nil
 }
 
 // sniffRecord reports whether a server could take b for the beginning of TLS: a record,

@@ -192,9 +192,9 @@ func TestSniff(t *testing.T) {
 		{"EHLO me\r\n", openingWords, nil},
 		{"{\"jsonrpc\": \"2.0\"}\n", openingWords, nil},
 		{"\n", 0, errShort},
-		{"PING\r\n", 0, nil},
-		{"PING \r\nGET / HTTP/1.1\r\n", 0, nil},
-		{"*1\r\n$4\r\nPING\r\n", 0, nil},
+		{"PING\r\n", openingWord, nil},
+		{"PING \r\nGET / HTTP/1.1\r\n", openingWord, nil},
+		{"*1\r\n$4\r\nPING\r\n", openingWord, nil},
 		{"{\"jsonrpc\"", 0, errShort},
 		{"\x00\x00\x00\x08\x04\xd2\x16\x2f", 0, nil},      // PostgreSQL, SSLRequest
 		{"0\x0c\x02\x01\x01\x60\x07\x02\x01\x03", 0, nil}, // LDAP, a bind
@@ -202,6 +202,14 @@ func TestSniff(t *testing.T) {
 		{"\x14\x01\x00\x00\x2a\x07\x00\x00\x00", 0, nil},  // MongoDB, a message of 276 bytes
 		{"\x80\x00\x00\x28\x01\x02\x03\x04", 0, nil},      // a remote procedure call of Sun's
 		{"BitTorrent\x13protocol", 0, nil},
+		{"\r\n\r\n\x00", 0, errShort},
+		{"\r\n\r\n\x00\r\nQUIT\n", openingRequest, nil},
+		{"\r\n\r\n\x00\r\nQUIX\n", openingRaw, nil},
+		{"\x01", openingRaw, nil},
+		{"\x01 / HTTP/1.1\r\n", openingRequest, nil},
+		{"GET\x00 / http/1.1\r\n", openingRequest, nil},
+		{"0\x0c\x02\x01\x01", openingRaw, nil}, // LDAP
+		{"0 \x02 HTTP/1.1\r\n", openingRequest, nil},
 		{"\x16", 0, errShort},
 		{"\x16\x03", openingTLS, nil},
 		{"\x14\x03", openingTLS, nil},

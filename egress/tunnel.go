@@ -53,7 +53,8 @@ func (c *connection) tunnel() {
 	}
 	var act activity
 	act.touch(time.Now())
-	down := &direction{done: make(chan struct{}), spoke: make(chan struct{}), answers: make(chan answer, 2), wake: func() { c.client.conn.SetReadDeadline(time.Unix(1, 0)) }}
+	up := &direction{target: f.target}
+	down := &direction{target: f.target, done: make(chan struct{}), spoke: make(chan struct{}), answers: make(chan answer, 2), wake: func() { c.client.conn.SetReadDeadline(time.Unix(1, 0)) }}
 	start := func() {
 		down.started = true
 		go func() {
@@ -70,7 +71,7 @@ func (c *connection) tunnel() {
 		start()
 	} else if c.carries(f, protoOther) {
 		start()
-		p, err = c.first(f, server, down)
+		p, err = c.first(f, server, up, down)
 	} else if p, err = c.firstByte(); err == nil {
 		err = asError(c.recheck(f, p, ""))
 	}
@@ -103,17 +104,20 @@ func (c *connection) tunnel() {
 		err = asError(c.recheck(f, p, ""))
 	}
 	if err == nil {
+		if p == protoOther {
+			down.state.Store(stateRaw)
+		}
 		c.settle()
-		err = c.pump(server, &c.client, &f.out, &act, idleTimeout, new(direction))
-	}
-	if errors.As(err, &refused) {
-		f.refused.CompareAndSwap(nil, refused)
+		err = c.pump(server, &c.client, &f.out, &act, idleTimeout, up)
 	}
 	if err != nil {
 		c.abort(nil)
 	}
 	if down.started {
 		<-down.done
+	}
+	if errors.As(err, &refused) || errors.As(down.err, &refused) {
+		f.refused.CompareAndSwap(nil, refused)
 	}
 }
 
@@ -126,6 +130,7 @@ func (c *connection) settle() {
 
 // A direction is one half of a tunnel. That from the server tells what it hears.
 type direction struct {
+	target  target
 	stop    atomic.Bool
 	started bool
 	done    chan struct{} // closed once it has ended
@@ -133,6 +138,7 @@ type direction struct {
 
 	// what is spoken, as far as it matters to the other half
 	state    atomic.Uint32
+	server   *direction    // of a client's: that from the server
 	spoke    chan struct{} // closed when the server spoke before anything else was known
 	answers  chan answer   // to ClientHellos: two at most
 	heard    []byte        // of the next answer
@@ -154,21 +160,37 @@ func (d *direction) hasSpoken() bool {
 const (
 	stateOpen uint32 = iota // nothing was said
 	stateTLS                // the client began a TLS handshake, which goes on
+	stateRaw                // the client said what is neither TLS nor HTTP, as far as one can tell
 	stateFree               // whatever comes is passed on
 )
 
-// hear is told what the server says, before the client is.
-func (d *direction) hear(b []byte) {
+// hear is told what one side says, before the other is. An error ends the connection.
+func (d *direction) hear(b []byte) error {
 	if d.state.CompareAndSwap(stateOpen, stateFree) && d.spoke != nil {
 		close(d.spoke)
 	}
-	if d.state.Load() != stateTLS {
-		return
+	switch state := d.state.Load(); {
+	case state == stateRaw && d.server != nil:
+		return d.hearRaw(b)
+	case state == stateRaw:
+		// What is raw here the server may have taken for TLS or HTTP.
+		d.heard = append(d.heard, b[:min(len(b), maxAnswerSeen)]...)
+		switch p, err := answersAs(d.heard); {
+		case err != nil:
+		case p != protoOther:
+			return malformed(d.target.String() + ": the server answers in " + p.String() + " to what does not look like it")
+		default:
+			d.heard = nil
+			d.state.Store(stateFree)
+		}
+		return nil
+	case state != stateTLS:
+		return nil
 	}
 	for d.heard = append(d.heard, b...); ; {
 		a, n, err := parseAnswer(d.heard)
 		if err != nil {
-			return
+			return nil
 		}
 		d.heard = d.heard[n:]
 		if a == answerRetry && d.retried {
@@ -180,10 +202,29 @@ func (d *direction) hear(b []byte) {
 		if a != answerRetry {
 			d.state.Store(stateFree)
 			d.heard = nil
-			return
+			return nil
 		}
 		d.retried = true
 	}
+}
+
+// maxAnswerSeen is how much of an answer tells what it is.
+const maxAnswerSeen = 16
+
+// hearRaw is told what a client goes on to say that began with what is no text. Until
+// the server has answered, it may still become a request, to who takes any byte for text.
+func (d *direction) hearRaw(b []byte) error {
+	if d.server.state.Load() == stateFree {
+		d.state.Store(stateFree)
+		d.heard = nil
+		return nil
+	}
+	d.heard = append(d.heard, b...)
+	if saysHTTP(d.heard) {
+		return malformed(d.target.String() + ": HTTP after bytes that are no text")
+	}
+	d.heard = append([]byte(nil), d.heard[max(0, len(d.heard)-len("HTTP")):]...)
+	return nil
 }
 
 // asError keeps a nil refusal a nil error.
@@ -221,7 +262,7 @@ func (c *connection) firstByte() (protocol, error) {
 //
 // Words that are no request are held until the server has spoken, as those of SSH, SMTP
 // and FTP do by themselves; those of HTTP wait for a request.
-func (c *connection) first(f *flow, server *side, down *direction) (protocol, error) {
+func (c *connection) first(f *flow, server *side, up, down *direction) (protocol, error) {
 	c.client.conn.SetReadDeadline(time.Now().Add(idleTimeout))
 	passed, begun := 0, false
 	for {
@@ -233,6 +274,9 @@ func (c *connection) first(f *flow, server *side, down *direction) (protocol, er
 			// Even after the server has spoken: what it says from now on is its answer.
 			down.state.Store(stateTLS)
 			p = protoTLS
+		case err == nil && what == openingRaw:
+			up.server = down
+			up.state.Store(stateRaw)
 		case err == nil && what == openingRequest:
 			p = protoHTTP
 		case err == nil && what == openingWords:

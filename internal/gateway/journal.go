@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -18,6 +19,7 @@ type Journal struct {
 
 	mu      sync.Mutex
 	denials []driver.Denial
+	untold  uint64 // refusals that denials have no room for
 	log     []driver.Request
 	dropped uint64
 	err     string
@@ -37,8 +39,12 @@ func (j *Journal) Record(r egress.Record) {
 		if r.Route == egress.RouteDNS {
 			d.Operation = "resolve"
 		}
-		if len(j.denials) < maxDenials && !slices.Contains(j.denials, d) {
+		switch {
+		case slices.Contains(j.denials, d):
+		case len(j.denials) < maxDenials:
 			j.denials = append(j.denials, d)
+		default:
+			j.untold++
 		}
 	}
 	if !j.Requests {
@@ -68,6 +74,9 @@ func (j *Journal) Report(st *driver.Status, s egress.Stats) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	st.Denials = append(st.Denials, j.denials...)
+	if j.untold > 0 {
+		st.Denials = append(st.Denials, driver.Denial{Operation: "connect", Target: "others", Rule: "limit", Reason: strconv.FormatUint(j.untold, 10) + " more refusals are not listed one by one"})
+	}
 	st.Network = &driver.Network{
 		Connections: s.Connections, Denied: s.Denied, Failed: s.Failed, Lookups: s.Lookups, LookupsDenied: s.LookupsDenied,
 		BytesReceived: s.BytesIn, BytesSent: s.BytesOut,

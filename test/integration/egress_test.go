@@ -173,6 +173,9 @@ func TestEgressAddresses(t *testing.T) {
 			_, port, _ := strings.Cut(strings.TrimPrefix(host.addr, "tcp:"), ":")
 			self := f.listen("tcp4", hostIP+":0")
 			_, selfPort, _ := strings.Cut(strings.TrimPrefix(self.addr, "tcp:"), ":")
+			// Local by a route alone, as a load balancer's address is.
+			routed := f.listen("tcp4", routedIP+":0")
+			_, routedPort, _ := strings.Cut(strings.TrimPrefix(routed.addr, "tcp:"), ":")
 			private, meta, evil := world.reached(privateIP), world.reached(metadata), world.reached(evilServer)
 			targets := []string{
 				// N06
@@ -182,7 +185,7 @@ func TestEgressAddresses(t *testing.T) {
 				// E04
 				"http://127.1:" + port + "/", "http://0177.0.0.1:" + port + "/", "http://0x7f000001:" + port + "/", "http://2130706433:" + port + "/", "http://[::ffff:127.0.0.1]:" + port + "/", "http://[::1]:" + port + "/",
 				// E10
-				"http://private.allowed.test/", "http://self.allowed.test:" + selfPort + "/", "http://loop.allowed.test:" + port + "/", "http://" + privateIP + "/", "http://" + hostIP + ":" + selfPort + "/",
+				"http://private.allowed.test/", "http://self.allowed.test:" + selfPort + "/", "http://routed.allowed.test:" + routedPort + "/", "http://loop.allowed.test:" + port + "/", "http://" + privateIP + "/", "http://" + hostIP + ":" + selfPort + "/",
 				// E18: no rule names the port.
 				"https://www.allowed.test:8443/", "http://www.allowed.test:22/",
 				// An address is no name.
@@ -194,7 +197,7 @@ func TestEgressAddresses(t *testing.T) {
 					fmt.Fprintf(&script, "curl -sSfg -m 20 -k %s '%s' >/dev/null 2>&1 && echo REACHED %s %s\n", how, url, url, strings.ReplaceAll(how, "$", ""))
 				}
 			}
-			rules := []string{"--allow-host", "*.allowed.test:80,443," + port + "," + selfPort}
+			rules := []string{"--allow-host", "*.allowed.test:80,443," + port + "," + selfPort + "," + routedPort}
 			o, r := f.netRun(rules, script.String()+"echo done")
 			if strings.TrimSpace(r.Stdout) != "done" {
 				f.Errorf("got %s\n%s", r.Stdout, r.Stderr)
@@ -202,8 +205,8 @@ func TestEgressAddresses(t *testing.T) {
 			if len(r.Denials) < 5 {
 				f.Errorf("denials: %v", o)
 			}
-			if host.hits.Load()+self.hits.Load() != 0 || world.reached(privateIP) != private || world.reached(metadata) != meta || world.reached(evilServer) != evil {
-				f.Errorf("servers were reached: %d %d", host.hits.Load(), self.hits.Load())
+			if host.hits.Load()+self.hits.Load()+routed.hits.Load() != 0 || world.reached(privateIP) != private || world.reached(metadata) != meta || world.reached(evilServer) != evil {
+				f.Errorf("servers were reached: %d %d %d", host.hits.Load(), self.hits.Load(), routed.hits.Load())
 			}
 			// The neighbours: listed by address, they are reached.
 			_, r = f.netRun([]string{"--allow-host", privateIP + ":80", "--allow-host", webServer + ":80", "--allow-host", "private.allowed.test:80"},
@@ -351,10 +354,13 @@ def quick(f):
 def udp(dst,port):
     s=socket.socket(socket.AF_INET6 if ":" in dst else socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5); s.connect((dst,port)); s.send(b"x"); s.recv(10)
 print("quic",quick(lambda: udp("9.9.9.10",443)), quick(lambda: udp("2620:fe::10",443)))
+def asks(dst):
+    s=socket.socket(socket.AF_INET6 if ":" in dst else socket.AF_INET,socket.SOCK_DGRAM); s.settimeout(5); s.connect((dst,53)); s.send(b"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\3www\\7allowed\\4test\\0\\0\\1\\0\\1"); s.recv(600)
+print("dns",quick(lambda: asks("9.9.9.53")), quick(lambda: asks("2620:fe::53")))
 print("port",quick(lambda: socket.create_connection(("9.9.9.10",8443),5)))
 print("icmp",quick(lambda: socket.socket(socket.AF_INET,socket.SOCK_RAW,1)), quick(lambda: socket.socket(socket.AF_INET,socket.SOCK_DGRAM,1)))
 '`)
-		for _, want := range []string{"127.0.0.1 localhost own", "127.0.0.1 127.0.0.1 own", "0.0.0.0 localhost own", "0.0.0.0 127.0.0.1 own", "quic ECONNREFUSED ECONNREFUSED", "port ECONNREFUSED"} {
+		for _, want := range []string{"127.0.0.1 localhost own", "127.0.0.1 127.0.0.1 own", "0.0.0.0 localhost own", "0.0.0.0 127.0.0.1 own", "quic ECONNREFUSED ECONNREFUSED", "dns reached reached", "port ECONNREFUSED"} {
 			if !strings.Contains(r.Stdout, want+"\n") {
 				f.Errorf("%q is missing: %s%s", want, r.Stdout, r.Stderr)
 			}

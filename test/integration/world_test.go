@@ -75,6 +75,7 @@ const (
 	privateIP  = "10.77.7.7"
 	hostIP     = "10.99.0.2"
 	hostIP6    = "fd00:99::2"
+	routedIP   = "9.9.8.8" // the host's, by a route
 )
 
 var theWorld struct {
@@ -211,7 +212,7 @@ func newWorld() (*world, error) {
 	})
 	if err == nil {
 		err = w.host.do(func() error {
-			for _, c := range []string{"ip link set toinet up", "ip route add default via 10.99.0.1", "ip -6 route add default via fd00:99::1"} {
+			for _, c := range []string{"ip link set toinet up", "ip route add local " + routedIP + " dev lo", "ip route add default via 10.99.0.1", "ip -6 route add default via fd00:99::1"} {
 				if err := command(strings.Fields(c)...); err != nil {
 					return err
 				}
@@ -242,7 +243,7 @@ func (w *world) serve() error {
 		"www.allowed.test": {{webServer}}, "api.allowed.test": {{webServer, webServer6}}, "six.allowed.test": {{webServer6}},
 		"registry.allowed.test": {{webServer}}, "git.allowed.test": {{gitServer}}, "db.allowed.test": {{dataServer}},
 		"single.searched.test": {{webServer}}, "denied.test": {{evilServer}}, "evil-allowed.test": {{evilServer}}, "www.allowed.test.evil.test": {{evilServer}}, "evil.test": {{evilServer}},
-		"private.allowed.test": {{privateIP}}, "meta.allowed.test": {{metadata}}, "loop.allowed.test": {{"127.0.0.1"}}, "self.allowed.test": {{hostIP}},
+		"private.allowed.test": {{privateIP}}, "meta.allowed.test": {{metadata}}, "loop.allowed.test": {{"127.0.0.1"}}, "self.allowed.test": {{hostIP}}, "routed.allowed.test": {{routedIP}},
 		"rebind.allowed.test": {{webServer}, {privateIP}},
 	} {
 		w.zone[name] = addrs

@@ -103,7 +103,7 @@ var catalogue = []threat{
 	{id: "E21", title: "Upgrade, HTTP/2, pipelined bytes", tests: []string{"egress.TestSmuggling", "egress.TestUpgrade", "egress.TestParseRequestBad"}},
 	{id: "E22", title: "control characters in the log", tests: []string{"egress.TestClean"}},
 	{id: "E23", title: "TLS records before a ClientHello, a second ClientHello", tests: []string{"egress.TestSecondClientHello", "egress.TestSkips", "egress.TestClients", "egress.TestFuzzServers"}},
-	{id: "E24", title: "requests that only some servers take for HTTP", tests: []string{"egress.TestSniff", "egress.TestSkips", "egress.TestFuzzServers"}},
+	{id: "E24", title: "requests that only some servers take for HTTP", tests: []string{"egress.TestSniff", "egress.TestSkips", "egress.TestProxyHeader", "egress.TestRaw", "egress.TestFuzzServers"}},
 	{id: "E25", title: "rules that change while a connection is made", tests: []string{"egress.TestReloadDial"}},
 
 	{id: "R01", title: "fork bomb"},

@@ -1,0 +1,24 @@
+//go:build !linux
+
+package egress
+
+import (
+	"net"
+	"net/netip"
+)
+
+// hostOwn looks for an address among those of the interfaces.
+func hostOwn(a netip.Addr) (bool, error) {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return false, err
+	}
+	for _, each := range list {
+		if n, ok := each.(*net.IPNet); ok {
+			if x, ok := netip.AddrFromSlice(n.IP); ok && x.Unmap() == a {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

@@ -270,7 +270,12 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	if from.mount != to.mount {
 		return failed(unix.EXDEV)
 	}
-	if from.special || to.special {
+	switch {
+	case from.special:
+		return failed(unix.EBUSY)
+	case to.special && flags&unix.RENAME_NOREPLACE != 0:
+		return failed(unix.EEXIST)
+	case to.special:
 		return failed(unix.EBUSY)
 	}
 	if errno := w.may(op, &from, movesFrom); errno != 0 {
@@ -329,8 +334,11 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 		if errno := w.may(op, &to, makes); errno != 0 {
 			return failed(errno)
 		}
-		if w.there(&to) {
+		switch {
+		case w.there(&to):
 			return failed(unix.EEXIST)
+		case to.slash:
+			return failed(unix.ENOENT)
 		}
 		return failed(unix.EXDEV)
 	}

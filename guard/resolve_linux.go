@@ -329,8 +329,6 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 		e.special, above = true, path[:1]
 	case string(last) == "." || string(last) == "..":
 		e.special = true
-	case len(last) > 255: // NAME_MAX
-		return e, unix.ENAMETOOLONG
 	}
 	if len(above) == 0 {
 		e.dir = base
@@ -340,6 +338,15 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 			return e, errno
 		}
 		e.dir, e.own = dir, true
+	}
+	// Whatever the name is, the kernel wants to search there first.
+	if err := unix.Faccessat(e.dir, ".", unix.F_OK, 0); err != nil {
+		e.close()
+		return e, err.(syscall.Errno)
+	}
+	if len(last) > 255 { // NAME_MAX
+		e.close()
+		return e, unix.ENAMETOOLONG
 	}
 	name, m, errno := w.named(e.dir, &w.canon[slot])
 	if errno == unix.ENAMETOOLONG {

@@ -2,10 +2,8 @@ package guard
 
 import (
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -25,22 +23,7 @@ type waiter struct {
 	flags uint32
 	ended bool // the call was answered, or nobody waits for that
 
-	task *sys.Task // the thread; nil for none
-	blocked
-}
-
-// blocked is what a waiting thread uses: numbers only, and addresses of what the
-// waiter holds.
-type blocked struct {
-	path        [32]byte
-	self        uintptr
-	how         uintptr
-	event       uintptr // an eventfd, written when the thread is done
-	one         uint64
-	mask        uint64
-	over        atomic.Uint32 // to end without an answer
-	done        atomic.Uint32 // file and errno are the call's
-	file, errno uintptr
+	opening sys.Opening
 }
 
 const (
@@ -84,14 +67,14 @@ func (w *worker) wait(fd int, flags uint32, errno syscall.Errno) (int64, syscall
 func (w *worker) occupy() {
 	kept, threads := w.waiting[:0], 0
 	for _, wt := range w.waiting {
-		if wt.done.CompareAndSwap(1, 2) {
-			wt.answer(w, int(wt.file), syscall.Errno(wt.errno))
+		if file, errno, ok := wt.opening.Result(); ok {
+			wt.answer(w, file, errno)
 		}
 		switch {
-		case wt.task == nil && wt.ended, wt.ended && wt.gone():
+		case wt.ended && (!wt.opening.Started() || wt.opening.End(interrupts)):
 			closeFD(wt.fd)
 			continue
-		case wt.task != nil:
+		case wt.opening.Started():
 			threads++
 		}
 		kept = append(kept, wt)
@@ -99,7 +82,7 @@ func (w *worker) occupy() {
 	clear(w.waiting[len(kept):])
 	w.waiting = kept
 	for _, wt := range w.waiting {
-		if wt.task != nil || wt.ended {
+		if wt.opening.Started() || wt.ended {
 			continue
 		}
 		if threads < maxBlocked && w.block(wt) == nil {
@@ -130,42 +113,8 @@ func (w *worker) block(wt *waiter) error {
 			return err
 		}
 	}
-	b := &wt.blocked
-	appendInt(append(b.path[:0], "/proc/self/fd/"...), wt.fd)
-	b.self, b.event, b.one, b.mask = sys.Addr(&b.path[0]), uintptr(w.event), 1, ^(uint64(1) << (interrupts - 1))
-	b.how = uintptr(wt.flags | unix.O_CLOEXEC | unix.O_NOCTTY)
-	task, err := sys.Thread(openBlocked, sys.Addr(b))
-	wt.task = task
-	return err
-}
-
-// openBlocked opens, and waits as long as the kernel does. It is what a thread of
-// block runs.
-//
-//go:nosplit
-//go:norace
-//go:nocheckptr
-func openBlocked(arg uintptr) {
-	b := (*blocked)(*(*unsafe.Pointer)(unsafe.Pointer(&arg)))
-	cwd := unix.AT_FDCWD
-	sys.Raw(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&b.mask)), 0, 8, 0, 0)
-	for {
-		b.file, b.errno = sys.Raw(unix.SYS_OPENAT, uintptr(cwd), b.self, b.how, 0, 0, 0)
-		if b.errno != uintptr(unix.EINTR) || b.over.Load() != 0 {
-			break
-		}
-	}
-	b.done.Store(1)
-	sys.Raw(unix.SYS_WRITE, b.event, uintptr(unsafe.Pointer(&b.one)), 8, 0, 0, 0)
-	for {
-		sys.Raw(unix.SYS_EXIT, 0, 0, 0, 0, 0, 0)
-	}
-}
-
-// gone reports whether the waiter's thread is, which it tells to end.
-func (wt *waiter) gone() bool {
-	wt.over.Store(1)
-	return unix.Tgkill(unix.Getpid(), wt.task.Pid, interrupts) == unix.ESRCH
+	path := appendInt(append(w.num[:0], "/proc/self/fd/"...), wt.fd)
+	return wt.opening.Open(string(path), wt.flags|unix.O_CLOEXEC|unix.O_NOCTTY, w.event, interrupts)
 }
 
 // answer ends the call, if that has not ended, and closes the file.
@@ -236,7 +185,7 @@ func (w *worker) attend() int {
 	}
 	for i := 0; i < min(retries, len(w.waiting)); i++ {
 		w.next = (w.next + 1) % len(w.waiting)
-		if wt := w.waiting[w.next]; wt.task == nil && !wt.ended {
+		if wt := w.waiting[w.next]; !wt.opening.Started() && !wt.ended {
 			if file, errno := w.again(wt.fd, wt.flags); errno != unix.ENXIO && errno != unix.EAGAIN {
 				w.own(file, wt.flags)
 				wt.answer(w, file, errno)

@@ -166,7 +166,14 @@ func Thread(child func(arg uintptr), arg uintptr) (*Task, error) {
 	const flags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
 	t := &Task{start: &childStart{child, arg}, stack: make([]byte, stackSize)}
 	top := address(unsafe.Pointer(&t.stack[0]))&^15 + stackSize - 16
+	// The thread begins with every signal blocked: the runtime's handlers would take
+	// it for the caller, whose thread-local storage it has.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	all, mask := ^uint64(0), uint64(0)
+	Raw(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, Addr(&all), Addr(&mask), 8, 0, 0)
 	pid, errno := clone(unix.SYS_CLONE, flags, top, 0, Addr(t.start))
+	Raw(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, Addr(&mask), 0, 8, 0, 0)
 	if errno != 0 {
 		return nil, syscall.Errno(errno)
 	}

@@ -442,18 +442,20 @@ func FuzzGuard(f *testing.F) {
 
 // corpus are sequences that once told the guard from the kernel.
 var corpus = []string{
-	"a99bf38e",         // open a socket
-	"4909bf22",         // O_PATH with a way of access
-	"cc41d41b",         // the flags of a descriptor
-	"66530fdb49e9ad6b", // O_CREAT without access on a read-only mount
-	"712cdd8a79364197", // fchmod of a descriptor that names a file
-	"65c9dc67",         // O_CREAT and a slash at the end
-	"5067fd34",         // a path of nearly PATH_MAX bytes that leaves where it begins
-	"135705ed",         // the same, opened
-	"57bfc1bc8b452701", // O_DIRECTORY and O_NOFOLLOW with a link in /proc
-	"d40a044e968a9d9f", // the flags of a device
-	"37ba64eb9fd44b80", // .. of a directory that may not be searched
-	"322b12013db86a83", // the same of the working directory
+	"a99bf38e",                 // open a socket
+	"4909bf22",                 // O_PATH with a way of access
+	"cc41d41b",                 // the flags of a descriptor
+	"66530fdb49e9ad6b",         // O_CREAT without access on a read-only mount
+	"712cdd8a79364197",         // fchmod of a descriptor that names a file
+	"65c9dc67",                 // O_CREAT and a slash at the end
+	"5067fd34",                 // a path of nearly PATH_MAX bytes that leaves where it begins
+	"135705ed",                 // the same, opened
+	"57bfc1bc8b452701",         // O_DIRECTORY and O_NOFOLLOW with a link in /proc
+	"baa986e0c258fecd03bfb651", // two thousand dots, and a link in /proc
+	"521c0d3808529949c55794b9", // truncate(2) to the size that is there, on overlayfs
+	"d40a044e968a9d9f",         // the flags of a device
+	"37ba64eb9fd44b80",         // .. of a directory that may not be searched
+	"322b12013db86a83",         // the same of the working directory
 }
 
 func newComparison(tb testing.TB, w who, on string) *comparison {

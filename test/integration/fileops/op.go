@@ -547,7 +547,7 @@ func (p *process) do(o op) string {
 		return p.show(string(b[:n]))
 	case "fdlink":
 		to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", int(slot)))
-		if err != nil || strings.Contains(to, "/#") {
+		if err != nil || strings.Contains(to, "/#") || strings.HasPrefix(to, "pipe:") {
 			return "none" // one without a name is called by its number
 		}
 		return p.show(to)

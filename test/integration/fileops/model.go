@@ -422,6 +422,7 @@ var explained = []struct {
 	{"mknod", "EACCES", "ENOENT", "the right to make devices is looked at before a slash at the end"},
 	{"open", "ENAMETOOLONG", "EISDIR", "a name that is too long, with a slash at its end, that is to be made"},
 	{"unlink", "ENOENT", "EISDIR", "a path with a dot at its end below a removed directory"},
+	{"unlink rmdir", "ENAMETOOLONG", "EROFS", "the length of the last name is looked at before the mount"},
 	{"link", "EROFS", "EEXIST", "the mount is looked at before the name"},
 	{"mkdir", "EROFS", "EEXIST", "the mount is looked at before the name"},
 	{"truncate", "EFBIG", "EACCES EROFS", "the limit is looked at before the file"},

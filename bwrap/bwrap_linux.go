@@ -120,6 +120,7 @@ func lower(p *policy.Policy, filter string, o Options, first int, stage string) 
 	l := &lowered{ops: ops}
 	if stage != "" {
 		l.stage, keep = supervisor.NewStage(keep, stage)
+		l.stage.Still = true // it makes mount points by path, with the host below /oldroot
 	}
 	l.Lowered, err = Args(p, keep, filter, first, o)
 	return l, err

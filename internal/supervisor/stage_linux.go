@@ -19,11 +19,16 @@ import (
 type Stage struct {
 	Dir     string // private, and empty
 	sources []source
+
+	// Still makes all that is not staged read-only, for a program that makes mount
+	// points with the host's files within its reach, and writes none of them.
+	Still bool
 }
 
 type source struct {
-	path string
-	dir  bool
+	path     string
+	dir      bool
+	readOnly bool
 }
 
 // NewStage returns a tree that shows the same, of the stage's files. It is nil, and the
@@ -36,7 +41,7 @@ func NewStage(tree *mounts.Tree, dir string) (*Stage, *mounts.Tree) {
 	out.Entries = slices.Clone(tree.Entries)
 	for i := range out.Entries {
 		if e := &out.Entries[i]; e.Kind == mounts.Bind {
-			s.sources = append(s.sources, source{e.Source, e.IsDir})
+			s.sources = append(s.sources, source{e.Source, e.IsDir, e.Attr&mounts.ReadOnly != 0})
 			e.Source = filepath.Join(dir, strconv.Itoa(len(s.sources)))
 		}
 	}
@@ -52,6 +57,8 @@ func (s *Stage) append(p *sys.Program) {
 	// A source that holds this directory is shown without it.
 	p.Call(0, step, unix.SYS_MOUNT, p.Str("none"), p.Str(s.Dir), p.Str("none"), sys.Imm(unix.MS_UNBINDABLE), sys.Imm(0))
 	fd, tree := p.NewReg(), p.NewReg()
+	const clone = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH | unix.AT_RECURSIVE
+	readOnly := sys.Ptr(p, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
 	for i, src := range s.sources {
 		at := p.Str(filepath.Join(s.Dir, strconv.Itoa(i+1)))
@@ -63,9 +70,27 @@ func (s *Stage) append(p *sys.Program) {
 		} else {
 			p.Call(0, step, unix.SYS_MKNODAT, sys.Imm(unix.AT_FDCWD), at, sys.Imm(unix.S_IFREG|0o600), sys.Imm(0))
 		}
-		p.Call(tree, step, unix.SYS_OPEN_TREE, fd.Value(), empty, sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE))
+		p.Call(tree, step, unix.SYS_OPEN_TREE, fd.Value(), empty, sys.Imm(clone))
+		if src.readOnly {
+			p.Call(0, step, unix.SYS_MOUNT_SETATTR, tree.Value(), empty, sys.Imm(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), readOnly, sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+		}
 		p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), empty, sys.Imm(unix.AT_FDCWD), at, sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
 		p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 	}
+	if !s.Still {
+		return
+	}
+	// What is staged stays as it is, and so does /proc, where the program maps its ids:
+	// their mounts are taken away meanwhile.
+	step = sys.Step{Name: "make read-only", Path: "what is not shown"}
+	p.Call(0, step, unix.SYS_MOUNT, p.Str("none"), p.Str(s.Dir), p.Str("none"), sys.Imm(unix.MS_PRIVATE), sys.Imm(0))
+	p.Call(fd, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str("/proc"), sys.Imm(clone))
+	p.Call(tree, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str(s.Dir), sys.Imm(clone))
+	p.Call(0, step, unix.SYS_UMOUNT2, p.Str(s.Dir), sys.Imm(unix.MNT_DETACH))
+	p.Call(0, step, unix.SYS_MOUNT_SETATTR, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.AT_RECURSIVE), readOnly, sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+	p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), empty, sys.Imm(unix.AT_FDCWD), p.Str(s.Dir), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	p.Call(0, step, unix.SYS_MOVE_MOUNT, fd.Value(), empty, sys.Imm(unix.AT_FDCWD), p.Str("/proc"), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	p.Call(0, step, unix.SYS_CLOSE, tree.Value())
+	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }

@@ -645,6 +645,17 @@ func TestPassedForReading(t *testing.T) {
 	}
 }
 
+// swappable are the drivers that have a program build the sandbox, with the program.
+var swappable = map[string]func(path string) driver.Driver{
+	"bwrap": func(path string) driver.Driver { return bwrap.Driver{Path: path} },
+	"runc":  func(path string) driver.Driver { return gvisor.Driver{Runtime: "runc", Path: path} },
+	"crun":  func(path string) driver.Driver { return gvisor.Driver{Runtime: "crun", Path: path} },
+	"runsc": func(path string) driver.Driver { return gvisor.Driver{Path: path} },
+}
+
+// besides runs a script where the tests run, not where the program's mounts are.
+var besides = fmt.Sprintf("nsenter --mount=/proc/%d/ns/mnt sh -c", os.Getpid())
+
 // TestSwappedForProgram: where a path is another file by the time the program that builds
 // the sandbox takes it, the command has what sbxrun opened, and nothing else is written.
 // The program is its own control: a script that swaps the paths and then becomes it.
@@ -652,12 +663,7 @@ func TestSwappedForProgram(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs who can mount: another user's program gets the host's paths")
 	}
-	for name, make := range map[string]func(path string) driver.Driver{
-		"bwrap": func(path string) driver.Driver { return bwrap.Driver{Path: path} },
-		"runc":  func(path string) driver.Driver { return gvisor.Driver{Runtime: "runc", Path: path} },
-		"crun":  func(path string) driver.Driver { return gvisor.Driver{Runtime: "crun", Path: path} },
-		"runsc": func(path string) driver.Driver { return gvisor.Driver{Path: path} },
-	} {
+	for name, make := range swappable {
 		t.Run(name, func(t *testing.T) {
 			real, err := exec.LookPath(name)
 			if err != nil {
@@ -667,7 +673,7 @@ func TestSwappedForProgram(t *testing.T) {
 				t.Skip(err)
 			}
 			w := newWorld(t)
-			script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--args*|*' run '*) cd %s; mv ws ws.was; ln -s outside ws; mv list list.was; ln -s outside/canary list;; esac\nexec %s \"$@\"\n", w.dir, real)
+			script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--args*|*' run '*) %s 'cd %s; mv ws ws.was; ln -s outside ws; mv list list.was; ln -s outside/canary list';; esac\nexec %s \"$@\"\n", besides, w.dir, real)
 			if err := errors.Join(w.write("program", script), w.write("list", "list\n")); err != nil {
 				t.Fatal(err)
 			}
@@ -688,6 +694,49 @@ func TestSwappedForProgram(t *testing.T) {
 			}
 			if d := absent(w.outside+"/made")(w, nil); d != "" {
 				t.Error(d)
+			}
+		})
+	}
+}
+
+// TestSwappedMountPoint: where a hidden file is a dangling link by the time the program
+// makes its mount point, the program makes no file of the host's.
+func TestSwappedMountPoint(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs who can mount: another user's program gets the host's paths")
+	}
+	for name, make := range swappable {
+		t.Run(name, func(t *testing.T) {
+			real, err := exec.LookPath(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := make(real).Available(context.Background()); err != nil {
+				t.Skip(err)
+			}
+			w := newWorld(t)
+			// bwrap has the host's files below /oldroot while it mounts.
+			script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *--args*|*' run '*) %s 'cd %s; ln -sf %s/planted hidden; ln -sf /oldroot%[3]s/planted hidden2; ln -sf ../outside/planted hidden3';; esac\nexec %s \"$@\"\n", besides, w.ws, w.outside, real)
+			if err := w.write("program", script); err != nil {
+				t.Fatal(err)
+			}
+			d := make(w.dir + "/program")
+			for _, hidden := range []string{"/hidden", "/hidden2", "/hidden3"} {
+				os.Remove(w.ws + hidden)
+				if err := w.write("ws"+hidden, "secret\n"); err != nil {
+					t.Fatal(err)
+				}
+				c := scenario{script: "cat ." + hidden, request: func(w *world, r *profiles.Request) { r.Hide = []string{w.ws + hidden} }}
+				p := c.policy(t, w, d.(driver.Describer).Describe().Claims.Layers(), nil)
+				res, err := driver.Run(context.Background(), d, p, driver.RunOptions{Capture: true})
+				t.Logf("%s: %+v, %v", hidden, res, err)
+				if to, err := os.Readlink(w.ws + hidden); err != nil || !strings.HasSuffix(to, "planted") {
+					t.Fatalf("nothing was swapped: %q, %v", to, err)
+				}
+				if d := absent(w.outside+"/planted")(w, nil); d != "" {
+					t.Errorf("%s: %s", hidden, d)
+				}
+				os.Remove(w.outside + "/planted")
 			}
 		})
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/serve"
+	"github.com/sbxrun/sbxrun/test/dispositions"
 )
 
 // TestMain makes of this binary both programs: sbxrun-serve, and sbxrun where the
@@ -39,6 +40,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
 		main()
 	}
+	dispositions.Default()
 	os.Exit(m.Run())
 }
 
@@ -354,7 +356,7 @@ func TestGone(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		w.full()
 		// Killed while a command runs.
-		c := w.client("--json", "sh", "-c", "echo begun >> begun; sleep 1000")
+		c := w.client("--json", "sh", "-c", "echo begun >> begun; sleep 100")
 		var out bytes.Buffer
 		c.Stdout = &out
 		if err := c.Start(); err != nil {

@@ -64,8 +64,12 @@ func (w *worker) decide(op string, e *entry, a act) syscall.Errno {
 	if v == Leads && a != aliases && a != movesFrom && a != movesTo {
 		v = Free
 	}
-	if v == Free && a != removes && a != movesFrom {
-		if rule = w.g.rules.Completes(e.parent, e.name, w); rule != "" {
+	if v == Free {
+		ask := w.g.rules.Completes
+		if a == removes || a == movesFrom {
+			ask = w.g.rules.Undoes
+		}
+		if rule = ask(e.parent, e.name, w); rule != "" {
 			v = Protected
 		}
 	}

@@ -476,7 +476,15 @@ func (w *worker) Completes(dir []byte, name string) bool {
 	}
 	defer closeFD(fd)
 	has := entries(fd, name)
-	return !repository(entries(fd, "")) && (repository(has) || commands(has))
+	return (repository(has) || commands(has)) && !repository(func(name string) bool { return stands(fd, name) })
+}
+
+// stands reports whether an entry exists that nobody can make anything else of: a socket
+// can be replaced by what it stood in for.
+func stands(dir int, name string) bool {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK
 }
 
 // entries tells what an open directory has, or would have with one entry more.

@@ -234,6 +234,20 @@ func (r *Rules) Completes(dir, name []byte, dirs Dirs) string {
 	return ""
 }
 
+// Undoes returns the pattern that keeps HEAD in a repository, "" if none does: without
+// it the directory is none, and its config nobody's. What is called .git is protected by
+// its name.
+func (r *Rules) Undoes(dir, name []byte, dirs Dirs) string {
+	if r.ready(); !r.repos || dirs == nil {
+		return ""
+	}
+	var buf [256]byte
+	if string(fold(buf[:0], name)) != "head" || string(fold(buf[:0], dir[lastSlash(dir)+1:])) == ".git" || !dirs.Repository(dir) {
+		return ""
+	}
+	return ".git/"
+}
+
 // Copied returns the pattern that protects a path which somebody is about to make, of
 // a name that a command chose, in a directory of the host; "" if none does. What
 // leads to the directory is the host's.
@@ -286,7 +300,10 @@ func (h host) Repository(dir []byte) bool {
 // Completes implements [Dirs].
 func (h host) Completes(dir []byte, name string) bool {
 	has := h.has(dir, name)
-	return !repository(h.has(dir, "")) && (repository(has) || commands(has))
+	return (repository(has) || commands(has)) && !repository(func(name string) bool {
+		fi, err := os.Lstat(string(dir) + "/" + name)
+		return err == nil && fi.Mode()&fs.ModeSocket == 0 // which could be replaced
+	})
 }
 
 // commands reports whether a directory holds HEAD and something beside it that Git

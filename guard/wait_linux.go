@@ -37,8 +37,9 @@ const (
 	lookEvery = 16 * time.Millisecond
 	retries   = 16
 
-	// interrupts ends the waiting of a thread. The last real-time signal is nobody's.
-	interrupts = syscall.Signal(64)
+	// interrupts ends the waiting of a thread. It is nobody's, and none of the real-time
+	// signals: a user can fill the queue that those need.
+	interrupts = syscall.SIGSTKFLT
 )
 
 var interruptible = sync.OnceValue(func() error { return sys.InterruptOn(interrupts) })
@@ -54,6 +55,9 @@ func (w *worker) wait(fd int, flags uint32, errno syscall.Errno) (int64, syscall
 	case kind == unix.S_IFIFO, kind == unix.S_IFREG && errno == unix.EAGAIN:
 	default:
 		closeFD(fd)
+		if errno == 0 { // it was a FIFO before
+			errno = unix.ENXIO
+		}
 		return failed(errno)
 	}
 	wt := &waiter{id: w.n.ID, pid: w.n.PID, fd: fd, flags: flags &^ (unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW)}

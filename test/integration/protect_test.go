@@ -556,6 +556,31 @@ func TestGitProtected(t *testing.T) {
 	})
 }
 
+// TestHeadIsHeld: a socket where HEAD belongs is no repository that a real HEAD could
+// complete unasked, and the HEAD of a repository cannot be taken away, which would leave
+// its config to anybody. Each control is what is refused without the trick.
+func TestHeadIsHeld(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.git("init", "-q", "--bare", filepath.Join(f.ws, "bare"))
+		out := f.work(nil, `python3 - <<'END'
+import os, socket
+def try_(what, call):
+    try: call(); print(what, "done")
+    except OSError as e: print(what, e.strerror)
+os.makedirs("d/objects"); os.makedirs("d/refs"); open("d/config", "w").close(); open("t", "w").close()
+try_("control", lambda: os.rename("t", "d/HEAD"))
+socket.socket(socket.AF_UNIX).bind("d/HEAD")
+try_("socket", lambda: os.rename("t", "d/HEAD"))
+try_("control", lambda: open("bare/config", "a"))
+try_("move", lambda: os.rename("bare/HEAD", "bare/H"))
+try_("remove", lambda: os.remove("bare/HEAD"))
+open("bare/HEAD.lock", "w").write("ref: refs/heads/other\\n")
+try_("replace", lambda: os.rename("bare/HEAD.lock", "bare/HEAD"))
+END`)
+		f.wantLines(out, "control Permission denied", "socket Permission denied", "control Permission denied", "move Permission denied", "remove Permission denied", "replace done")
+	})
+}
+
 // TestProtectedAnswers: calls that the guard makes fail as the kernel lets them
 // fail, where programs go by it.
 func TestProtectedAnswers(t *testing.T) {

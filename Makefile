@@ -85,6 +85,11 @@ soak: ## RUNS runs (10000) and as many commands in sessions, for DURATION at lea
 soak-serve: ## CLIENTS clients (64) of a server for DURATION; every byte compared, its memory watched
 	SBXRUN_SOAK_TIME=$(DURATION) CLIENTS=$(CLIENTS) $(GO) test -count=1 -timeout 0 -v -run '^TestBytes$$' ./cmd/sbxrun-serve
 
+.PHONY: soak-day
+soak-day: ## a day by the clock of a virtual machine, in which all that can expire does; DURATION of work in its first hours
+	@tools/deps vm
+	$(GO) run ./test/vm -config day -timeout 180m -env SBXRUN_SOAK_TIME=$(DURATION)
+
 .PHONY: faults
 faults: ## what 10,000 kills leave of sbxrun, and 100 of each kind of its peers; as root, FAULTSFLAGS="-total 500 -kills 10"
 	@tools/deps bench

@@ -25,7 +25,7 @@ func (w Whole) Apply(before []byte) ([]byte, error) {
 }
 
 // Revert returns no file.
-func (w Whole) Revert([]byte) ([]byte, error) { return nil, nil }
+func (w Whole) Revert(_, _ []byte) ([]byte, error) { return nil, nil }
 
 // JSON is a list of members to set in a JSON file, which may have comments and
 // commas at the end of lists, as agents allow.
@@ -62,16 +62,42 @@ func (j JSON) Apply(before []byte) ([]byte, error) {
 	return checkedJSON(root)
 }
 
-// Revert takes the members out again, those that still are as they were set.
-func (j JSON) Revert(now []byte) ([]byte, error) {
+// Revert takes the members out again, those that still are as they were set. A value
+// that was there before comes back.
+func (j JSON) Revert(now, before []byte) ([]byte, error) {
 	root, err := parseJSON(now)
 	if err != nil {
 		return nil, err
 	}
+	old := hujson.Value{Value: &hujson.Object{}}
+	if len(bytes.TrimSpace(before)) > 0 {
+		if old, err = parseJSON(before); err != nil {
+			return nil, err
+		}
+	}
 	for _, m := range j {
-		m.unset(&root)
+		if err := m.unset(&root, m.values(&old)); err != nil {
+			return nil, err
+		}
 	}
 	return checkedJSON(root)
+}
+
+// values are those along the path, as far as there are any.
+func (m Member) values(root *hujson.Value) (all []*hujson.Value) {
+	for _, name := range m.Path {
+		o, ok := root.Value.(*hujson.Object)
+		if !ok {
+			return all
+		}
+		member, err := find(o, name)
+		if err != nil || member == nil {
+			return all
+		}
+		root = &member.Value
+		all = append(all, root)
+	}
+	return all
 }
 
 func parseJSON(text []byte) (hujson.Value, error) {
@@ -177,21 +203,31 @@ func (m Member) set(root *hujson.Value) (changed bool, err error) {
 	return true, nil
 }
 
-// unset takes out what set put in; an object or list that is empty then goes too.
-func (m Member) unset(root *hujson.Value) {
+// unset takes out what set put in; an object or list that is then empty goes too, if
+// it was not there before. Old are the values along the path at that time.
+func (m Member) unset(root *hujson.Value, old []*hujson.Value) error {
 	at := root
 	var parents []*hujson.Object
 	for depth, name := range m.Path {
 		o, ok := at.Value.(*hujson.Object)
 		if !ok {
-			return
+			return nil
 		}
 		member, err := find(o, name)
-		if err != nil || member == nil {
-			return
+		if err != nil {
+			return err
 		}
-		if depth == len(m.Path)-1 && m.Element == nil && !equal(member.Value, m.Value) {
-			return // another's by now
+		if member == nil {
+			return nil
+		}
+		if depth == len(m.Path)-1 && m.Element == nil {
+			if !equal(member.Value, m.Value) {
+				return nil // another's by now
+			}
+			if len(old) > depth {
+				member.Value.Value = old[depth].Clone().Value
+				return nil
+			}
 		}
 		parents = append(parents, o)
 		at = &member.Value
@@ -199,7 +235,7 @@ func (m Member) unset(root *hujson.Value) {
 	if m.Element != nil {
 		list, ok := at.Value.(*hujson.Array)
 		if !ok {
-			return
+			return nil
 		}
 		keep := list.Elements[:0]
 		for _, e := range list.Elements {
@@ -213,10 +249,10 @@ func (m Member) unset(root *hujson.Value) {
 		list.Elements = keep
 		if n := len(keep); n > 0 {
 			list.AfterExtra = commaAtEnd(&keep[n-1], list.AfterExtra, comma)
-			return
+			return nil
 		}
 	}
-	for depth := len(m.Path) - 1; depth >= 0; depth-- {
+	for depth := len(m.Path) - 1; depth >= len(old); depth-- {
 		o := parents[depth]
 		comma := o.Members[len(o.Members)-1].Value.AfterExtra != nil
 		for i := range o.Members {
@@ -230,9 +266,10 @@ func (m Member) unset(root *hujson.Value) {
 		}
 		if n := len(o.Members); n > 0 {
 			o.AfterExtra = commaAtEnd(&o.Members[n-1].Value, o.AfterExtra, comma)
-			return
+			return nil
 		}
 	}
+	return nil
 }
 
 // commaAtEnd has a comma follow the last value, or none, and returns what is to
@@ -357,7 +394,7 @@ func (c CodexEnvironment) Apply(before []byte) ([]byte, error) {
 }
 
 // Revert cuts the entry out.
-func (c CodexEnvironment) Revert(now []byte) ([]byte, error) {
+func (c CodexEnvironment) Revert(now, _ []byte) ([]byte, error) {
 	entry, err := c.entry()
 	if err != nil {
 		return nil, err
@@ -420,7 +457,7 @@ func (y YAML) Apply(before []byte) ([]byte, error) {
 }
 
 // Revert cuts the line out.
-func (y YAML) Revert(now []byte) ([]byte, error) {
+func (y YAML) Revert(now, _ []byte) ([]byte, error) {
 	line, err := y.line()
 	if err != nil {
 		return nil, err

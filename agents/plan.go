@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"syscall"
@@ -67,6 +68,13 @@ type Plan struct {
 	Files []File
 
 	state string // file that undoing is kept in
+	made  made
+}
+
+// made is what a plan is made of.
+type made struct {
+	Site    Site    `json:"site"`
+	Options Options `json:"options"`
 }
 
 // A File is one that a plan changes.
@@ -81,8 +89,9 @@ type Edit interface {
 	// Apply makes the change. It changes nothing where that is made already.
 	Apply(before []byte) (after []byte, err error)
 
-	// Revert takes the change out of a content that may have other changes since.
-	Revert(now []byte) (before []byte, err error)
+	// Revert takes the change out of a content that may have other changes since. What
+	// it replaced in the content before comes back.
+	Revert(now, before []byte) (after []byte, err error)
 }
 
 // An EditError says that a file cannot be changed safely.
@@ -97,7 +106,7 @@ func (e *EditError) Hint() string { return e.Fix }
 
 // NewPlan returns the plan for an agent.
 func NewPlan(agent string, site Site, o Options) (*Plan, error) {
-	p := &Plan{Agent: agent, state: filepath.Join(site.State, "sbxrun", "integrate", agent+".json")}
+	p := &Plan{Agent: agent, made: made{site, o}, state: filepath.Join(site.State, "sbxrun", "integrate", agent+".json")}
 	shell := filepath.Join(site.Data, "sbxrun", "agents", agent, "bash")
 	if o.Managed {
 		if agent != "claude-code" || o.By == "hook" {
@@ -182,16 +191,18 @@ func codexRoot(program string) string {
 	return program
 }
 
-// kept is what undoing needs.
+// kept is what undoing needs. It does not depend on the flags that undo is given.
 type kept struct {
 	Files []keptFile `json:"files"`
+	Plan  *made      `json:"plan"`
 }
 
 type keptFile struct {
-	Path    string `json:"path"`
-	Existed bool   `json:"existed"`
-	Before  []byte `json:"before,omitempty"`
-	After   []byte `json:"after"`
+	Path    string   `json:"path"`
+	Existed bool     `json:"existed"`
+	Before  []byte   `json:"before,omitempty"`
+	After   []byte   `json:"after"`
+	Made    []string `json:"made,omitempty"` // directories, the deepest first
 }
 
 // A Change is what a plan does to one file.
@@ -221,49 +232,82 @@ func (p *Plan) Changes() ([]Change, error) {
 }
 
 // Apply carries the plan out and returns what was changed. What the files held
-// before is kept, for Undo.
+// before is kept, for Undo. Another plan of the agent's that was carried out gives way
+// in the same step: at no moment is the agent without either.
 func (p *Plan) Apply() ([]Change, error) {
 	old, err := p.kept()
 	if err != nil {
 		return nil, err
 	}
+	var undone []undoing
 	if old != nil {
-		// Other flags than before: first as it was.
-		done, err := p.done()
-		if err != nil || done {
+		if done, err := p.done(); err != nil || done && (old.Plan == nil || reflect.DeepEqual(*old.Plan, p.made)) {
 			return nil, err
 		}
-		if _, err := p.Undo(); err != nil {
+		if undone, err = p.undone(old); err != nil {
 			return nil, err
 		}
 	}
-	changes, err := p.Changes()
+	k := kept{Plan: &p.made}
+	var changes []Change
+	change := func(c Change) {
+		if !same(c.Before, c.After) {
+			changes = append(changes, c)
+		}
+	}
+	for _, f := range p.Files {
+		now, err := read(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		own := keptFile{Path: f.Path, Made: missing(f.Path)}
+		before := now
+		if i := slices.IndexFunc(undone, func(u undoing) bool { return u.Path == f.Path }); i >= 0 {
+			before, own.Made = undone[i].After, append(own.Made, undone[i].made...)
+			undone = slices.Delete(undone, i, i+1)
+		}
+		after, err := f.Edit.Apply(before)
+		if err != nil {
+			return nil, in(f.Path, err)
+		}
+		if !same(before, after) {
+			own.Existed, own.Before, own.After = before != nil, before, after
+			k.Files = append(k.Files, own)
+		}
+		change(Change{f.Path, now, after, f.Mode})
+	}
+	for _, u := range undone {
+		change(u.Change)
+	}
+	if len(k.Files) == 0 && old == nil {
+		return nil, nil
+	}
+	state, err := read(p.state)
 	if err != nil {
 		return nil, err
-	}
-	var k kept
-	for _, c := range changes {
-		k.Files = append(k.Files, keptFile{Path: c.Path, Existed: c.Before != nil, Before: c.Before, After: c.After})
-	}
-	if len(changes) == 0 {
-		return nil, nil
 	}
 	b, err := json.MarshalIndent(k, "", "  ")
 	if err != nil {
 		return nil, err
 	}
 	// First what undoes, then what is done.
-	if err := write(p.state, b, 0o600); err != nil {
-		return nil, err
-	}
-	for _, c := range changes {
-		if err := write(c.Path, c.After, c.Mode); err != nil {
-			_, uerr := p.Undo()
-			return nil, errors.Join(err, uerr)
+	err = replace(p.state, b, 0o600)
+	for i, c := range changes {
+		if err = errors.Join(err, replace(c.Path, c.After, c.Mode)); err != nil {
+			for _, c := range slices.Backward(changes[:i]) {
+				err = errors.Join(err, replace(c.Path, c.Before, c.Mode))
+			}
+			return nil, errors.Join(err, replace(p.state, state, 0o600))
 		}
+	}
+	for _, u := range undone {
+		remove(u.made)
 	}
 	return changes, nil
 }
+
+// same reports whether two contents are the same; nil is no file.
+func same(a, b []byte) bool { return bytes.Equal(a, b) && (a == nil) == (b == nil) }
 
 // done reports whether the files are as the plan makes them.
 func (p *Plan) done() (bool, error) {
@@ -279,50 +323,86 @@ func (p *Plan) done() (bool, error) {
 // otherwise by taking out what the plan put in. It returns what was changed.
 func (p *Plan) Undo() ([]Change, error) {
 	k, err := p.kept()
+	if err != nil || k == nil {
+		return nil, err
+	}
+	undone, err := p.undone(k)
 	if err != nil {
 		return nil, err
 	}
-	if k == nil {
-		return nil, nil
-	}
 	var changes []Change
+	// Last what the agent's settings name, which it may pass over if it is not there.
+	for _, u := range slices.Backward(undone) {
+		if same(u.Before, u.After) {
+			continue
+		}
+		if err := replace(u.Path, u.After, u.Mode); err != nil {
+			return nil, err
+		}
+		remove(u.made)
+		changes = append(changes, u.Change)
+	}
+	return changes, os.Remove(p.state)
+}
+
+// undoing is what undoes one file.
+type undoing struct {
+	Change
+	made []string
+}
+
+// undone is what makes every file that is kept what it was.
+func (p *Plan) undone(k *kept) ([]undoing, error) {
+	was := p
+	if k.Plan != nil {
+		var err error
+		if was, err = NewPlan(p.Agent, k.Plan.Site, k.Plan.Options); err != nil {
+			return nil, err
+		}
+	}
+	var all []undoing
 	for _, f := range k.Files {
 		now, err := read(f.Path)
 		if err != nil {
 			return nil, err
 		}
-		c := Change{Path: f.Path, Before: now}
-		switch {
+		u := undoing{Change{Path: f.Path, Before: now, Mode: 0o644}, f.Made}
+		switch edit := was.edit(f.Path); {
 		case bytes.Equal(now, f.After):
 			if f.Existed {
-				c.After = append([]byte{}, f.Before...)
+				u.After = append([]byte{}, f.Before...)
 			}
-		case now == nil:
-			continue // it went with the agent
+		case now == nil: // it went with the agent
+		case edit == nil:
+			return nil, &EditError{f.Path, "it was changed since, by a plan with other means", "undo with the flags that it was done with"}
 		default:
-			edit := p.edit(f.Path)
-			if edit == nil {
-				return nil, &EditError{f.Path, "it was changed since, by a plan with other means", "undo with the flags that it was done with"}
-			}
-			if c.After, err = edit.Revert(now); err != nil {
+			if u.After, err = edit.Revert(now, f.Before); err != nil {
 				return nil, in(f.Path, err)
 			}
 		}
-		changes = append(changes, c)
+		all = append(all, u)
 	}
-	for _, c := range changes {
-		if c.After == nil {
-			if err := os.Remove(c.Path); err != nil {
-				return nil, err
-			}
-			os.Remove(filepath.Dir(c.Path)) // if it is empty
-			continue
+	return all, nil
+}
+
+// missing are the directories above a file that are not there, the deepest first.
+func missing(path string) []string {
+	var all []string
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if _, err := os.Lstat(dir); err == nil || dir == filepath.Dir(dir) {
+			return all
 		}
-		if err := write(c.Path, c.After, 0o644); err != nil {
-			return nil, err
+		all = append(all, dir)
+	}
+}
+
+// remove removes directories that were made, if nothing is in them.
+func remove(made []string) {
+	for _, dir := range made {
+		if os.Remove(dir) != nil {
+			return
 		}
 	}
-	return changes, os.Remove(p.state)
 }
 
 func (p *Plan) edit(path string) Edit {
@@ -377,6 +457,17 @@ func read(path string) ([]byte, error) {
 		b = []byte{}
 	}
 	return b, err
+}
+
+// replace has a file hold this, or not be there.
+func replace(path string, data []byte, mode fs.FileMode) error {
+	if data != nil {
+		return write(path, data, mode)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // write replaces a file as a whole, or not at all. Where the name is a symbolic

@@ -1,10 +1,163 @@
 package agents
 
 import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
+
+// TestUndo: whatever was changed since, and by whatever flags it is undone, what the
+// plan put in goes and what was there comes back, or nothing is done and that is said.
+func TestUndo(t *testing.T) {
+	hook, other := Options{By: "hook", Flags: []string{"--ro", "/srv"}}, Options{Flags: []string{"--memory", "1g"}}
+	change := func(s string) string { return strings.Replace(s, `"model": "a"`, `"model": "b"`, 1) }
+	for name, tt := range map[string]struct {
+		before string // of settings.json; "" is none
+		apply  []Options
+		since  func(string) string
+		undo   Options
+		want   string // "" is none
+		err    string
+	}{
+		"a prefix of one's own":        {before: `{"model": "a", "env": {"CLAUDE_CODE_SHELL_PREFIX": "/my/wrapper", "X": "y"}}`, apply: []Options{{}}, since: change, want: `{"model": "b", "env": {"CLAUDE_CODE_SHELL_PREFIX": "/my/wrapper", "X": "y"}}`},
+		"what is empty":                {before: `{"model": "a", "env": {}}`, apply: []Options{{}}, since: change, want: `{"model": "b", "env": {}}`},
+		"an empty list":                {before: `{"model": "a", "hooks": {"PreToolUse": []}}`, apply: []Options{hook}, since: change, want: `{"model": "b", "hooks": {"PreToolUse": []}}`},
+		"other flags":                  {before: `{"model": "a"}`, apply: []Options{{}, other}, want: `{"model": "a"}`},
+		"other flags, changed":         {before: `{"model": "a"}`, apply: []Options{{}, other}, since: change, want: `{"model": "b"}`},
+		"undone without the flags":     {before: `{"model": "a"}`, apply: []Options{hook}, since: change, want: `{"model": "b"}`},
+		"undone by the wrong means":    {before: `{"model": "a"}`, apply: []Options{{}}, since: change, undo: hook, want: `{"model": "b"}`},
+		"other means after a change":   {before: `{"model": "a"}`, apply: []Options{{}, hook}, since: change, want: `{"model": "b"}`},
+		"a member that is there twice": {before: `{"model": "a"}`, apply: []Options{{}}, since: func(s string) string { return strings.Replace(s, "{", `{"env": {}, `, 1) }, err: "is there twice"},
+		"no file":                      {apply: []Options{{}, hook, other}},
+	} {
+		dir := t.TempDir()
+		site := Site{Home: dir, Config: filepath.Join(dir, "config"), Data: filepath.Join(dir, "data"), State: filepath.Join(dir, "state"), Claude: filepath.Join(dir, "claude"), Sbxrun: "/usr/bin/sbxrun"}
+		file, shell := filepath.Join(dir, "claude", "settings.json"), filepath.Join(dir, "data", "sbxrun", "agents", "claude-code", "bash")
+		text := func() string { b, _ := os.ReadFile(file); return string(b) }
+		there := func(name string) bool { _, err := os.Lstat(name); return err == nil }
+		plan := func(o Options) *Plan {
+			p, err := NewPlan("claude-code", site, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		if tt.before != "" {
+			if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(tt.before), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, o := range tt.apply {
+			if _, err := plan(o).Apply(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			by := o.By == "hook"
+			if now := text(); strings.Contains(now, "PreToolUse\": [\n") != by || strings.Contains(now, shell+" -c") == by || there(shell) == by {
+				t.Errorf("%s: applied %d: %s", name, i, now)
+			}
+			if i == 0 && tt.since != nil {
+				if err := os.WriteFile(file, []byte(tt.since(text())), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		was := text()
+		_, err := plan(tt.undo).Undo()
+		switch {
+		case tt.err != "":
+			if err == nil || !strings.Contains(err.Error(), tt.err) || text() != was || !there(shell) || !there(plan(tt.undo).state) {
+				t.Errorf("%s: %v; %s", name, err, text())
+			}
+			continue
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+		case tt.want == "" && there(filepath.Dir(file)), there(filepath.Join(dir, "data")), there(plan(tt.undo).state):
+			t.Errorf("%s: something is left", name)
+		}
+		var is, want any
+		json.Unmarshal([]byte(text()), &is)
+		json.Unmarshal([]byte(tt.want), &want)
+		if !reflect.DeepEqual(is, want) || tt.since == nil && text() != tt.want {
+			t.Errorf("%s: %s", name, text())
+		}
+	}
+}
+
+// TestUndoKeeps: a directory that was there stays, though it is empty.
+func TestUndoKeeps(t *testing.T) {
+	dir := t.TempDir()
+	site := Site{Home: dir, Config: filepath.Join(dir, "config"), Data: filepath.Join(dir, "data"), State: filepath.Join(dir, "state"), Claude: filepath.Join(dir, "claude"), Sbxrun: "/usr/bin/sbxrun"}
+	if err := os.Mkdir(site.Claude, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPlan("claude-code", site, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Apply(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Undo(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(site.Claude); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(site.Data); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// TestApplyAgain: with other flags, the agent has its sandbox at every moment, and if
+// they cannot be had it keeps the one that it has.
+func TestApplyAgain(t *testing.T) {
+	dir := t.TempDir()
+	site := Site{Home: dir, Config: filepath.Join(dir, "config"), Data: filepath.Join(dir, "data"), State: filepath.Join(dir, "state"), Sbxrun: "/usr/bin/sbxrun"}
+	settings, shell := filepath.Join(dir, "config", "opencode", "opencode.json"), filepath.Join(dir, "data", "sbxrun", "agents", "opencode", "bash")
+	plan := func(flags ...string) *Plan {
+		p, err := NewPlan("opencode", site, Options{Flags: flags})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if _, err := plan().Apply(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes, err := plan("--ro", "/srv").Apply()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What names the shell is not touched, and that is replaced in its place.
+	if len(changes) != 1 || changes[0].Path != shell || changes[0].Before == nil || changes[0].After == nil {
+		t.Errorf("%+v", changes)
+	}
+	if now, err := os.ReadFile(settings); err != nil || string(now) != string(before) {
+		t.Errorf("%s, %v", now, err)
+	}
+	wrapper, err := os.ReadFile(shell)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(settings, []byte("broken"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plan("--ro", "/opt").Apply(); err == nil {
+		t.Error("no error")
+	}
+	if now, err := os.ReadFile(shell); err != nil || string(now) != string(wrapper) {
+		t.Errorf("%s, %v", now, err)
+	}
+}
 
 // A session that there is has its own policy: what a plan writes down adds no flags of
 // one, which every command would be refused for.

@@ -1,10 +1,12 @@
 //go:build unix
 
 // Package audit records what was run and what was refused: a file of JSON, one
-// object a line, one line for each run and each refusal.
+// object a line. A run has a line before it begins, so that nothing runs unseen
+// whatever ends this program or fills the disk meanwhile, and one when it has ended.
 //
 // Many programs may write one file at a time: a line is one write(2) to a file
-// opened for appending, under a lock that also covers putting a full file away.
+// opened for appending, under a lock that also covers putting a full file away. What
+// a write left of a line, on a full disk, does not become part of the next.
 // The file belongs to the caller and nobody else reads it; a symbolic link, or a
 // file that others can read or write, is refused.
 //
@@ -42,10 +44,12 @@ type Config struct {
 // A Record is one line.
 type Record struct {
 	Time   time.Time `json:"time"`
-	Event  string    `json:"event"`  // run, denial
+	Event  string    `json:"event"`  // begin, run, denial
 	Source string    `json:"source"` // run, session, mcp: what ran or refused it; hook: what left it to the agent
 	UID    int       `json:"uid"`
 	PID    int       `json:"pid"` // of sbxrun
+
+	Began *time.Time `json:"began,omitempty"` // the time of the run's first record, in all others
 
 	Session string   `json:"session,omitempty"`
 	Tool    string   `json:"tool,omitempty"` // of an agent
@@ -107,7 +111,23 @@ func (l *Log) Ready() error {
 	return f.Close()
 }
 
-// Run records a run and what was refused in it. Nil is the outcome of one that goes
+// Begin records a run that is about to begin, and has r say when that was. After an
+// error nothing must run.
+func (l *Log) Begin(r *Record) error {
+	now := moment(time.Now())
+	b := *r
+	b.Event, b.Time = "begin", now
+	if err := l.write([]Record{b}); err != nil {
+		return err
+	}
+	r.Began = &now
+	return nil
+}
+
+// moment is a time as it is recorded.
+func moment(t time.Time) time.Time { return t.UTC().Round(time.Microsecond) }
+
+// Run records a run that has ended, and what was refused in it. Nil is the outcome of one that goes
 // on, and of which no more will be known.
 func (l *Log) Run(r Record, o *Outcome, denials []driver.Denial) error {
 	r.Event, r.Outcome = "run", o
@@ -153,7 +173,7 @@ func (l *Log) write(all []Record) error {
 // line is a record's line.
 func (l *Log) line(r *Record) ([]byte, error) {
 	c := *r
-	c.Time = c.Time.UTC().Round(time.Microsecond)
+	c.Time = moment(c.Time)
 	c.Command = l.words(c.Command)
 	for _, s := range []*string{&c.Source, &c.Session, &c.Tool, &c.Cwd, &c.Profile, &c.Driver, &c.Why} {
 		*s = l.text(*s)
@@ -170,7 +190,14 @@ func (l *Log) line(r *Record) ([]byte, error) {
 		}
 		c.Denial = &d
 	}
-	b, err := json.Marshal(&c)
+	var v any = &c
+	if c.Event == "begin" {
+		v = struct { // of which nobody knows yet whether it is sandboxed
+			*Record
+			Sandboxed *bool `json:"sandboxed,omitempty"`
+		}{Record: &c}
+	}
+	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
@@ -239,13 +266,17 @@ func (l *Log) appendTo(f *os.File, line []byte) (bool, error) {
 	if l.config.MaxSize > 0 && mine.Size() > 0 && mine.Size()+int64(len(line)) > l.config.MaxSize {
 		return false, l.rotate()
 	}
-	if n, err := f.Write(line); err != nil {
-		if n > 0 {
-			f.Write([]byte("\n")) // what follows is a line of its own again
+	last := []byte{'\n'}
+	if mine.Size() > 0 {
+		if _, err := f.ReadAt(last, mine.Size()-1); err != nil {
+			return false, err
 		}
-		return false, err
 	}
-	return true, nil
+	if last[0] != '\n' {
+		line = append([]byte{'\n'}, line...)
+	}
+	_, err = f.Write(line)
+	return err == nil, err
 }
 
 // rotate puts the file away. The lock on it is held.
@@ -265,7 +296,7 @@ func (l *Log) rotate() error {
 // open opens the file for appending, and sees that it is ours.
 func (l *Log) open() (*os.File, error) {
 	// O_NONBLOCK: a FIFO is refused, and not waited for.
-	f, err := os.OpenFile(l.config.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	f, err := os.OpenFile(l.config.File, os.O_RDWR|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		if errors.Is(err, syscall.ELOOP) {
 			return nil, &Error{l.config.File, "it is a symbolic link", "name the file itself"}

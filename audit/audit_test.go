@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -71,6 +72,93 @@ func TestRun(t *testing.T) {
 	}
 	if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", fi, err)
+	}
+}
+
+// TestBegin: a run is recorded before it begins, and its other records name that one.
+func TestBegin(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "audit")
+	l, err := Open(Config{File: file}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Record{Source: "run", Command: []string{"ls"}}
+	if err := l.Begin(&r); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(file); err != nil || strings.Contains(string(data), "sandboxed") {
+		t.Errorf("what is not known yet: %s, %v", data, err)
+	}
+	r.Sandboxed = true
+	if err := l.Run(r, &Outcome{}, []driver.Denial{{Target: "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	all := read(t, file)
+	if len(all) != 3 || all[0].Event != "begin" || all[0].Outcome != nil || all[0].Began != nil || !slices.Equal(all[0].Command, r.Command) {
+		t.Fatalf("%+v", all)
+	}
+	for _, a := range all[1:] {
+		if a.Began == nil || !a.Began.Equal(all[0].Time) || !a.Sandboxed {
+			t.Errorf("%+v, which began %v", a, a.Began)
+		}
+	}
+}
+
+// TestTorn: what there was room for of a line does not swallow the next one.
+func TestTorn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "audit")
+	l, err := Open(Config{File: file}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := func() []string {
+		var all []string
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(data) {
+			var r Record
+			if json.Unmarshal(line, &r) == nil {
+				all = append(all, r.Command[0])
+			}
+		}
+		return all
+	}
+	begin := func(command string) error { return l.Begin(&Record{Command: []string{command}}) }
+	if err := begin("first"); err != nil {
+		t.Fatal(err)
+	}
+	fi, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A file size limit is met in the middle of a line, as the end of a disk is.
+	signal.Ignore(syscall.SIGXFSZ)
+	defer signal.Reset(syscall.SIGXFSZ)
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	low := was
+	low.Cur = uint64(fi.Size()) + 20
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &low); err != nil {
+		t.Fatal(err)
+	}
+	torn := begin("torn")
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := os.Stat(file); torn == nil || err != nil || after.Size() != fi.Size()+20 {
+		t.Fatalf("no torn line: %v, %v", torn, err)
+	}
+	for _, next := range []string{"second", "third"} {
+		if err := begin(next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := whole(); !slices.Equal(got, []string{"first", "second", "third"}) {
+		t.Errorf("%q", got)
 	}
 }
 

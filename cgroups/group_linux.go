@@ -338,17 +338,24 @@ func (g *Group) stats(usage bool) (Stats, error) {
 		}
 	}
 	if usage && st.PidsDenied > 0 {
-		switch {
-		case st.PidsPeak > 0 && st.PidsPeak < uint64(g.pids):
-			// Until Linux 6.11, and on v1, a fork is counted in the group that it was
-			// refused to, whichever group's limit it was; see pids_event in
-			// kernel/cgroup/pids.c.
-			st.PidsBy = g.above(Pids)
-		case g.theirs.Pids != 0:
-			st.PidsBy = fmt.Sprintf("the caller's own cgroup, whose limit of %d is smaller than what was asked for", g.theirs.Pids)
-		}
+		st.PidsBy = g.PidsBy(st.PidsPeak)
 	}
 	return st, err
+}
+
+// PidsBy says whose limit refused a process to the group, or to one within it without a
+// limit of its own, which has had so many: "" if it was what the policy asked for.
+func (g *Group) PidsBy(peak uint64) string {
+	switch {
+	case peak > 0 && peak < uint64(g.pids):
+		// Until Linux 6.11, and on v1, a fork is counted in the group that it was
+		// refused to, whichever group's limit it was; see pids_event in
+		// kernel/cgroup/pids.c.
+		return g.above(Pids)
+	case g.theirs.Pids != 0:
+		return fmt.Sprintf("the caller's own cgroup, whose limit of %d is smaller than what was asked for", g.theirs.Pids)
+	}
+	return ""
 }
 
 // above is the nearest group above that has a limit and has reached it, "" for none.

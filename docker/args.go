@@ -41,10 +41,13 @@ type Facts struct {
 	// own is not installed; "" is the engine's own.
 	Init string
 
-	// Image is the id of the driver's image, "" for its name, and Volumes are the
-	// directories that it declares to be volumes.
-	Image   string
-	Volumes []string
+	// Image is the id of the driver's image, "" for its name. Volumes are the
+	// directories that it declares to be volumes, Annotated and Labelled the names
+	// of its annotations and labels.
+	Image     string
+	Volumes   []string
+	Annotated []string
+	Labelled  []string
 
 	// Stdin attaches the command's standard input.
 	Stdin bool
@@ -64,8 +67,23 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	e := &driver.UnsupportedError{Driver: d.Name()}
 	a := []string{"create", "--pull", "never", "--name", f.Name}
 	add := func(s ...string) { a = append(a, s...) }
+	// A container inherits the labels of its image, and programs of the host obey
+	// those of containers: an update service restarts the unit that one names.
+	for _, name := range f.Labelled {
+		if name != "" && !strings.Contains(name, "=") {
+			add("--label", name+"=")
+		}
+	}
 	for _, l := range slices.Concat(f.Labels, d.Labels) {
 		add("--label", l)
+	}
+	// Podman hands an image's annotations to the runtime and its hooks, which obey
+	// them: run.oci.seccomp_bpf_data replaces crun's filter, org.systemd.property.*
+	// the unit's limits.
+	for _, name := range f.Annotated {
+		if !slices.ContainsFunc(informative, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			e.Rules = append(e.Rules, "image.annotations."+name)
+		}
 	}
 	if f.Stdin || proc.Terminal {
 		add("--interactive")
@@ -156,6 +174,9 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	}
 	return a, nil
 }
+
+// informative are the beginnings of the names of annotations that no runtime obeys.
+var informative = []string{"org.opencontainers.image.", "com.docker."}
 
 // coversInit reports whether the policy shows something else in the place of the
 // image's /sbin.
@@ -296,7 +317,8 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 		at := path.Clean("/" + v)
 		under := func(dir string) bool { return within(at, dir) }
 		switch {
-		case slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/sbin"}, under) || at == "/" || strings.ContainsAny(at, ":"):
+		case !path.IsAbs(v) || slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/sbin"}, under) || at == "/" || strings.ContainsAny(at, ":"):
+			// Docker takes one without a slash for another, beside what is mounted there.
 			refused = append(refused, "image.volumes."+at)
 		case slices.ContainsFunc(all, func(m mount) bool { return m.at == at }) || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == at }):
 			// Something else is there.
@@ -311,6 +333,10 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 		if m := &private[i]; m.Type == "tmpfs" && !hasSize(m.Options) {
 			storage++
 		}
+	}
+	// A tmpfs has whole pages, and one of size 0 no bound.
+	if storage > 0 && share(p, storage) == 0 {
+		refused = append(refused, "limits.disk (in "+strconv.Itoa(storage)+" parts, each of a page or more)")
 	}
 	for i := range private {
 		m := &private[i]
@@ -360,6 +386,14 @@ func hasSize(opts []string) bool {
 	return slices.ContainsFunc(opts, func(o string) bool { return strings.HasPrefix(o, "size=") })
 }
 
+// pageSize is the largest that a page of a supported kernel commonly has.
+const pageSize = 64 << 10 // bytes
+
+// share is one of n equal parts of private storage, in whole pages.
+func share(p *policy.Policy, n int) uint64 {
+	return cmp.Or(p.Scratch.Bytes, scratchDefault) / uint64(n) &^ (pageSize - 1)
+}
+
 // tmpfsOptions bounds private storage and gives it to the command. Mounts that
 // share the policy's budget get equal parts of it: together they hold no more.
 func tmpfsOptions(p *policy.Policy, opts []string, n int, f Facts) []string {
@@ -375,13 +409,9 @@ func tmpfsOptions(p *policy.Policy, opts []string, n int, f Facts) []string {
 		}
 	}
 	if !hasSize(opts) {
-		bytes := p.Scratch.Bytes
-		if bytes == 0 {
-			bytes = scratchDefault
-		}
-		out = append(out, "size="+strconv.FormatUint(bytes/uint64(n), 10))
+		out = append(out, "size="+strconv.FormatUint(share(p, n), 10))
 		if p.Scratch.Inodes != 0 {
-			out = append(out, "nr_inodes="+strconv.FormatUint(p.Scratch.Inodes/uint64(n), 10))
+			out = append(out, "nr_inodes="+strconv.FormatUint(max(1, p.Scratch.Inodes/uint64(n)), 10))
 		}
 	}
 	u := (Driver{}).user(p, f)

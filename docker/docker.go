@@ -230,9 +230,16 @@ const patience = 30 * time.Second
 
 // An engineError is what the client printed when it failed.
 type engineError struct {
-	op   string
-	text string
-	code int
+	op     string
+	text   string
+	code   int
+	silent bool // the engine did not answer in time
+}
+
+// isSilent reports that the engine did not answer in time.
+func isSilent(err error) bool {
+	var e *engineError
+	return errors.As(err, &e) && e.silent
 }
 
 func (e *engineError) Error() string { return e.op + ": " + e.text }
@@ -259,7 +266,7 @@ func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, err
 		return strings.TrimSpace(out.String()), nil
 	}
 	if ctx.Err() != nil {
-		return "", &engineError{op: c.d.Name() + " " + op, text: "no answer from the engine: " + ctx.Err().Error()}
+		return "", &engineError{op: c.d.Name() + " " + op, text: "no answer from the engine: " + ctx.Err().Error(), silent: true}
 	}
 	e := &engineError{op: c.d.Name() + " " + op, text: said(errs.String()), code: cmd.ProcessState.ExitCode()}
 	if e.text == "" {

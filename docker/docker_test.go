@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,7 +79,8 @@ func TestArgs(t *testing.T) {
 		}},
 		{name: "ports", driver: Driver{Ports: []string{"127.0.0.1:8080:80"}}, change: func(r *profiles.Request) { m := policy.EgressHost; r.Net = &m }},
 		{name: "volumes", facts: func(f *Facts) {
-			f.Image, f.Volumes = "sha256:0123", []string{"/v", "/v/../v/deep/", "/tmp", "/tmp/v", "rel", "/home/u/ws"}
+			f.Image, f.Volumes = "sha256:0123", []string{"/v", "/v/../v/deep/", "/tmp", "/tmp/v", "/home/u/ws"}
+			f.Annotated, f.Labelled = []string{"org.opencontainers.image.title"}, []string{"", "a=b", labelRun, "traefik.enable"}
 		}},
 		{name: "options", policy: func(p *policy.Policy) {
 			p.OCI.Process.ApparmorProfile = "p"
@@ -156,6 +158,24 @@ func TestRefused(t *testing.T) {
 		var e *driver.UnsupportedError
 		if err := (Driver{Image: "x"}).Check(p); !errors.As(err, &e) || len(e.Rules) == 0 || driver.CodeOf(err) != driver.CodeUnsupported {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for what, change := range map[string]func(f *Facts){
+		"image.annotations.run.oci.seccomp_bpf_data": func(f *Facts) { f.Annotated = []string{"run.oci.seccomp_bpf_data"} },
+		"image.volumes./rel":                         func(f *Facts) { f.Volumes = []string{"rel"} },
+		// Each would have a page at least, and no bound on its files.
+		"limits.disk (in 2002 parts": func(f *Facts) {
+			for i := range 2000 {
+				f.Volumes = append(f.Volumes, "/v"+strconv.Itoa(i))
+			}
+		},
+	} {
+		f := facts()
+		change(&f)
+		var e *driver.UnsupportedError
+		small := resolve(t, func(r *profiles.Request) { n := uint64(1 << 20); r.Disk = &n })
+		if args, err := (Driver{Image: "x"}).Args(small, f); !errors.As(err, &e) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %d arguments, %v", what, len(args), err)
 		}
 	}
 	for _, at := range []string{"/", "/proc/x", "/sys", "/dev/shm", "/sbin", "/a:rw", "/home/u/ws/sub"} {
@@ -325,6 +345,8 @@ func TestUnexecuted(t *testing.T) {
 		{"./x", nil, "/ws/x"},
 		{"/x/../y", nil, "/y"},
 		{"x", nil, "/usr/local/sbin/x /usr/local/bin/x /usr/sbin/x /usr/bin/x /sbin/x /bin/x"},
+		{"x", []string{"PATH=/a" + strings.Repeat(":/a", 63)}, strings.TrimSpace(strings.Repeat("/a/x ", 64))},
+		{"x", []string{"PATH=/a" + strings.Repeat(":/a", 64)}, ""},
 	} {
 		if got := strings.Join(candidates(tt.name, "/ws", tt.env), " "); got != tt.want {
 			t.Errorf("%s %v: %s, want %s", tt.name, tt.env, got, tt.want)

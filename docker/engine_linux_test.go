@@ -1,6 +1,7 @@
 package docker_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -637,6 +638,85 @@ func TestHostile(t *testing.T) {
 	nothingLeft(t, "docker")
 }
 
+// TestStuck: an image that holds up its engine does not hold up the end of a run.
+// Docker's opens the image's /etc/passwd, and waits for a writer if that is a FIFO.
+func TestStuck(t *testing.T) {
+	needEngine(t)
+	const name = "sbxrun-test:stuck"
+	if err := engine.Import("docker", name, &tar.Header{Name: "etc/passwd", Typeflag: tar.TypeFifo, Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	defer docker.EndPatience(2 * time.Second)()
+	p := resolve(t, func(r *profiles.Request) { d, k := time.Second, 100*time.Millisecond; r.Timeout, r.KillAfter = &d, &k }, "true")
+	done := make(chan error, 1)
+	go func() {
+		_, err := driver.Run(context.Background(), docker.Driver{Image: name}, p, driver.RunOptions{Capture: true})
+		done <- err
+	}()
+	var u *driver.UnavailableError
+	select {
+	case err := <-done:
+		if !errors.As(err, &u) || !strings.Contains(err.Error(), "may still be running: container sbxrun-") {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(60 * time.Second):
+		t.Error("the run goes on after its time limit")
+	}
+	// Once the engine can, the container goes, without another run.
+	for range 300 {
+		if len(containers(t, "docker")) == 0 {
+			return
+		}
+		fifos, err := filepath.Glob(filepath.Dir(strings.TrimPrefix(os.Getenv("DOCKER_HOST"), "unix://")) + "/data/vfs/dir/*/etc/passwd")
+		if err != nil || len(fifos) == 0 {
+			t.Fatalf("no FIFO: %v", err)
+		}
+		for _, f := range fifos {
+			if w, err := os.OpenFile(f, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
+				w.Close()
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("left: %q", containers(t, "docker"))
+}
+
+// testDeclared: a container has none of its image's labels, and an annotation that a
+// runtime could obey ends the run before it begins.
+func testDeclared(t *testing.T, client string, run func(image, script string) (*driver.Result, error)) {
+	build := func(name string, args ...string) string {
+		t.Helper()
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "Containerfile"), []byte("FROM "+image+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(client, append(append([]string{"build", "-q", "--pull=never", "-t", name}, args...), dir)...)
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "DOCKER_CONFIG=") })
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return name
+	}
+	harmless := build("sbxrun-test:harmless", "--annotation", "org.opencontainers.image.title=x", "--label", "PODMAN_SYSTEMD_UNIT=x.service", "--label", "io.containers.autoupdate=registry")
+	if res, err := run(harmless, "echo ran"); err != nil || res.Stdout != "ran\n" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	obeyed := build("sbxrun-test:obeyed", "--annotation", "org.systemd.property.TasksMax=uint64 1000")
+	if res, err := run(obeyed, "echo ran"); err == nil || !strings.Contains(err.Error(), "image.annotations.org.systemd.property.TasksMax") || res.Stdout != "" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	// The control: the engine's own containers have it.
+	id, err := exec.Command(client, "create", "--network", "none", obeyed, "true").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer exec.Command(client, "rm", strings.TrimSpace(string(id))).Run()
+	out, err := exec.Command(client, "inspect", "--format", "{{json .Config.Annotations}}", strings.TrimSpace(string(id))).Output()
+	if err != nil || !strings.Contains(string(out), "TasksMax") {
+		t.Errorf("control: %s, %v", out, err)
+	}
+}
+
 // TestPodman: podman takes the same arguments. Its storage and configuration are
 // the test's own.
 func TestPodman(t *testing.T) {
@@ -681,6 +761,11 @@ func TestPodman(t *testing.T) {
 	if _, res, err = do(func(r *profiles.Request) { m := uint64(32 << 20); r.Memory = &m }, `x=a; while :; do x=$x$x; done`); err != nil || res.Reason != driver.ReasonOOM {
 		t.Errorf("%+v, %v", res, err)
 	}
+	testDeclared(t, "podman", func(image, script string) (*driver.Result, error) {
+		d.Image = image
+		_, res, err := do(nil, script)
+		return res, err
+	})
 	d.Image = hostile(t, "podman")
 	testHostile(t, "podman", do)
 	nothingLeft(t, "podman")

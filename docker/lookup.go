@@ -23,8 +23,13 @@ import (
 // defaultPath is where an engine looks for a command of an image without PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// maxCandidates bounds what the engine is asked for, one after the other, when a run
+// is over: PATH may be the image's.
+const maxCandidates = 64
+
 // candidates are the files that execvp(3) would try in a container, whose
-// working directory an empty element of PATH stands for.
+// working directory an empty element of PATH stands for. It is nil if they are too
+// many to look for.
 func candidates(name, cwd string, env []string) []string {
 	abs := func(p string) string {
 		if path.IsAbs(p) {
@@ -40,6 +45,9 @@ func candidates(name, cwd string, env []string) []string {
 		if v, ok := strings.CutPrefix(e, "PATH="); ok {
 			search = v
 		}
+	}
+	if strings.Count(search, ":") >= maxCandidates {
+		return nil
 	}
 	var out []string
 	for dir := range strings.SplitSeq(search, ":") {
@@ -79,8 +87,12 @@ func (r *container) commandError(ctx context.Context, code int) error {
 		return nil
 	}
 	name := r.c.d.command(r.policy)
+	files := candidates(name, r.policy.OCI.Process.Cwd, env)
+	if files == nil {
+		return nil
+	}
 	var found []*tar.Header
-	for _, file := range candidates(name, r.policy.OCI.Process.Cwd, env) {
+	for _, file := range files {
 		h, ok := r.stat(ctx, file)
 		if !ok {
 			return nil

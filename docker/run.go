@@ -149,15 +149,24 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return fail(&driver.SetupError{Driver: d.Name(), Err: err})
 	}
 	r.setup = time.Since(begin)
-	r.pruned.Go(func() { d.prune(context.Background(), c) })
+	r.pruned.Go(func() {
+		// The end of the run waits for it. What it does not come to the next one does.
+		ctx, cancel := context.WithTimeout(context.Background(), prunePatience)
+		defer cancel()
+		d.prune(ctx, c)
+	})
 	return r, nil
 }
 
 // An imageConfig is what an image says of itself that no policy overrides. The
 // container is made of the image with this id, whatever its name is by then.
 type imageConfig struct {
-	ID     string `json:"Id"`
-	Config *struct{ Volumes map[string]struct{} }
+	ID          string `json:"Id"`
+	Annotations map[string]string
+	Config      *struct {
+		Volumes map[string]struct{}
+		Labels  map[string]string
+	}
 }
 
 // image asks for the image's configuration.
@@ -219,6 +228,7 @@ type container struct {
 
 	mu     sync.Mutex
 	killed bool
+	silent bool // the engine did not answer when the container was to end
 	over   bool
 }
 
@@ -257,7 +267,8 @@ func (r *container) unguard() {
 func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 	p := r.policy
 	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name, Labels: []string{labelRun + "=" + r.name}, Stdin: stdin,
-		Image: r.image.ID, Volumes: slices.Sorted(maps.Keys(r.image.Config.Volumes))}
+		Image: r.image.ID, Volumes: slices.Sorted(maps.Keys(r.image.Config.Volumes)),
+		Annotated: slices.Sorted(maps.Keys(r.image.Annotations)), Labelled: slices.Sorted(maps.Keys(r.image.Config.Labels))}
 	if r.c.d.Podman {
 		f.Init = initProgram()
 	}
@@ -385,10 +396,20 @@ func (r *container) Signal(sig syscall.Signal) error {
 	if r.over {
 		return os.ErrProcessDone
 	}
-	_, err := r.c.output(context.Background(), "kill", "--signal", strconv.Itoa(int(sig)), r.name)
-	if err != nil && r.exited() {
+	err := r.send(strconv.Itoa(int(sig)))
+	if err != nil && !isSilent(err) && r.exited() {
 		return os.ErrProcessDone
 	}
+	return err
+}
+
+// endPatience bounds what is asked of the engine to end a container.
+var endPatience = patience
+
+func (r *container) send(sig string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
+	defer cancel()
+	_, err := r.c.output(ctx, "kill", "--signal", sig, r.name)
 	return err
 }
 
@@ -411,7 +432,15 @@ func (r *container) Kill() error {
 	}
 	killed := r.killed
 	r.killed = true
-	if _, err := r.c.output(context.Background(), "kill", "--signal", "KILL", r.name); err == nil {
+	err := r.send("KILL")
+	if err == nil {
+		return nil
+	}
+	if isSilent(err) {
+		// An image can hold up its engine: Docker's opens /etc/passwd in there, which may
+		// be a FIFO. Nobody waits for that longer than for the command.
+		r.silent = true
+		r.client.Process.Kill()
 		return nil
 	}
 	if r.exited() {
@@ -461,6 +490,17 @@ func (r *container) inspect() (*state, error) {
 // Wait waits for the container's end, and removes it.
 func (r *container) Wait() (*driver.Status, error) {
 	clientErr := r.client.Wait()
+	r.mu.Lock()
+	silent := r.silent
+	r.over = silent
+	r.mu.Unlock()
+	if silent {
+		r.late = true // the guardian removes it as soon as the engine can
+		r.unguard()
+		r.cleanup()
+		return nil, &driver.UnavailableError{What: "driver " + r.c.d.Name(), Cause: "the engine does not answer, so the command may still be running: container " + r.name,
+			Fix: "what is left of it is removed when the engine answers; an image can hold it up, so look at what is in this one"}
+	}
 	s, err := r.inspect()
 	r.mu.Lock()
 	r.over = true
@@ -592,6 +632,9 @@ func orphan(name, machine string, started func(pid int) string) bool {
 	pid, err := strconv.Atoi(f[2])
 	return err == nil && pid > 0 && started(pid) != f[3]
 }
+
+// prunePatience bounds what a run does for those before it.
+const prunePatience = 10 * time.Second
 
 // Prune removes the containers that sbxrun left behind when it was killed and
 // so was what it leaves to clean up after it. It returns their names.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,6 +24,10 @@ type RunOptions struct {
 	// that the command never blocks on a full pipe.
 	Capture bool
 
+	// Room bounds what is captured together with other runs; nil does not. Who has the
+	// result gives back what it has of stdout and stderr.
+	Room *Room
+
 	// Signals are forwarded to the command until it ends. A second SIGINT or
 	// SIGTERM of a kind that was forwarded before, less than Limits.KillAfter
 	// ago, ends everything at once. Nil forwards nothing.
@@ -33,6 +38,27 @@ type RunOptions struct {
 	// has ended, before Run returns.
 	Started func(Process) func()
 }
+
+// A Room is how much of output several runs may keep together.
+type Room struct{ left atomic.Int64 }
+
+// NewRoom returns room for so many bytes.
+func NewRoom(n int64) *Room {
+	r := new(Room)
+	r.left.Store(n)
+	return r
+}
+
+func (r *Room) take(n int64) bool {
+	if r.left.Add(-n) >= 0 {
+		return true
+	}
+	r.left.Add(n)
+	return false
+}
+
+// Give gives back what the output of a result took.
+func (r *Room) Give(res *Result) { r.left.Add(int64(len(res.Stdout) + len(res.Stderr))) }
 
 // Run runs a policy's command by a driver and waits until nothing of it is
 // left. It applies what is the same for every driver: the wall time limit, the
@@ -49,11 +75,11 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 	stdio := o.Stdio
 	if o.Capture {
 		var err error
-		if out, err = newCapture(p.Limits.Output); err != nil {
+		if out, err = newCapture(p.Limits.Output, o.Room); err != nil {
 			return Fail(res, &SetupError{Driver: d.Name(), Err: err})
 		}
 		defer out.r.Close()
-		if errs, err = newCapture(p.Limits.Output); err != nil {
+		if errs, err = newCapture(p.Limits.Output, o.Room); err != nil {
 			out.w.Close()
 			return Fail(res, &SetupError{Driver: d.Name(), Err: err})
 		}
@@ -330,17 +356,19 @@ func (r *run) verdict(res *Result, st *Status) {
 type capture struct {
 	r, w      *os.File
 	limit     int64 // 0: none
+	room      *Room // nil: none
+	full      bool  // there was no room
 	data      []byte
 	truncated bool
 	stream    *Stream
 }
 
-func newCapture(limit int64) (*capture, error) {
+func newCapture(limit int64, room *Room) (*capture, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	return &capture{r: r, w: w, limit: limit}, nil
+	return &capture{r: r, w: w, limit: limit, room: room}, nil
 }
 
 func (c *capture) start() {
@@ -352,6 +380,10 @@ func (c *capture) keep(b []byte) {
 	if c.limit > 0 && int64(len(c.data)+len(b)) > c.limit {
 		b = b[:int(c.limit)-len(c.data)]
 		c.truncated = true
+	}
+	if c.room != nil && len(b) > 0 && (c.full || !c.room.take(int64(len(b)))) {
+		c.full, c.truncated = true, true // and no hole if there is room again
+		return
 	}
 	c.data = append(c.data, b...)
 }

@@ -306,6 +306,33 @@ func TestCapture(t *testing.T) {
 	}
 }
 
+// TestRoom: runs share a room, whatever each may keep; what one has kept has no hole, and
+// what is given back is there for the next.
+func TestRoom(t *testing.T) {
+	const size = 1 << 20
+	room := NewRoom(3 * size / 2)
+	run := func() *Result {
+		d := &fake{command: func(p *fakeProcess) { io.Copy(p.stdout, io.LimitReader(letters{}, size)) }}
+		res, err := Run(context.Background(), d, testPolicy(policy.Limits{}), RunOptions{Capture: true, Room: room})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	first, second := run(), run()
+	if len(first.Stdout) != size || first.StdoutTruncated {
+		t.Errorf("the first keeps %d bytes, truncated %v", len(first.Stdout), first.StdoutTruncated)
+	}
+	if n := len(second.Stdout); n > size/2 || n < size/4 || !second.StdoutTruncated {
+		t.Errorf("the second keeps %d bytes, truncated %v", n, second.StdoutTruncated)
+	}
+	room.Give(first)
+	room.Give(second)
+	if third := run(); len(third.Stdout) != size || third.StdoutTruncated {
+		t.Errorf("the third keeps %d bytes, truncated %v", len(third.Stdout), third.StdoutTruncated)
+	}
+}
+
 // R05: much output is thrown away without being kept.
 func TestCaptureMemory(t *testing.T) {
 	if testing.Short() {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,7 +87,10 @@ const byLimit = "limit"
 func failed(t target, err error) *refusal {
 	r := &refusal{verdict: Error, cause: causeFailed}
 	var de *net.DNSError
+	var fault *refusal
 	switch {
+	case errors.As(err, &fault):
+		return fault
 	case errors.Is(err, errTooManyNames):
 		r.verdict, r.cause, r.rule, r.reason = Deny, causeLimited, byLimit, err.Error()
 	case errors.As(err, &de) && de.IsNotFound:
@@ -170,17 +174,18 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 	defer cancel()
 
 	via := g.upstream.proxyFor(t)
-	candidates := []netip.Addr{t.addr}
+	asked := time.Now()
+	candidates, own := []netip.Addr{t.addr}, []bool{q.own}
 	if t.name != "" {
 		found, err := g.resolver.resolve(ctx, t.name, via != nil)
 		if err != nil && via == nil {
 			return nil, failed(t, err)
 		}
-		candidates = candidates[:0]
+		candidates, own, asked = candidates[:0], own[:0], time.Now()
 		for _, a := range found {
 			q.resolved, q.own = a, g.isOwn(a)
 			if each := r.decide(q); each.allow {
-				candidates = append(candidates, a)
+				candidates, own = append(candidates, a), append(own, q.own)
 			} else {
 				d = each
 			}
@@ -204,7 +209,12 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 	g.mu.Unlock()
 	if via == nil {
 		f.resolved = addr
-		f.own = g.isOwn(addr)
+		// A dial may take long, and routes change.
+		if i := slices.Index(candidates, addr); i >= 0 && time.Since(asked) < routesHold {
+			f.own = own[i]
+		} else {
+			f.own = g.isOwn(addr)
+		}
 	}
 	f.absolute = via != nil && absolute
 	if !c.carry(f, server) {

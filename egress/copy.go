@@ -134,6 +134,12 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 	}
 }
 
+// caughtPump is pump in a goroutine of its own, of which a panic is the error.
+func (c *connection) caughtPump(dst, src *side, n *atomic.Int64, act *activity, d *direction) (err error) {
+	defer caught(&err)
+	return c.pump(dst, src, n, act, idleTimeout, d)
+}
+
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

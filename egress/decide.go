@@ -79,6 +79,7 @@ type rule struct {
 type rules struct {
 	allow, deny []rule
 	perMinute   int
+	unread      bool // some rule lets through what is not read
 }
 
 // compile reads a policy's rules.
@@ -92,6 +93,7 @@ func compile(p policy.Egress) (*rules, error) {
 	}
 	for _, er := range p.Allow {
 		r.allow = appendRule(r.allow, er)
+		r.unread = r.unread || er.Protocol == policy.ProtocolTCP
 	}
 	for _, er := range p.Deny {
 		if er.Protocol == policy.ProtocolTCP {

@@ -150,9 +150,15 @@ func (q *question) pack(r reply) ([]byte, error) {
 	return b.Finish()
 }
 
-// answer answers a message; nil is no answer. Wait says that the host may be
+// answerDNS answers a message; nil is no answer. Wait says that the host may be
 // asked, which takes time; if it has to be and wait is false, later is true.
 func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool) (out []byte, later bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			out, later = nil, false
+			g.refuse(Record{Time: time.Now(), Route: RouteDNS}, fault(v))
+		}
+	}()
 	q, rcode, err := parseQuestion(msg)
 	if err != nil {
 		return nil, false
@@ -273,6 +279,7 @@ func parseReverse(name string) (netip.Addr, bool) {
 
 // dnsPackets answers questions over UDP until the socket is closed.
 func (g *Gateway) dnsPackets(ctx context.Context, conn net.PacketConn) {
+	defer g.failing()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()

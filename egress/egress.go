@@ -144,9 +144,13 @@ const (
 	dialTimeout   = 30 * time.Second // all addresses of a name together
 	lookupTimeout = 10 * time.Second
 
-	// narrowBuffer is what a socket holds each way, bytes; the kernel doubles it for what
-	// it adds, see socket(7). Those to the sandbox have no distance to cover. Those to the
-	// network have it once there are more connections than maxWide.
+	// routesHold is how long an answer about an address counts while that is dialled.
+	routesHold = 5 * time.Millisecond
+
+	// narrowBuffer is what a socket holds each way, bytes, once there are more
+	// connections than maxWide; the kernel doubles it for what it adds, see socket(7).
+	// Before, it grows as the host's settings allow: with less, whoever moves much waits
+	// for the other at every step.
 	narrowBuffer = 64 << 10
 	maxWide      = 16
 
@@ -165,6 +169,7 @@ type Gateway struct {
 	upstream *upstream
 	names    names
 	resolver resolver
+	routes   *routes // that Options.Own asks if it is nobody else's
 
 	rules      atomic.Pointer[rules]
 	rates      rates
@@ -204,8 +209,9 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	if o.Dial == nil {
 		o.Dial = hostDial
 	}
+	routes := new(routes)
 	if o.Own == nil {
-		o.Own = hostOwn
+		o.Own = routes.own
 	}
 	if o.Connections <= 0 {
 		o.Connections = defaultConnections
@@ -213,7 +219,7 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	if o.Record == nil {
 		o.Record = func(Record) {}
 	}
-	g := &Gateway{o: o, upstream: up, patience: handshakeTimeout, active: map[*connection]struct{}{}, answering: make(chan struct{}, maxAnswering)}
+	g := &Gateway{o: o, upstream: up, routes: routes, patience: handshakeTimeout, active: map[*connection]struct{}{}, answering: make(chan struct{}, maxAnswering)}
 	g.rules.Store(r)
 	g.resolver.lookup = o.Resolve
 	g.resolver.fresh = rate.NewLimiter(newNamesPerSecond, newNamesBurst)
@@ -315,6 +321,7 @@ func (g *Gateway) Serve(ctx context.Context, l Listeners) error {
 	}
 	g.mu.Unlock()
 	g.group.Wait()
+	g.routes.close()
 	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -365,6 +372,7 @@ func (g *Gateway) Refused(to netip.AddrPort) {
 // connections. The caller holds g.mu.
 func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*connection)) {
 	g.group.Go(func() {
+		defer g.failing()
 		stop := context.AfterFunc(ctx, func() { l.Close() })
 		defer stop()
 		defer l.Close()
@@ -392,15 +400,19 @@ func (g *Gateway) accept(ctx context.Context, l net.Listener, handle func(*conne
 				continue
 			}
 			delay = 0
-			narrow(nc)
 			c := &connection{g: g, ctx: ctx, client: side{conn: nc}}
-			if !g.register(c) {
+			n := g.register(c)
+			if n == 0 {
 				g.full(c)
 				c.reset()
 				continue
 			}
+			if n > maxWide {
+				narrow(nc)
+			}
 			g.group.Go(func() {
 				defer g.unregister(c)
+				defer c.survive(func() {})
 				handle(c)
 			})
 		}
@@ -435,15 +447,15 @@ func (g *Gateway) full(c *connection) {
 	})
 }
 
-// register counts a connection, or reports that there are too many.
-func (g *Gateway) register(c *connection) bool {
+// register counts a connection, and returns how many there are: 0 if it is one too many.
+func (g *Gateway) register(c *connection) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.active) >= g.o.Connections || g.ctx.Err() != nil {
-		return false
+		return 0
 	}
 	g.active[c] = struct{}{}
-	return true
+	return len(g.active)
 }
 
 func (g *Gateway) unregister(c *connection) {

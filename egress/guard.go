@@ -113,8 +113,11 @@ func behindNAT64(a netip.Addr) netip.Addr {
 }
 
 // isOwn reports whether an address leads to this host, as it is or behind NAT64. When
-// the host does not say, every address might.
+// the host does not say, every address might. Loopback does: no host is asked about that.
 func (g *Gateway) isOwn(a netip.Addr) bool {
+	if a.IsLoopback() {
+		return true
+	}
 	for _, a := range [...]netip.Addr{a, behindNAT64(a)} {
 		if !a.IsValid() {
 			continue

@@ -287,7 +287,10 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 		defer close(watched)
 		var err error
 		if !r.body.empty() {
-			err = copyBody(server.conn, &c.client, r.body, &f.out, true)
+			err = func() (err error) {
+				defer caught(&err)
+				return copyBody(server.conn, &c.client, r.body, &f.out, true)
+			}()
 		}
 		sent <- err
 		if err != nil {
@@ -302,6 +305,7 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 			server.conn.SetReadDeadline(time.Now().Add(c.g.patience))
 		}
 	}()
+	defer c.survive(func() { <-watched })
 	stop := func() { // the watch, before anyone else reads from the client
 		answered.Store(true)
 		c.client.conn.SetReadDeadline(time.Unix(1, 0))
@@ -459,10 +463,13 @@ func (c *connection) bothWays(f *flow, server *side) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if c.pump(&c.client, server, &f.in, &act, idleTimeout, new(direction)) != nil {
-			c.abort(nil)
+		if err := c.caughtPump(&c.client, server, &f.in, &act, new(direction)); err != nil {
+			var why *refusal
+			errors.As(err, &why)
+			c.abort(why)
 		}
 	}()
+	defer c.survive(func() { <-done })
 	if c.pump(server, &c.client, &f.out, &act, idleTimeout, new(direction)) != nil {
 		c.abort(nil)
 	}

@@ -7,8 +7,12 @@ import (
 	"net/netip"
 )
 
-// hostOwn looks for an address among those of the interfaces.
-func hostOwn(a netip.Addr) (bool, error) {
+// routes looks for an address among those of the interfaces.
+type routes struct{}
+
+func (*routes) close() {}
+
+func (*routes) own(a netip.Addr) (bool, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return false, err

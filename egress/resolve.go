@@ -166,7 +166,10 @@ func (r *resolver) entry(name string) *resolved {
 		// Not the context of whoever asked first: others wait too.
 		ctx, cancel := context.WithTimeout(r.ctx, lookupTimeout)
 		defer cancel()
-		addrs, err := r.lookup(ctx, name)
+		addrs, err := func() (addrs []netip.Addr, err error) {
+			defer caught(&err)
+			return r.lookup(ctx, name)
+		}()
 		ttl := foundTTL
 		if err == nil {
 			for i := range addrs {
@@ -216,7 +219,10 @@ func race(ctx context.Context, addrs []netip.Addr, port uint16, dial func(contex
 		next++
 		pending++
 		go func() {
-			conn, err := dial(ctx, netip.AddrPortFrom(a, port))
+			conn, err := func() (conn net.Conn, err error) {
+				defer caught(&err)
+				return dial(ctx, netip.AddrPortFrom(a, port))
+			}()
 			results <- result{conn, a, err}
 		}()
 	}

@@ -90,7 +90,18 @@ func sniff(b []byte) (opening, error) {
 const proxyHeader = "\r\n\r\n\x00\r\nQUIT\n"
 
 // saysHTTP reports whether b has the version of HTTP in it.
-func saysHTTP(b []byte) bool { return bytes.Contains(bytes.ToUpper(b), []byte("HTTP/")) }
+func saysHTTP(b []byte) bool {
+	for from := 0; ; {
+		i := bytes.IndexByte(b[from:], '/')
+		if i < 0 {
+			return false
+		}
+		if from += i; from >= 4 && bytes.EqualFold(b[from-4:from], []byte("HTTP")) {
+			return true
+		}
+		from++
+	}
+}
 
 // answersAs returns what the first bytes of a server's answer are: HTTP, TLS, or another
 // protocol. errShort asks for more.

@@ -55,11 +55,16 @@ func (c *connection) tunnel() {
 	act.touch(time.Now())
 	up := &direction{target: f.target}
 	down := &direction{target: f.target, done: make(chan struct{}), spoke: make(chan struct{}), answers: make(chan answer, 2), wake: func() { c.client.conn.SetReadDeadline(time.Unix(1, 0)) }}
+	defer c.survive(func() {
+		if down.started {
+			<-down.done
+		}
+	})
 	start := func() {
 		down.started = true
 		go func() {
 			defer close(down.done)
-			down.err = c.pump(&c.client, server, &f.in, &act, idleTimeout, down)
+			down.err = c.caughtPump(&c.client, server, &f.in, &act, down)
 			if down.err != nil && down.err != errStopped {
 				c.abort(nil) // the other direction may wait for long
 			}
@@ -219,11 +224,16 @@ func (d *direction) hearRaw(b []byte) error {
 		d.heard = nil
 		return nil
 	}
-	d.heard = append(d.heard, b...)
-	if saysHTTP(d.heard) {
+	// The version may be in two pieces, of which heard has the end of the first.
+	d.heard = append(d.heard, b[:min(len(b), len("HTTP/"))]...)
+	if saysHTTP(d.heard) || saysHTTP(b) {
 		return malformed(d.target.String() + ": HTTP after bytes that are no text")
 	}
-	d.heard = append([]byte(nil), d.heard[max(0, len(d.heard)-len("HTTP")):]...)
+	if len(b) > len("HTTP/") {
+		d.heard = append(d.heard[:0], b[len(b)-len("HTTP"):]...)
+	} else {
+		d.heard = d.heard[max(0, len(d.heard)-len("HTTP")):]
+	}
 	return nil
 }
 
@@ -500,7 +510,8 @@ func (c *connection) checkHello(f *flow, sni string) *refusal {
 
 // carries reports whether the rules let a flow carry p.
 func (c *connection) carries(f *flow, p protocol) bool {
-	return f.decide(c.g.rules.Load(), p) == nil
+	r := c.g.rules.Load()
+	return (p != protoUnread || r.unread) && f.decide(r, p) == nil
 }
 
 // byAgreement is the rule that what a connection claims must be what it is for.

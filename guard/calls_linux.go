@@ -60,7 +60,8 @@ func (w *worker) decide(op string, e *entry, a act) syscall.Errno {
 	if !g.Guarded {
 		return 0
 	}
-	v, rule := w.g.rules.Match(e.full, len(g.Path), w)
+	dirs := w.dirs(e)
+	v, rule := w.g.rules.Match(e.full, len(g.Path), dirs)
 	if v == Leads && a != aliases && a != movesFrom && a != movesTo {
 		v = Free
 	}
@@ -69,7 +70,7 @@ func (w *worker) decide(op string, e *entry, a act) syscall.Errno {
 		if a == removes || a == movesFrom {
 			ask = w.g.rules.Undoes
 		}
-		if rule = ask(e.parent, e.name, w); rule != "" {
+		if rule = ask(e.parent, e.name, dirs); rule != "" {
 			v = Protected
 		}
 	}
@@ -146,7 +147,7 @@ func (w *worker) mayChange(op string, fd int) syscall.Errno {
 	if !g.Guarded {
 		return 0
 	}
-	if v, rule := w.g.rules.Match(name, len(g.Path), w); v == Protected && w.stat.Nlink > 0 {
+	if v, rule := w.g.rules.Match(name, len(g.Path), w.dirsOf(fd, name)); v == Protected && w.stat.Nlink > 0 {
 		w.note(op, name, rule)
 		return unix.EACCES
 	}
@@ -496,7 +497,7 @@ func (w *worker) mayAlter(op string, fd int) syscall.Errno {
 	if g == nil || !g.Guarded {
 		return 0
 	}
-	if v, rule := w.g.rules.Match(name, len(g.Path), w); v == Protected {
+	if v, rule := w.g.rules.Match(name, len(g.Path), w.dirsOf(fd, name)); v == Protected {
 		w.note(op, name, rule)
 		return unix.EACCES
 	}

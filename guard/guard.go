@@ -14,7 +14,10 @@
 // go on with the command's own call, whose path can change after the check.
 //
 // One thread makes one call after the other, so that nothing in the sandbox is
-// renamed between the check and the act. It has given up every capability and
+// renamed between the check and the act. Another run in the same workspace has another
+// guard, which may rename meanwhile: whether a directory is a repository is asked of the
+// open directory and of those above it, and what makes one waits for the other
+// guards ([Config.Lock]). The thread has given up every capability and
 // has a umask of its own. It is not under Landlock, which would keep it from
 // looking at the callers (hook_ptrace_access_check in security/landlock/task.c);
 // the sandbox's Landlock rules are looked up by the mount instead ([Grant]), beside
@@ -97,6 +100,12 @@ type Config struct {
 	// guard's to close, and an errno that is not 0 is the call's. The caller's own
 	// call is never made. It is called on the guard's confined thread.
 	Dial func(to netip.AddrPort) (fd int, errno syscall.Errno)
+
+	// Lock, if not nil, is held while a call is made that gives a directory a part of a
+	// repository, by all runs that could give it the others. It returns what ends that,
+	// and does not wait for ever: with an error the call is refused. It is called on the
+	// guard's confined thread.
+	Lock func() (unlock func(), err error)
 
 	// Shared is held while a call is made, by all guards whose commands are in
 	// one sandbox: what one checked, no other changes. Nil is for a guard that

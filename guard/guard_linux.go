@@ -29,6 +29,7 @@ type Guard struct {
 	grants  []Grant
 	streams []Stream
 	shared  *sync.Mutex
+	lock    func() (func(), error)
 	connect func(to netip.AddrPort, stream func() bool)
 	dial    func(to netip.AddrPort) (int, syscall.Errno)
 	sock    [2]int // the command sends the listener over the second
@@ -56,7 +57,7 @@ func New(cfg Config) (*Guard, error) {
 			return nil, err
 		}
 	}
-	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, connect: cfg.Connect, dial: cfg.Dial, seen: map[Denial]bool{}, done: make(chan struct{})}
+	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock, connect: cfg.Connect, dial: cfg.Dial, seen: map[Denial]bool{}, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.work, err = hire(); err != nil {
 		return nil, err
@@ -336,6 +337,8 @@ type worker struct {
 	ties   map[File]tie   // what leads to mount points, and mount points as another mount shows them
 	how    unix.OpenHow
 	value  []byte
+	held   held
+	unlock func() // what exclude holds, nil for nothing
 
 	waiting []*waiter // opens that wait for the other end
 	event   int       // an eventfd for their threads, -1 for none yet
@@ -396,6 +399,10 @@ func (w *worker) serve() {
 func (w *worker) answer() {
 	id := w.n.ID
 	res, errno := w.handle()
+	if w.unlock != nil {
+		w.unlock()
+		w.unlock = nil
+	}
 	switch {
 	case errno == waits:
 	case errno == goOn:

@@ -206,10 +206,11 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 		errno = notGranted
 	case g.Guarded:
 		var v Verdict
-		if v, rule = w.g.rules.Match(e.full, len(g.Path), w); v == Protected {
+		dirs := w.dirs(e)
+		if v, rule = w.g.rules.Match(e.full, len(g.Path), dirs); v == Protected {
 			errno = refused
 		} else if flags&unix.O_CREAT != 0 {
-			if rule = w.g.rules.Completes(e.parent, e.name, w); rule != "" {
+			if rule = w.g.rules.Completes(e.parent, e.name, dirs); rule != "" {
 				errno = refused
 			}
 		}
@@ -380,6 +381,8 @@ func (w *worker) reopen(op string, fd int, flags uint32) (int64, syscall.Errno) 
 		errno = unix.EEXIST
 	case w.stat.Mode&unix.S_IFMT == unix.S_IFDIR:
 		errno = unix.EISDIR
+	case w.stat.Mode&unix.S_IFMT == unix.S_IFLNK:
+		errno = notFollowed(flags)
 	case w.stat.Mode&unix.S_IFMT == unix.S_IFCHR && w.stat.Rdev == unix.Mkdev(5, 0):
 		// /dev/tty would be the terminal of this process.
 		closeFD(fd)

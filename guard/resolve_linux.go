@@ -454,13 +454,63 @@ func exists(dir int, name string) bool {
 	return err != unix.ENOENT && err != unix.ENOTDIR
 }
 
-var _ Dirs = (*worker)(nil)
+// A held is the [Dirs] of what an open place is below. It asks the open directory and
+// those above it, and not what their names lead to: another run's guard lets its
+// command exchange directories meanwhile. What is below a repository's protected names
+// stays there, whichever run's command would move it.
+type held struct {
+	w    *worker
+	fd   int
+	name []byte // what fd was called when it was asked
+	self bool   // fd itself is asked about, and not an entry of it
+}
+
+var _ Dirs = (*held)(nil)
+
+// dirs are those above an entry.
+func (w *worker) dirs(e *entry) Dirs {
+	w.held = held{w, e.dir, e.parent, false}
+	return &w.held
+}
+
+// dirsOf are those above an open place.
+func (w *worker) dirsOf(fd int, name []byte) Dirs {
+	w.held = held{w, fd, name, true}
+	return &w.held
+}
+
+// open opens one of the directories above by its name. ESTALE is for one that cannot be
+// told.
+func (h *held) open(dir []byte) (int, syscall.Errno) {
+	fd, up := h.fd, bytes.Count(h.name[len(dir):], []byte("/"))
+	if h.self {
+		// A file does not know its directory, and from a directory that may not be searched
+		// nothing leads up. The one of that name is it, if it has the file.
+		at := lastSlash(h.name)
+		parent, errno := h.w.openat2(h.w.root, h.name[:max(at, 1)], unix.O_DIRECTORY, magic|unix.RESOLVE_NO_SYMLINKS)
+		if errno != 0 {
+			return -1, errno
+		}
+		defer closeFD(parent)
+		if errno := h.w.identify(h.fd, ""); errno != 0 {
+			return -1, errno
+		}
+		file := h.w.same()
+		if h.w.identify(parent, string(h.name[at+1:])) != 0 || h.w.same() != file {
+			return -1, unix.ESTALE
+		}
+		fd, up = parent, up-1
+	}
+	b := append(append(append(h.w.scrap[:0], '.'), bytes.Repeat([]byte("/.."), up)...), 0)
+	r, e := sys.Call(unix.SYS_OPENAT, uintptr(fd), sys.Addr(&b[0]), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, 0, 0)
+	return int(r), syscall.Errno(e)
+}
 
 // Repository implements [Dirs].
-func (w *worker) Repository(dir []byte) bool {
-	fd, errno := w.openat2(w.root, dir, unix.O_DIRECTORY, magic|unix.RESOLVE_NO_SYMLINKS)
+func (h *held) Repository(dir []byte) bool {
+	fd, errno := h.open(dir)
 	if errno != 0 {
-		return errno != unix.ENOENT && errno != unix.ENOTDIR
+		return true // where it cannot be found out
 	}
 	defer closeFD(fd)
 	// One that was taken apart counts too: a socket can stand in for what it lacks.
@@ -468,15 +518,31 @@ func (w *worker) Repository(dir []byte) bool {
 	return repository(has) || commands(has)
 }
 
-// Completes implements [Dirs].
-func (w *worker) Completes(dir []byte, name string) bool {
-	fd, errno := w.openat2(w.root, dir, unix.O_DIRECTORY, magic|unix.RESOLVE_NO_SYMLINKS)
-	if errno != 0 {
-		return errno != unix.ENOENT && errno != unix.ENOTDIR
+// Completes implements [Dirs]. The answer is good until the call is made: other runs'
+// guards wait.
+func (h *held) Completes(dir []byte, name string) bool {
+	fd, errno := h.open(dir)
+	if errno != 0 || !h.w.exclude() {
+		closeFD(fd)
+		return true
 	}
 	defer closeFD(fd)
 	has := entries(fd, name)
 	return (repository(has) || commands(has)) && !repository(func(name string) bool { return stands(fd, name) })
+}
+
+// exclude keeps the guards of other runs from making parts of a repository until this
+// call is answered.
+func (w *worker) exclude() bool {
+	if w.g.lock == nil || w.unlock != nil {
+		return true
+	}
+	// What is locked may have to be made, by this thread: its umask is the caller's.
+	sys.Raw(unix.SYS_UMASK, 0o077, 0, 0, 0, 0, 0)
+	defer sys.Raw(unix.SYS_UMASK, uintptr(w.mask), 0, 0, 0, 0, 0)
+	var err error
+	w.unlock, err = w.g.lock()
+	return err == nil
 }
 
 // stands reports whether an entry exists that nobody can make anything else of: a socket

@@ -67,7 +67,7 @@ func TestRenamesElsewhere(t *testing.T) {
 	}()
 	path := []byte(strings.Repeat("x/../", maxNames/2-1) + "x")
 	disturbed := 0
-	for range 200 {
+	for n := 0; n < 200 || disturbed == 0 && n < 100_000; n++ {
 		// The control: asked once, the kernel gives up.
 		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH}
 		fd, err := unix.Openat2(base, string(path), &how)
@@ -82,9 +82,9 @@ func TestRenamesElsewhere(t *testing.T) {
 		}
 	}
 	close(stop)
-	t.Logf("%d renames, %d of 200 paths were disturbed", <-done, disturbed)
+	t.Logf("%d renames, %d paths were disturbed", <-done, disturbed)
 	if disturbed == 0 {
-		t.Skip("no rename came between: one processor?")
+		t.Error("no rename came between: this shows nothing")
 	}
 }
 

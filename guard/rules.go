@@ -404,8 +404,12 @@ func matchName(pattern string, name []byte) bool {
 // two characters beside A to Z whose lower case is in ASCII are their letters,
 // ligatures and sharp s are what they are folded to in full (ext4 does), and
 // characters that show nothing are left out (ext4 and HFS+ pass over them), as are
-// dots and spaces at the end (vfat, exfat, NTFS and shares of Windows). What it makes equal too much is protected too much.
+// dots and spaces at the end (vfat, exfat, NTFS and shares of Windows) and what names the
+// stream of NTFS that is the file itself. What it makes equal too much is protected too much.
 func fold(dst, name []byte) []byte {
+	if i := bytes.IndexByte(name, ':'); i > 0 && bytes.Contains(name[i:], []byte(":$")) {
+		name = name[:i]
+	}
 	name = bytes.TrimRight(name, ". ")
 	for i := 0; i < len(name); i++ {
 		c := name[i]
@@ -423,7 +427,7 @@ func fold(dst, name []byte) []byte {
 // folded reports whether fold would leave a name as it is.
 func folded(name string) bool {
 	for i := 0; i < len(name); i++ {
-		if c := name[i]; c >= utf8.RuneSelf || c >= 'A' && c <= 'Z' {
+		if c := name[i]; c >= utf8.RuneSelf || c >= 'A' && c <= 'Z' || c == ':' {
 			return false
 		}
 	}
@@ -433,12 +437,22 @@ func folded(name string) bool {
 // ligatures are the letters of U+FB00 and what follows; see CaseFolding.txt.
 var ligatures = [...]string{"ff", "fi", "fl", "ffi", "ffl", "st", "st"}
 
+// turkish are the letters beside I and i that are one of them as FAT compares, in ISO 8859-9
+// and 8859-3 and in code page 857; see charset2lower and charset2upper in fs/nls.
+const turkish = "\xdd\xfd\xa9\xb9\x98\x8d"
+
 func foldRunes(dst, name []byte) []byte {
 	for len(name) > 0 {
 		c, n := utf8.DecodeRune(name)
 		switch {
 		case c == utf8.RuneError && n == 1:
-			dst = append(dst, name[0])
+			b := name[0]
+			if strings.IndexByte(turkish, b) >= 0 {
+				b = 'i'
+			}
+			dst = append(dst, b)
+		case c == '\u0131': // dotless i, whose capital is I (ZFS, Samba)
+			dst = append(dst, 'i')
 		case c == '\u212a': // the sign for kelvin
 			dst = append(dst, 'k')
 		case c == '\u017f': // long s

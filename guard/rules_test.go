@@ -60,6 +60,28 @@ func TestMatch(t *testing.T) {
 		{"/w/.vs\u200ccode", Protected, ".vscode"},
 		{"/w/.git/con\ufb01g", Protected, ".git/config"},
 		{"/w/.CON\ufb01G/\ufb01sh", Protected, ".config/fish"},
+		// where capitals are compared: ZFS, Samba, FAT with a Turkish character set
+		{"/w/.g\u0131t", Protected, ".git/"},
+		{"/w/.g\u0131t/hooks/x", Protected, ".git/hooks"},
+		{"/w/.git/conf\u0131g", Protected, ".git/config"},
+		{"/w/.G\u0130T/CONF\u0130G", Protected, ".git/config"},
+		{"/w/.g\xddt", Protected, ".git/"}, // ISO 8859-9
+		{"/w/.git/conf\xfdg", Protected, ".git/config"},
+		{"/w/.g\x98t", Protected, ".git/"}, // code page 857
+		{"/w/.g\x8dt", Protected, ".git/"},
+		{"/w/.g\xa9t", Protected, ".git/"}, // ISO 8859-3
+		{"/w/.g\xb9t", Protected, ".git/"},
+		{"/w/.g\u00ddt", Free, ""},
+		{"/w/.g\u00edt", Free, ""},
+		// streams of NTFS that are the file or the directory itself
+		{"/w/.git::$INDEX_ALLOCATION", Protected, ".git/"},
+		{"/w/.git. :$I30:$Index_Allocation/config", Protected, ".git/config"},
+		{"/w/.git/config::$DATA", Protected, ".git/config"},
+		{"/w/.vscode::$data/x", Protected, ".vscode"},
+		{"/w/GIT~1::$INDEX_ALLOCATION", Protected, ".git/"},
+		{"/w/.vscode:x", Free, ""},
+		{"/w/b:$c", Free, ""},
+		{"/w/::$DATA", Free, ""},
 		{"/w/.vscode/settings.json", Protected, ".vscode"},
 		// as vfat, exfat and NTFS take names
 		{"/w/.vscode.", Protected, ".vscode"},

@@ -299,5 +299,19 @@ func check(p *policy.Policy) error {
 		}
 		return err
 	}
+	e := &driver.UnsupportedError{Driver: Name, Fix: "show the directories in it that are needed: Landlock cannot take back below a path what it grants above it"}
+	for i := range p.OCI.Mounts {
+		m := &p.OCI.Mounts[i]
+		if m.Type != "tmpfs" || within(m.Destination, "/dev") || m.Destination == "/tmp" || m.Destination == "/var/tmp" || m.Destination == "/run" {
+			continue
+		}
+		// A right to a directory is one to all below it: what private storage would cover, too.
+		if slices.ContainsFunc(p.Files, func(r policy.FileRule) bool { return r.Access&policy.Read != 0 && within(m.Destination, r.Path) }) {
+			e.Rules = append(e.Rules, "oci.mounts."+m.Destination+" (private storage in a directory of the host that is shown)")
+		}
+	}
+	if len(e.Rules) != 0 {
+		return e
+	}
 	return nil
 }

@@ -101,6 +101,9 @@ func TestCheck(t *testing.T) {
 		"another place": func(p *policy.Policy) {
 			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/x", Source: "/y", Type: "bind"})
 		},
+		"storage in what is shown": func(p *policy.Policy) {
+			p.Files = append(p.Files, policy.FileRule{Path: "/home", Access: policy.ReadExec})
+		},
 		"published": func(p *policy.Policy) {
 			p.Egress.Publish = []policy.Publish{{Address: "127.0.0.1", HostPort: 8080, Port: 80}}
 		},

@@ -106,14 +106,19 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	if t.env == nil {
 		t.env = b.env
 	}
-	if err := s.ready(); err != nil {
+	if t.asks == nil {
+		t.asks = []string{"bash", "-c", script}
+	}
+	at := b.at(t.cwd)
+	record, err := s.begin(b, t, at)
+	if err != nil {
 		return nil, err
 	}
 	j, err := b.newJob()
 	if err != nil {
 		return nil, err
 	}
-	l, at := b.limits(t.timeout), b.at(t.cwd)
+	l := b.limits(t.timeout)
 	j.timeout, j.env = l.WallTime.Milliseconds(), t.env
 	var pipes [2][2]*os.File
 	for i := range pipes {
@@ -157,6 +162,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 			res, err = run("sh")
 		}
 		if !ran {
+			s.record(record, res)
 			for i := range pipes {
 				pipes[i][0].Close()
 				pipes[i][1].Close()
@@ -174,9 +180,9 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 			}()
 		}
 		res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, t.env.refusals())...)
-		// Nobody waits to be told that there is no record of it; what comes next
-		// is refused.
-		s.record(b, t, at, res)
+		// Nobody waits to be told that there is no record of its end; that it began has
+		// one, and what comes next is refused.
+		s.record(record, res)
 		j.result = res
 		close(j.done)
 	}()

@@ -3,6 +3,7 @@
 package mcpserver
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -241,6 +242,92 @@ func TestHTTPGone(t *testing.T) {
 		defer h.mu.Unlock()
 		return h.connections[quiet] == nil
 	})
+}
+
+// TestSameID: a call with the id of one that is not answered yet is answered with an error
+// that names the id, over lines and over HTTP; the first goes on, and its id is free after
+// its answer.
+func TestSameID(t *testing.T) {
+	ws := ""
+	c := config(t, func(r *profiles.Request) { ws = r.Dir })
+	const wait, quick = "touch runs; while [ ! -e go ]; do sleep 0.02; done; echo first", "touch second"
+	call := func(command string) string {
+		return `{"jsonrpc":"2.0","id":"sev\"en","method":"tools/call","params":{"name":"bash","arguments":{"command":"` + command + `"}}}`
+	}
+	there := func(name string) bool { _, err := os.Stat(filepath.Join(ws, name)); return err == nil }
+	ways := map[string]func(t *testing.T) (say func(string), next func() string){
+		"lines": func(t *testing.T) (func(string), func() string) {
+			r, cw := io.Pipe()
+			cr, w := io.Pipe()
+			ended := make(chan error, 1)
+			go func() { ended <- New(c).Serve(context.Background(), r, w) }()
+			t.Cleanup(func() { cw.Close(); go io.Copy(io.Discard, cr); <-ended })
+			b := bufio.NewReader(cr)
+			next := func() string { line, _ := b.ReadString('\n'); return line }
+			say := func(s string) { io.WriteString(cw, s+"\n") }
+			say(initialize)
+			next()
+			say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			return say, next
+		},
+		"HTTP": func(t *testing.T) (func(string), func() string) {
+			_, url := listen(t, c, 0)
+			id, answers := rawConnect(t, url), make(chan string, 3)
+			return func(s string) {
+				go func() {
+					r, _ := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(s))
+					for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + token, sessionHeader: id} {
+						r.Header.Set(k, v)
+					}
+					res, err := http.DefaultClient.Do(r)
+					if err != nil {
+						answers <- err.Error()
+						return
+					}
+					defer res.Body.Close()
+					b, _ := io.ReadAll(res.Body)
+					answers <- string(b)
+				}()
+			}, func() string { return <-answers }
+		},
+	}
+	for _, name := range []string{"lines", "HTTP"} {
+		t.Run(name, func(t *testing.T) {
+			for _, f := range []string{"go", "runs", "second"} {
+				os.Remove(filepath.Join(ws, f))
+			}
+			say, next := ways[name](t)
+			answer := func() string {
+				t.Helper()
+				got := make(chan string, 1)
+				go func() { got <- next() }()
+				select {
+				case s := <-got:
+					return s
+				case <-time.After(30 * time.Second):
+					t.Fatal("no answer")
+					return ""
+				}
+			}
+			say(call(wait))
+			eventually(t, "the first runs", func() bool { return there("runs") })
+			say(call(quick))
+			if s := answer(); !strings.Contains(s, `"code":-32600`) || !strings.Contains(s, `sev`) || name == "lines" && !strings.Contains(s, `"id":null`) {
+				t.Errorf("the second: %s", s)
+			}
+			if there("second") {
+				t.Error("the second ran")
+			}
+			os.WriteFile(filepath.Join(ws, "go"), nil, 0o666)
+			if s := answer(); !strings.Contains(s, `first\n`) {
+				t.Errorf("the first: %s", s)
+			}
+			say(call(quick))
+			if s := answer(); strings.Contains(s, `"error"`) || !there("second") {
+				t.Errorf("the third: %s", s)
+			}
+		})
+	}
 }
 
 // rawConnect begins a connection and says nothing more.

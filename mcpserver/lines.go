@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/strictjson"
 )
 
@@ -30,12 +31,14 @@ type lines struct {
 	in      chan jsonrpc.Message
 	closed  chan struct{}
 	closing sync.Once
+
 	writing sync.Mutex
+	calls   map[jsonrpc.ID]bool // that are not answered
 }
 
 // Connect begins to read. It is the transport of one connection: itself.
 func (l *lines) Connect(context.Context) (mcp.Connection, error) {
-	l.in, l.closed = make(chan jsonrpc.Message), make(chan struct{})
+	l.in, l.closed, l.calls = make(chan jsonrpc.Message), make(chan struct{}), map[jsonrpc.ID]bool{}
 	go l.read()
 	return l, nil
 }
@@ -54,6 +57,11 @@ func (l *lines) read() {
 		case len(bytes.TrimSpace(line)) == 0:
 		default:
 			m, bad = decode(line)
+		}
+		if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() && !l.begin(r.ID) {
+			// The answer names it in words: with this id it would be the other's.
+			bad = invalid(fmt.Errorf("id %s is that of a call that is not answered yet", quote.JSON(id.id)))
+			m, id.times = nil, 0
 		}
 		if bad != nil && l.write(refusal(&id, bad)) != nil {
 			return
@@ -102,11 +110,27 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return nil, io.EOF
 }
 
+// begin notes that a call is under way. It reports false if one with this id is.
+func (l *lines) begin(id jsonrpc.ID) bool {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.calls[id] {
+		return false
+	}
+	l.calls[id] = true
+	return true
+}
+
 // Write sends a message.
 func (l *lines) Write(_ context.Context, m jsonrpc.Message) error {
 	text, err := jsonrpc.EncodeMessage(m)
 	if err != nil {
 		return err
+	}
+	if r, ok := m.(*jsonrpc.Response); ok {
+		l.writing.Lock()
+		delete(l.calls, r.ID)
+		l.writing.Unlock()
 	}
 	return l.write(text)
 }

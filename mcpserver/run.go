@@ -89,12 +89,14 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	if t.env == nil {
 		t.env = b.env
 	}
-	if err := s.ready(); err != nil {
+	cwd := b.at(t.cwd)
+	record, err := s.begin(b, t, cwd)
+	if err != nil {
 		return nil, "", err
 	}
 	l := b.limits(t.timeout)
 	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Notes: t.env.notes()}
-	ro := driver.RunOptions{Capture: true}
+	ro := driver.RunOptions{Capture: true, Room: s.config.room}
 	var says *os.File
 	if t.says {
 		r, w, err := os.Pipe()
@@ -107,12 +109,13 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	}
 	before := t.env.refusals()
 	stop := s.progress(ctx, req)
-	pr := &specs.Process{Args: t.args, Cwd: b.at(t.cwd)}
+	pr := &specs.Process{Args: t.args, Cwd: cwd}
 	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 	res, err := driver.Run(ctx, t.env.in(pr), p, ro)
+	defer ro.Room.Give(res)
 	stop()
 	res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, t.env.refusals())...)
-	if aerr := s.record(b, t, pr.Cwd, res); aerr != nil {
+	if aerr := s.record(record, res); aerr != nil {
 		return nil, "", aerr
 	}
 	if err != nil {
@@ -140,30 +143,30 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	return out, said, err
 }
 
-// ready reports why a command must not run: its record could not be written.
-func (s *Server) ready() error {
+// begin writes down what is about to run, which must not if that cannot be done.
+func (s *Server) begin(b *box, t task, cwd string) (r audit.Record, err error) {
 	if s.config.Audit == nil {
-		return nil
-	}
-	if err := s.config.Audit.Ready(); err != nil {
-		return fmt.Errorf("nothing runs without a record: %w", err)
-	}
-	return nil
-}
-
-// record writes down what ran.
-func (s *Server) record(b *box, t task, cwd string, res *driver.Result) error {
-	if s.config.Audit == nil {
-		return nil
+		return r, nil
 	}
 	asks := t.asks
 	if asks == nil {
 		asks = t.args
 	}
-	err := s.config.Audit.Run(audit.Record{Source: "mcp", Session: b.id, Tool: t.tool, Command: asks, Cwd: cwd, Profile: b.env.Policy.Profile,
-		Driver: t.env.Driver, Sandboxed: t.env.sandboxed(), Why: t.env.Why}, audit.OutcomeOf(res), res.Denials)
-	if err != nil {
-		return fmt.Errorf("the command has run, and the record of it could not be written: %w", err)
+	r = audit.Record{Source: "mcp", Session: b.id, Tool: t.tool, Command: asks, Cwd: cwd, Profile: b.env.Policy.Profile,
+		Driver: t.env.Driver, Sandboxed: t.env.sandboxed(), Why: t.env.Why}
+	if err := s.config.Audit.Begin(&r); err != nil {
+		return r, fmt.Errorf("nothing runs without a record: %w", err)
+	}
+	return r, nil
+}
+
+// record writes down how it ended.
+func (s *Server) record(r audit.Record, res *driver.Result) error {
+	if s.config.Audit == nil {
+		return nil
+	}
+	if err := s.config.Audit.Run(r, audit.OutcomeOf(res), res.Denials); err != nil {
+		return fmt.Errorf("the command has run, and the record of how it ended could not be written: %w", err)
 	}
 	return nil
 }

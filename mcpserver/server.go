@@ -56,6 +56,7 @@ type Config struct {
 	Version     string
 
 	quota *quota
+	room  *driver.Room // of what commands print, of all connections
 }
 
 // An Environment is where the commands of a session run.
@@ -71,6 +72,9 @@ type quota struct {
 	mu         sync.Mutex
 	used, most int
 }
+
+// maxKept is how much output of commands that run is kept at a time, bytes.
+const maxKept = 256 << 20
 
 func newQuota(most int) *quota { return &quota{most: most} }
 
@@ -119,7 +123,7 @@ var schemas = mcp.NewSchemaCache()
 // New returns a server that has not begun to serve.
 func New(c Config) *Server {
 	if c.quota == nil {
-		c.quota = newQuota(c.MaxSessions)
+		c.quota, c.room = newQuota(c.MaxSessions), driver.NewRoom(maxKept)
 	}
 	s := &Server{id: rand.Text(), config: c, sessions: map[string]*box{}, every: 2 * time.Second}
 	s.ctx, s.end = context.WithCancel(context.Background())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -73,6 +74,9 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 		case e.Path == "userxattr", e.Path == "overlay" && e.Errno == syscall.EPERM:
 			return "", "a copy-on-write workspace needs overlayfs in user namespaces: Linux 5.11 or later, and no security module that forbids it"
 		case e.Errno == syscall.ENOSYS:
+			if cause, fix := sys.TooOld(); cause != "" {
+				return cause, fix
+			}
 			return "the mount API is missing (before Linux 5.12) or filtered", "run on Linux 5.12 or later" + elsewhere
 		case (e.Errno == syscall.EPERM || e.Errno == syscall.EACCES) && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "move_mount") && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
 			return apparmorCause, apparmorFix + elsewhere

@@ -36,7 +36,8 @@ const (
 	// take long.
 	maxLocks = 8 << 10
 
-	// hoardEvery is how often it looks, which takes some microseconds.
+	// hoardEvery is how often it looks. That takes some microseconds, and the list of
+	// locks as long as an RCU grace period, milliseconds, in which it sleeps.
 	hoardEvery = 50 * time.Millisecond
 )
 
@@ -75,31 +76,44 @@ func (h *hoard) start() {
 	}
 }
 
-// look reads the table once.
+// look reads the tables once, and then waits for the next time.
 func (h *hoard) look() {
+	locks, full := h.tables()
+	// Without h.mu: locks_start in fs/locks.c waits for a grace period.
+	full = full || locksIn(locks) > maxLocks
+	locks.Close()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.over:
+	case full:
+		h.full = true
+		h.kill()
+	case h.timer != nil:
+		h.timer.Reset(hoardEvery)
+	}
+}
+
+// tables opens the list of locks, nil if nothing runs, and reads the others: full says
+// that they are.
+func (h *hoard) tables() (locks *os.File, full bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.over {
-		return
+		return nil, false
 	}
 	if h.idle != nil && h.idle() {
 		h.timer = nil
-		return
+		return nil, false
 	}
 	// No error: what the kernel does not have is not hoarded.
 	proc := "/proc/" + strconv.Itoa(h.pid)
 	if h.table == nil && h.net {
 		h.table, _ = os.Open(proc + "/net/netlink")
 	}
-	locks, _ := os.Open(proc + "/root/proc/locks")
-	defer locks.Close()
+	locks, _ = os.Open(proc + "/root/proc/locks")
 	sockets, limit := h.group.Sockets()
-	if sockets > 2*limit || unread(h.table) > maxUnread || locksIn(locks) > maxLocks {
-		h.full = true
-		h.kill()
-		return
-	}
-	h.timer.Reset(hoardEvery)
+	return locks, sockets > 2*limit || unread(h.table) > maxUnread
 }
 
 // stop ends the watch, and reports whether it has ended the sandbox.

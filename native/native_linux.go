@@ -18,6 +18,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/policy"
@@ -383,7 +384,7 @@ func (s *starter) protect() error {
 	if len(s.p.Protect) == 0 {
 		return nil
 	}
-	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low)}
+	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low), Lock: rundir.Lock}
 	if !cfg.Needed() {
 		return nil // nothing of the host is writable
 	}
@@ -470,6 +471,10 @@ func sysfs(path string) string {
 // missing.
 func (s *starter) without(l policy.Layers, cause, fix string, err error) error {
 	if l&^s.p.Dispensable() != 0 {
+		// Whatever is agreed to, the next refusal would come.
+		if cause, fix := sys.TooOld(); cause != "" {
+			return &driver.UnavailableError{What: "driver " + Name, Cause: cause, Fix: fix}
+		}
 		if fix != "" {
 			fix += "; or "
 		}

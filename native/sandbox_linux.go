@@ -371,6 +371,9 @@ func (b *sandbox) Status() (*driver.Status, error) {
 	b.mu.Lock()
 	stats.PidsDenied = max(stats.PidsDenied, b.pidsDenied)
 	stats.OOMKills += b.oomKills
+	if stats.PidsDenied > 0 && b.group != nil {
+		stats.PidsBy = b.group.PidsBy(stats.PidsPeak)
+	}
 	b.mu.Unlock()
 	st := statusOf(b.s.layers, b.s.degraded, stats)
 	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
@@ -883,10 +886,10 @@ func (in *inside) Wait() (*driver.Status, error) {
 		now, err := b.stats()
 		known := err == nil && !in.uncounted
 		if known && now.OOMKills > in.before.OOMKills {
-			stats.OOMKills = now.OOMKills - in.before.OOMKills
+			stats.OOMKills, stats.OOMBy = now.OOMKills-in.before.OOMKills, now.OOMBy
 		}
 		if known && now.PidsDenied > in.before.PidsDenied {
-			stats.PidsDenied = now.PidsDenied - in.before.PidsDenied
+			stats.PidsDenied, stats.PidsBy = now.PidsDenied-in.before.PidsDenied, now.PidsBy
 		}
 		b.mu.Lock()
 		if b.group != nil {

@@ -502,7 +502,11 @@ func TestSandboxManyAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.(*sandbox).group != nil && st.Usage.MemoryPeakBytes == 0 {
+	box := b.(*sandbox)
+	box.mu.Lock()
+	counts := box.group != nil
+	box.mu.Unlock()
+	if counts && st.Usage.MemoryPeakBytes == 0 {
 		t.Errorf("nothing counted: %+v", st)
 	}
 }

@@ -134,12 +134,20 @@ func (in *inside) counted(stats *cgroups.Stats) {
 		// The kernel counts a kill where the killed process was, so this is
 		// exact, whichever limit was reached.
 		stats.OOMKills = own.OOMKills
+		if in.within != nil && own.MemoryLimitReached {
+			stats.OOMBy = "" // its own limit
+		}
 		if apart.Has(cgroups.Memory) {
 			b.oomKills += own.OOMKills
 		}
 	}
 	if own.PidsDenied > 0 {
-		stats.PidsDenied = own.PidsDenied
+		stats.PidsDenied, stats.PidsBy = own.PidsDenied, ""
+		// Without a limit of its own, or if that was not the one, it was the sandbox's or
+		// one above.
+		if all, err := b.group.Stats(); err == nil && (in.within == nil || own.PidsBy != "") {
+			stats.PidsBy = b.group.PidsBy(all.PidsPeak)
+		}
 		// On v1, and before Linux 6.11 on v2, they are not in the sandbox's own
 		// count. Where they are, that is the larger one.
 		b.pidsDenied += own.PidsDenied

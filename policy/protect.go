@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"path"
 	"strings"
 	"unicode/utf8"
 )
@@ -12,6 +13,13 @@ const (
 	MaxProtect        = 1024
 	MaxProtectPattern = 256
 )
+
+// RepositoryName reports whether a directory is called as repositories of Git's are:
+// .git, NAME.git, .bare, or what lies below .git for a submodule.
+func RepositoryName(dir string) bool {
+	base := path.Base(dir)
+	return strings.HasSuffix(base, ".git") || base == ".bare" || strings.Contains(dir, "/.git/modules/")
+}
 
 // CheckProtect reports what is wrong with a pattern of [Policy.Protect].
 func CheckProtect(pattern string) error {

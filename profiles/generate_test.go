@@ -38,7 +38,7 @@ func freshPreset(t *testing.T, name string) *profile {
 
 // keyConst is the name of k's constant: "keyNetMode".
 var keyConst = [numKeys]string{
-	"keyDescription", "keyProfile", "keyExtends", "keyIsolation", "keyDriver", "keyFallback", "keyImage", "keyVerify", "keyWorkspace", "keyHome", "keyUser", "keyHostname",
+	"keyDescription", "keyProfile", "keyExtends", "keyIsolation", "keyDriver", "keyFallback", "keyImage", "keyVerify", "keyWorkspace", "keyGit", "keyHome", "keyUser", "keyHostname",
 	"keyNetMode", "keyNetAllow", "keyNetDeny", "keyNetTools", "keyNetPublish", "keyNetRate", "keyNetLog",
 	"keyRead", "keyReadTry", "keyWrite", "keyWriteTry", "keyHide", "keySecrets", "keyReadClean", "keySecretNames", "keySecretText", "keyDenyWrite", "keyDenyExec", "keyProtect", "keyUnprotect", "keyTmpfs", "keyDevices",
 	"keyEnvPass", "keyEnvSet", "keyEnvInherit",

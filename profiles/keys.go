@@ -22,6 +22,7 @@ const (
 	keyImage
 	keyVerify
 	keyWorkspace
+	keyGit
 	keyHome
 	keyUser
 	keyHostname
@@ -128,7 +129,8 @@ var keys = [numKeys]keyInfo{
 	keyImage:       {name: "image", doc: "Container image, for drivers that use one."},
 	keyVerify:      {name: "verify", kind: kindBool, order: orderTrue, env: "VERIFY", doc: "Prove with canaries, once per host, that what is denied is denied."},
 	keyWorkspace:   {name: "workspace", kind: kindEnum, order: orderEnum, env: "WORKSPACE", enum: []string{"bind", "overlay", "ro", "none"}, doc: "How the working directory is shown: writable; copy-on-write, so that what is changed is kept apart until sbxrun apply; read-only; or not at all."},
-	keyHome:        {name: "home", kind: kindEnum, order: orderEnum, enum: []string{"host", "private"}, doc: "private is an empty home that is thrown away; host is the caller's, as far as files shows it."},
+	keyGit:         {name: "git", kind: kindBool, order: orderFalse, doc: "Show the Git repository that the workspace belongs to where it lies outside: of a directory in a repository, of a linked worktree and of a submodule."},
+	keyHome:        {name: "home", kind: kindEnum, order: orderEnum, enum: []string{"host", "private", "anonymous"}, doc: "private is an empty home that is thrown away, at the path of the caller's; anonymous is the same at /home/sandbox, and tells nothing of the caller; host is the caller's, as far as files shows it."},
 	keyUser:        {name: "user", doc: "User and group id inside, UID[:GID]; 1000:1000 if not said."},
 	keyHostname:    {name: "hostname", order: orderFree, doc: "Host name inside."},
 
@@ -428,8 +430,11 @@ func didYouMean(s string, candidates []string) string {
 // is small for their length. Letter case does not count.
 func nearest(s string, candidates []string) string {
 	best, bestDistance := "", len(s)/3+2
-	if len(s) < 5 {
-		bestDistance = 2 // two edits make anything of three letters
+	switch {
+	case len(s) < 3:
+		bestDistance = 1 // one edit makes anything of two letters
+	case len(s) < 5:
+		bestDistance = 2 // two make anything of three
 	}
 	for _, c := range candidates {
 		if d := distance(strings.ToLower(s), strings.ToLower(c)); d < bestDistance {

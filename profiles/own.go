@@ -210,7 +210,22 @@ func (r *resolver) linked(granted []string) []Own {
 		return nil
 	}
 	var out []Own
+	looked := map[string]bool{}
 	for _, o := range r.facts.Own {
+		if len(o.Programs) == 0 {
+			continue
+		}
+		dir := o.Path
+		info, err := fs.Lstat(r.facts.FS, fsPath(dir))
+		if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			var pl place
+			pl, err = r.facts.find(dir)
+			dir = pl.real
+		}
+		if err != nil || looked[dir] { // nothing is there, or it is /bin, which is /usr/bin
+			continue
+		}
+		looked[dir] = true
 		for _, name := range o.Programs {
 			link := path.Join(o.Path, name)
 			if info, err := fs.Lstat(r.facts.FS, fsPath(link)); err == nil && info.Mode()&fs.ModeSymlink != 0 {

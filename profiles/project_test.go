@@ -24,6 +24,7 @@ var looser = [numKeys][]string{
 	keyReadClean: {"[~/.npmrc]", "[/etc/passwd]", "[]"}, keySecretNames: {"[]", "[b.pem]"}, keySecretText: {"[]", `["*"]`},
 	keyProtect: {"[]", "[.git]", "[.git/]", "[.git/hooks/]"}, keyUnprotect: {"[all]", "[.git]", "[.git/hooks]", "[]"},
 	keyTmpfs: {"[]", `["/tmp:100g"]`, `["/big:100g"]`, "[/big]", "[/x/../big]", `["/big:1m"]`, "[/home/u/.ssh]", "[/home/u]", "[.]", "[.git]", "[/usr]", `["/dev/shm:1g"]`}, keyDevices: {"[/dev/kvm]", "[]"},
+	keyGit:     {"true"},
 	keyEnvPass: {`["*"]`, "[AWS_SECRET_ACCESS_KEY]", "[]"}, keyEnvSet: {"[LD_PRELOAD=/x]", "[PATH=/x]", "[A=1]", "[A=2]", "[]"}, keyEnvInherit: {"true"},
 	keyMemory: {"none", "1t"}, keyCPUs: {"none", "64"}, keyPids: {"none", "100000"}, keyFileSize: {"none", "1t"}, keyOpenFiles: {"none", "1000000"}, keyDisk: {"1t"},
 	keyWallTime: {"none", "1000h"}, keyKillAfter: {"0s", "1000h"}, keyOutput: {"none", "1t"},

@@ -35,7 +35,7 @@ func (r *resolver) protect(p *policy.Policy) error {
 			})
 			known = item == unprotectAll || slices.ContainsFunc(all, func(pattern string) bool { return lifts(item, pattern) })
 			if !known {
-				return &Error{Where: part.origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: didYouMean(item, all)}
+				return &Error{Where: part.origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: didYouMean(item, parts(all))}
 			}
 		}
 	}
@@ -57,12 +57,24 @@ func writesHost(p *policy.Policy) bool {
 		slices.ContainsFunc(p.OCI.Mounts, writableBind)
 }
 
+// parts are patterns and the first names of those with several, which stand for all that
+// begin with them.
+func parts(patterns []string) []string {
+	all := slices.Clone(patterns)
+	for _, p := range patterns {
+		if first, _, more := strings.Cut(p, "/"); more && !slices.Contains(all, first) {
+			all = append(all, first)
+		}
+	}
+	return all
+}
+
 // checkPattern reports what is wrong with a pattern as this package does.
 func checkPattern(pattern string) error {
 	err := policy.CheckProtect(pattern)
 	var invalid *policy.InvalidError
 	if errors.As(err, &invalid) {
-		return &Error{What: quote.Text(pattern) + " is not a pattern for protected paths: want " + invalid.Want}
+		return &Error{What: quote.Text(pattern) + " is not a pattern of names: want " + invalid.Want}
 	}
 	return err
 }

@@ -25,6 +25,8 @@ type Request struct {
 	Devices   []string // --device PATH
 	Workspace string   // --workspace bind|overlay|ro|none; "" leaves the profile's
 
+	NoGit bool // --no-git
+
 	Env        []string // --env KEY or KEY=VALUE
 	ClearEnv   bool     // --clear-env
 	InheritEnv bool     // --inherit-env

@@ -194,6 +194,9 @@ func (c *collected) flags(req *Request) error {
 	if req.Verify != nil {
 		f.setBool(keyVerify, *req.Verify, "flag --verify")
 	}
+	if req.NoGit {
+		f.setBool(keyGit, false, "flag --no-git")
+	}
 	if req.InheritEnv {
 		f.setBool(keyEnvInherit, true, "flag --inherit-env")
 	}
@@ -372,11 +375,18 @@ func (r *resolver) identify(isolated bool) error {
 		r.home = "/tmp/home"
 	}
 	r.private = true
-	if r.enum(keyHome) == "host" {
-		if h := r.facts.home(); h != "" {
+	h := r.facts.home()
+	switch r.enum(keyHome) {
+	case "host":
+		if h != "" {
 			r.home, r.private = path.Clean(h), false
 		} else {
 			r.notes = append(r.notes, "there is no home directory to show: the command gets an empty one")
+		}
+	case "private":
+		// At the caller's own path, so that tools find what a grant shows of the home.
+		if info, err := fs.Stat(r.facts.FS, fsPath(h)); h != "" && h != "/" && err == nil && info.IsDir() && !within(h, "/proc") && !within(h, "/dev") {
+			r.home = path.Clean(h)
 		}
 	}
 	return nil
@@ -1004,7 +1014,7 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		}
 	}
 	if mode != "none" {
-		st = r.repository(st)
+		st = r.repository(st, mode)
 	}
 	if st, err = r.cleanStatements(p, st); err != nil {
 		return err

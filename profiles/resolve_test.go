@@ -151,6 +151,32 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestHome: a private home is at the caller's path, and elsewhere where that is not wanted
+// or leads nowhere.
+func TestHome(t *testing.T) {
+	for _, c := range []struct{ profile, home, want string }{
+		{"strict", "/home/u", "/home/u"},
+		{"strict", "/home/nobody-here", "/home/sandbox"},
+		{"strict", "/etc/os-release", "/home/sandbox"}, // a file
+		{"strict", "/", "/home/sandbox"},
+		{"strict", "", "/home/sandbox"},
+		{"/home/u/anonymous.yaml", "/home/u", "/home/sandbox"},
+	} {
+		host := hostFS()
+		host["home/u/anonymous.yaml"] = &fstest.MapFile{Data: []byte("home: anonymous\n"), Mode: 0o644}
+		facts := testFacts(host)
+		facts.Home = c.home
+		r := mustResolve(t, Request{Profile: c.profile}, facts)
+		private := slices.ContainsFunc(r.Policy.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "tmpfs" && m.Destination == c.want })
+		if env := r.Policy.OCI.Process.Env; !slices.Contains(env, "HOME="+c.want) || !private {
+			t.Errorf("%v: %q, private %v", c, env, private)
+		}
+		if access(t, r, "/home/u/src/project") != "rwx" {
+			t.Errorf("%v: no workspace", c)
+		}
+	}
+}
+
 // TestSecrets holds every profile that shows the home, and grants of it, to
 // hiding what is secret (F02).
 func TestSecrets(t *testing.T) {
@@ -169,8 +195,8 @@ func TestSecrets(t *testing.T) {
 		r := mustResolve(t, c.req, facts)
 		for _, p := range []string{"/home/u/.ssh", "/home/u/.aws", "/home/u/.npmrc"} {
 			want := "---"
-			if c.name == "aicode" {
-				want = "" // nothing shows it
+			if c.name == "aicode" || c.name == "strict --ro /" || c.name == "strict --ro /home" {
+				want = "" // nothing shows it: the home is private storage
 			}
 			if got := access(t, r, p); got != want {
 				t.Errorf("%s: %s is %q", c.name, p, got)
@@ -321,7 +347,7 @@ func TestWorkspace(t *testing.T) {
 		}
 	}
 	r := mustResolve(t, Request{Workspace: "none"}, facts)
-	if r.Policy.OCI.Process.Cwd != "/home/sandbox" || access(t, r, "/home/u/src/project") != "" {
+	if r.Policy.OCI.Process.Cwd != "/home/u" || access(t, r, "/home/u/src/project") != "" {
 		t.Errorf("none: %v", r.Policy)
 	}
 	facts.Cwd = "/"
@@ -436,11 +462,11 @@ func TestEnvironment(t *testing.T) {
 	leaks := map[string]string{"LD_PRELOAD": "absent", "BASH_ENV": "absent", "GIT_DIR": "absent", "NODE_OPTIONS": "absent", "SSH_AUTH_SOCK": "absent"}
 	e := env(Request{})
 	check("default", e, leaks)
-	check("default", e, map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/home/sandbox", "USER": "sandbox", "LOGNAME": "sandbox", "LC_TIME": "C", "TZ": "UTC", "TERM": "xterm",
+	check("default", e, map[string]string{"PATH": "/usr/bin:/bin", "HOME": "/home/u", "USER": "sandbox", "LOGNAME": "sandbox", "LC_TIME": "C", "TZ": "UTC", "TERM": "xterm",
 		"EXTRA": "absent", "AWS_SECRET_ACCESS_KEY": "absent", "SBXRUN_SANDBOX": "strict"})
 	e = env(Request{InheritEnv: true})
 	check("inherit", e, leaks)
-	check("inherit", e, map[string]string{"EXTRA": "1", "HOME": "/home/sandbox", "AWS_SECRET_ACCESS_KEY": "k"})
+	check("inherit", e, map[string]string{"EXTRA": "1", "HOME": "/home/u", "AWS_SECRET_ACCESS_KEY": "k"})
 	if n := mustResolve(t, Request{InheritEnv: true}, facts).Notes; len(n) != 1 || !strings.Contains(n[0], "AWS_SECRET_ACCESS_KEY") {
 		t.Errorf("notes: %q", n)
 	}

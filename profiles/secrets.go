@@ -133,7 +133,7 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 	for _, depth := range [...]int{searchDepth, builtinDepth} {
 		for _, g := range st {
 			builtin := strings.HasPrefix(g.origin, "preset ")
-			if builtin == (depth == builtinDepth) && g.access != 0 && !g.link && g.path != "/" && (!builtin || within(g.path, r.facts.Home)) {
+			if builtin == (depth == builtinDepth) && g.access != 0 && !g.link && g.path != "/" && !(g.origin == gitOrigin && policy.RepositoryName(g.path)) && (!builtin || within(g.path, r.facts.Home)) {
 				w.walk(g.path, g.path, depth)
 			}
 		}
@@ -308,54 +308,6 @@ func credentialIn(text string) string {
 		}
 	}
 	return ""
-}
-
-// repository shows, read-only, the repository in the home that the workspace is a
-// directory of, and for a linked worktree the one that it belongs to: builds and
-// Git look for files above them. Directories with a dot are settings, no projects.
-func (r *resolver) repository(st []statement) []statement {
-	home := r.facts.home()
-	if r.enum(keyHome) != "host" || home == "" || !within(r.workspace, home) || strings.HasPrefix(r.workspace, home+"/.") {
-		return st
-	}
-	for dir := r.workspace; dir != home && within(dir, home); dir = path.Dir(dir) {
-		info, err := fs.Lstat(r.facts.FS, fsPath(dir+"/.git"))
-		if err != nil {
-			continue
-		}
-		if dir != r.workspace {
-			st = append(st, statement{path: dir, access: policy.ReadExec, optional: true, origin: "repository of the workspace"})
-		}
-		if info.Mode().IsRegular() {
-			if common := r.worktreeOf(dir); common != "" && within(common, home) && !strings.HasPrefix(common, home+"/.") {
-				st = append(st, statement{path: common, access: policy.Read, optional: true, origin: "repository of the worktree"})
-			}
-		}
-		break
-	}
-	return st
-}
-
-// worktreeOf returns the repository directory of a linked worktree, "" if there is
-// none that says so itself: a file .git alone could name any directory.
-func (r *resolver) worktreeOf(dir string) string {
-	read := func(name string) string {
-		text, ok, err := source{facts: r.facts}.readFile(name, false, 4096)
-		if !ok || err != nil || len(text) > 4096 {
-			return ""
-		}
-		return strings.TrimSpace(text)
-	}
-	own, ok := strings.CutPrefix(read(dir+"/.git"), "gitdir: ")
-	if !ok || !path.IsAbs(own) {
-		return ""
-	}
-	pl, err := r.facts.follow(path.Clean(own))
-	common := path.Dir(path.Dir(pl.real))
-	if err != nil || path.Base(common) != ".git" || path.Base(path.Dir(pl.real)) != "worktrees" || read(pl.real+"/gitdir") != dir+"/.git" || read(pl.real+"/commondir") != "../.." || read(common+"/HEAD") == "" {
-		return ""
-	}
-	return common
 }
 
 // cleanStatements shows files that may hold credentials: as they are if none of

@@ -91,38 +91,6 @@ func TestReadClean(t *testing.T) {
 	}
 }
 
-// TestRepository: what lies around the workspace in its repository can be read, less
-// its secrets; what only the workspace's own files point to cannot.
-func TestRepository(t *testing.T) {
-	f := hostFS()
-	putFile(f, "home/u/src/mono/.git/HEAD", "ref: refs/heads/main\n")
-	putFile(f, "home/u/src/mono/.git/worktrees/w/gitdir", "/home/u/src/tree/.git\n")
-	putFile(f, "home/u/src/mono/.git/worktrees/w/commondir", "../..\n")
-	putFile(f, "home/u/src/mono/.env", "A=1")
-	putFile(f, "home/u/src/mono/packages/api/main.go", "")
-	putFile(f, "home/u/src/tree/.git", "gitdir: /home/u/src/mono/.git/worktrees/w\n")
-	putFile(f, "home/u/src/evil/.git", "gitdir: /home/u/src/mono/.git/worktrees/w\n")
-	putFile(f, "home/u/.config/.git/HEAD", "x")
-	putFile(f, "home/u/.config/tool/x", "x")
-	putFile(f, "home/u/.git/HEAD", "x")
-	putFile(f, "home/u/src/project/sub/x", "")
-	for _, c := range []struct{ profile, dir, path, want string }{
-		{"aicode", "/home/u/src/mono/packages/api", "/home/u/src/mono", "r-x"},
-		{"aicode", "/home/u/src/mono/packages/api", "/home/u/src/mono/packages/api", "rwx"},
-		{"aicode", "/home/u/src/mono/packages/api", "/home/u/src/mono/.env", "---"},
-		{"aicode", "/home/u/src/tree", "/home/u/src/mono/.git", "r--"},
-		{"aicode", "/home/u/src/tree", "/home/u/src/mono", ""},
-		{"aicode", "/home/u/src/evil", "/home/u/src/mono/.git", ""},
-		{"aicode", "/home/u/.config/tool", "/home/u/.config", ""},
-		{"aicode", "/home/u/src/project/sub", "/home/u", ""},
-		{"strict", "/home/u/src/mono/packages/api", "/home/u/src/mono", ""},
-	} {
-		if got := access(t, mustResolve(t, Request{Profile: c.profile, Dir: c.dir}, testFacts(f)), c.path); got != c.want {
-			t.Errorf("%s in %s: %s is %q, want %q", c.profile, c.dir, c.path, got, c.want)
-		}
-	}
-}
-
 // TestNames: a name matches as path.Match has it, letter by letter.
 func TestNames(t *testing.T) {
 	patterns := []string{"a", "ab", "a*", "*a", "*a*", "a*b", "*a*b", "a*b*", "a*b*a", "*a*a", "*ab*", "**b", "*", "a?", "[ab]b"}

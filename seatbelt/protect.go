@@ -101,7 +101,7 @@ func continued(root string, names []string) []string {
 		for i := range n {
 			// A pattern has none of the special characters that this knows but *.
 			ok, err := path.Match(fold(names[i]), fold(tail[i]))
-			same = same && ok && err == nil
+			same = same && (ok && err == nil || n == 1 && names[0] == ".git" && policy.RepositoryName(root))
 		}
 		if same {
 			rest := namesRegex(names[n:])

@@ -69,7 +69,7 @@ func TestEnvironment(t *testing.T) {
 		r.Env = []string{"XDG_CACHE_HOME=/tmp/.cache", "LIST=/tmp:/x", "WS=" + workspace, "TMPX=/tmpx"}
 	})
 	env := Environment(p, "/s")
-	for _, want := range []string{"HOME=/s/home/sandbox", "XDG_CACHE_HOME=/s/tmp/.cache", "LIST=/tmp:/x", "WS=" + workspace, "TMPX=/tmpx", "TMPDIR=/s/tmp", "SBXRUN_SANDBOX=strict"} {
+	for _, want := range []string{"HOME=/s/Users/u", "XDG_CACHE_HOME=/s/tmp/.cache", "LIST=/tmp:/x", "WS=" + workspace, "TMPX=/tmpx", "TMPDIR=/s/tmp", "SBXRUN_SANDBOX=strict"} {
 		if !slices.Contains(env, want) {
 			t.Errorf("%s is missing in %q", want, env)
 		}

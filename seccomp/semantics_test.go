@@ -150,6 +150,7 @@ func TestDecisions(t *testing.T) {
 		{"ioctl", args{3, 0x4020bc10}, all.noTTY},
 		{"ioctl", args{3, 0x4020bc11}, all.noTTY},
 		{"ioctl", args{3, 0x40186f04}, all.noTTY},
+		{"ioctl", args{3, 0xc0406618}, all.noTTY},
 		{"ioctl", args{3, 0x40049409}, all.allow}, // FICLONE
 		{"ioctl", args{3, 0xc0189436}, all.allow}, // FIDEDUPERANGE
 

@@ -29,8 +29,11 @@ import (
 	"github.com/sbxrun/sbxrun/session"
 )
 
-// maxBody bounds a request, bytes.
-const maxBody = 16 << 20
+const (
+	maxBody   = 16 << 20  // of a request, bytes
+	maxOutput = 64 << 20  // of each stream of a command, bytes
+	maxKept   = 256 << 20 // of the output of all commands until it is answered with, bytes
+)
 
 // handler is the interface, version 1.
 func (s *server) handler() http.Handler {
@@ -53,6 +56,9 @@ func (s *server) handler() http.Handler {
 			var v any
 			if err == nil {
 				code, v, err = do(r)
+			}
+			if res, ok := v.(*driver.Result); ok {
+				defer s.room.Give(res)
 			}
 			if err != nil {
 				code, v = statusOf(err), apiError{newError(err)}
@@ -274,10 +280,13 @@ func (q *runRequest) limits(l policy.Limits) (policy.Limits, error) {
 		l.WallTime = time.Duration(*t) * time.Millisecond
 	}
 	if n := q.MaxOutput; n != nil {
-		if *n < 1 {
-			return l, &policy.InvalidError{Field: "max_output", Value: strconv.FormatInt(*n, 10), Want: "bytes, 1 or more"}
+		if *n < 1 || *n > maxOutput {
+			return l, &policy.InvalidError{Field: "max_output", Value: strconv.FormatInt(*n, 10), Want: "bytes, 1 to " + strconv.Itoa(maxOutput)}
 		}
 		l.Output = *n
+	}
+	if l.Output == 0 || l.Output > maxOutput {
+		l.Output = maxOutput
 	}
 	return l, nil
 }
@@ -326,7 +335,7 @@ func (q *runRequest) stdin() (*os.File, func(), error) {
 }
 
 // in runs a command in a sandbox and returns its result.
-func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p *policy.Policy) (*driver.Result, error) {
+func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p *policy.Policy, room *driver.Room) (*driver.Result, error) {
 	pr, err := q.process(p)
 	if err != nil {
 		return nil, err
@@ -347,7 +356,7 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	of := *p
 	of.Limits = lim
 	started := false
-	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in},
+	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Room: room, Stdio: driver.Stdio{Stdin: in},
 		Started: func(driver.Process) func() {
 			started = true
 			return nil
@@ -376,7 +385,7 @@ func (s *server) run(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	defer func() { s.takeDown(box) }()
-	res, err := q.in(r.Context(), box, p.Driver.Name(), pol)
+	res, err := q.in(r.Context(), box, p.Driver.Name(), pol, s.room)
 	if errors.Is(err, driver.ErrIncomplete) {
 		// Nothing has run. One that is built from nothing, or why there is none:
 		whole, e := p.Open(r.Context(), pol)
@@ -385,7 +394,7 @@ func (s *server) run(r *http.Request) (int, any, error) {
 		}
 		box.Close()
 		box = whole
-		res, err = q.in(r.Context(), box, p.Driver.Name(), pol)
+		res, err = q.in(r.Context(), box, p.Driver.Name(), pol, s.room)
 	}
 	if err != nil {
 		return 0, nil, err
@@ -568,7 +577,7 @@ func (s *server) runIn(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	res, err := q.in(r.Context(), c, i.Driver, pol)
+	res, err := q.in(r.Context(), c, i.Driver, pol, s.room)
 	if err != nil {
 		return 0, nil, err
 	}

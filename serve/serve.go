@@ -74,6 +74,7 @@ type server struct {
 	work sync.WaitGroup // sessions that are held
 
 	closing chan struct{} // a token for each sandbox that is taken down
+	room    *driver.Room
 }
 
 // maxClosing is how many sandboxes are taken down while nobody waits for it. When
@@ -119,7 +120,7 @@ func Serve(ctx context.Context, cfg Config) error {
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s := &server{Config: cfg, ctx: ctx, closing: make(chan struct{}, maxClosing)}
+	s := &server{Config: cfg, ctx: ctx, closing: make(chan struct{}, maxClosing), room: driver.NewRoom(maxKept)}
 	lender := &session.Lender{Version: cfg.Version, Birth: birth, Acquire: s.lend}
 	h := &http.Server{Handler: httpbody.Within(httpbody.Patience, s.handler()), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	failed := make(chan error, 2)

@@ -168,6 +168,7 @@ func whole(st *driver.Status, box driver.Sandbox) {
 	}
 	st.OOMKilled = st.OOMKilled || all.OOMKilled
 	st.PidsDenied = max(st.PidsDenied, all.PidsDenied)
+	st.OOMBy, st.PidsBy = all.OOMBy, all.PidsBy
 	st.Network = all.Network
 }
 

@@ -80,7 +80,7 @@ func TestLend(t *testing.T) {
 			t.Fatal(err)
 		}
 		st, err := p.Wait()
-		if err != nil || st.ExitCode != tt.code || !st.Pooled || st.PidsDenied != 7 {
+		if err != nil || st.ExitCode != tt.code || !st.Pooled || st.PidsDenied != 7 || st.PidsBy != "a group above" || st.OOMBy != "the host" {
 			t.Errorf("%+v, %v", st, err)
 		}
 		b := <-boxes

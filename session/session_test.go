@@ -96,9 +96,11 @@ func (b *box) Exec(_ context.Context, pr *specs.Process, stdio driver.Stdio) (dr
 	b.mu.Unlock()
 	return p, nil
 }
-func (b *box) Status() (*driver.Status, error) { return &driver.Status{PidsDenied: 7}, nil }
-func (b *box) Done() <-chan struct{}           { return b.done }
-func (b *box) Idle() bool                      { return !b.busy.Load() }
+func (b *box) Status() (*driver.Status, error) {
+	return &driver.Status{PidsDenied: 7, PidsBy: "a group above", OOMKilled: true, OOMBy: "the host"}, nil
+}
+func (b *box) Done() <-chan struct{} { return b.done }
+func (b *box) Idle() bool            { return !b.busy.Load() }
 func (b *box) Close() error {
 	b.once.Do(func() {
 		b.mu.Lock()
@@ -257,7 +259,7 @@ func TestExec(t *testing.T) {
 	if out, _, err := run(t, c, "/bin/echo", long); err != nil || out != long+"\n" {
 		t.Errorf("%d bytes, %v", len(out), err)
 	}
-	if s, err := c.Status(); err != nil || s.PidsDenied != 7 {
+	if s, err := c.Status(); err != nil || s.PidsDenied != 7 || s.PidsBy != "a group above" || s.OOMBy != "the host" {
 		t.Errorf("status %+v, %v", s, err)
 	}
 }

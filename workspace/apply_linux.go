@@ -60,6 +60,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	}
 	a := &applier{w: w, set: s, overwrite: o.OnConflict == Overwrite, unlinked: map[inode]bool{}}
 	defer a.restore()
+	defer a.drop()
 	fail := func(st *Status, err error) (*Report, error) {
 		done := make(map[*Status]bool, len(todo))
 		for _, st := range slices.Concat(r.Applied, r.Kept) {
@@ -105,10 +106,19 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 			r.Kept = append(r.Kept, st)
 			continue
 		}
-		if err := a.put(st); err != nil {
+		if err := a.put(st, r); err != nil {
+			a.place(r)
 			return fail(st, err)
 		}
-		r.Applied = append(r.Applied, st)
+		if len(a.nameless) < atOnce {
+			continue
+		}
+		if st, err := a.place(r); err != nil {
+			return fail(st, err)
+		}
+	}
+	if st, err := a.place(r); err != nil {
+		return fail(st, err)
 	}
 	// Modes of directories come last: one may keep its owner from filling it.
 	a.restore()
@@ -140,6 +150,7 @@ type applier struct {
 	set       *Set
 	overwrite bool
 	modes     []func() // that take back what was made writable
+	nameless  []nameless
 
 	// unlinked are files that lost a name by this: the kernel notes that as a change
 	// of those that have another.
@@ -274,8 +285,57 @@ func (a *applier) removeAll(rel string) error {
 	return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
 }
 
-// put makes what a change has in the place of what was there.
-func (a *applier) put(st *Status) error {
+// A nameless file has the content of a change, and not its name yet.
+type nameless struct {
+	st   *Status
+	dir  int
+	name string
+	file *os.File
+}
+
+// atOnce is how many nameless files there are at a time.
+const atOnce = 100
+
+// place gives nameless files their names. Their content is on the disk by then: if the
+// power goes, a file is as it was or as it is to be, and not empty. The error is about
+// the change that it returns.
+func (a *applier) place(r *Report) (*Status, error) {
+	defer a.drop()
+	for i, n := range a.nameless {
+		if i == 0 {
+			if err := unix.Syncfs(int(n.file.Fd())); err != nil {
+				return n.st, os.NewSyscallError("syncfs", err)
+			}
+		}
+		temp, err := tempName()
+		if err == nil && n.st.Now == nil {
+			temp = n.name // in one step
+		}
+		if err == nil {
+			err = unix.Linkat(unix.AT_FDCWD, procPath(int(n.file.Fd())), n.dir, temp, unix.AT_SYMLINK_FOLLOW)
+		}
+		if err == nil && temp != n.name {
+			err = a.rename(n.dir, temp, n.name, n.st)
+		}
+		if err != nil {
+			return n.st, err
+		}
+		r.Applied = append(r.Applied, n.st)
+	}
+	return nil, nil
+}
+
+// drop forgets nameless files.
+func (a *applier) drop() {
+	for _, n := range a.nameless {
+		n.file.Close()
+		unix.Close(n.dir)
+	}
+	a.nameless = nil
+}
+
+// put makes what a change has in the place of what was there, or a nameless file.
+func (a *applier) put(st *Status, r *Report) (err error) {
 	dir, name, err := a.parent(st)
 	if err == unix.ENOENT && a.overwrite {
 		if err = a.above(st.Path); err == nil {
@@ -285,14 +345,17 @@ func (a *applier) put(st *Status) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
+	waits := false
+	defer func() {
+		if err == nil && !waits {
+			r.Applied = append(r.Applied, st)
+		}
+		if !waits {
+			unix.Close(dir)
+		}
+	}()
 	if st.New.Type == Dir {
 		return a.directory(dir, name, st)
-	}
-	if st.Now != nil && st.Now.Type != Dir {
-		if err := a.unchanged(dir, name, st); err != nil {
-			return err
-		}
 	}
 	temp, err := tempName()
 	if err != nil {
@@ -301,16 +364,26 @@ func (a *applier) put(st *Status) error {
 	if st.New.Type == Symlink {
 		err = unix.Symlinkat(st.New.Target, dir, temp)
 	} else {
-		err = a.file(dir, name, temp, st)
+		waits, err = a.file(dir, name, temp, st)
 	}
-	if err != nil {
+	if err != nil || waits {
 		return err
+	}
+	return a.rename(dir, temp, name, st)
+}
+
+// rename gives what is complete its place, if the host still has there what it had.
+func (a *applier) rename(dir int, temp, name string, st *Status) (err error) {
+	if st.Now != nil && st.Now.Type != Dir {
+		err = a.unchanged(dir, name, st)
 	}
 	flags := uint(0)
 	if st.Now == nil || st.Now.Type == Dir {
 		flags = unix.RENAME_NOREPLACE // whatever came meanwhile is not ours
 	}
-	err = unix.Renameat2(dir, temp, dir, name, flags)
+	if err == nil {
+		err = unix.Renameat2(dir, temp, dir, name, flags)
+	}
 	if err == unix.EINVAL && flags != 0 { // a file system without it
 		err = unix.Renameat(dir, temp, dir, name)
 	}
@@ -359,38 +432,45 @@ func chmodDir(root int, rel string, mode uint32) error {
 	return unix.Chmod(procPath(fd), now.Mode&0o7000|mode)
 }
 
-// file makes a file of another name with what a change's is to hold.
-func (a *applier) file(dir int, name, temp string, st *Status) (err error) {
+// file makes a file with what a change's is to hold. It waits for its name, and has
+// the directory for as long; or it has another name, if the file system has no files
+// without one.
+func (a *applier) file(dir int, name, temp string, st *Status) (waits bool, err error) {
 	from, err := a.set.open(st.New)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer from.Close()
 	// Without a name until it is complete: nothing stays of one that a kill interrupts.
 	// The errors are those of file systems and kernels without such files; see open(2).
-	nameless := true
+	waits = true
 	fd, err := unix.Openat(dir, ".", unix.O_WRONLY|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
 	if err == unix.EOPNOTSUPP || err == unix.EISDIR || err == unix.ENOENT || err == unix.EINVAL {
-		nameless = false
+		waits = false
 		fd, err = unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	to := os.NewFile(uintptr(fd), temp)
 	defer func() {
-		if err == nil && nameless {
-			err = unix.Linkat(unix.AT_FDCWD, procPath(fd), dir, temp, unix.AT_SYMLINK_FOLLOW)
+		if err == nil && waits {
+			a.nameless = append(a.nameless, nameless{st, dir, name, to})
+			return
+		}
+		if err == nil {
+			err = to.Sync()
 		}
 		if cerr := to.Close(); err == nil {
 			err = cerr
 		}
-		if err != nil {
+		if err != nil && !waits {
 			unix.Unlinkat(dir, temp, 0)
 		}
+		waits = false
 	}()
 	if _, err = sparse.Copy(to, from); err != nil {
-		return err
+		return waits, err
 	}
 	if st.Now != nil && st.Now.Type == File {
 		a.inherit(dir, name, fd)
@@ -398,10 +478,10 @@ func (a *applier) file(dir int, name, temp string, st *Status) (err error) {
 	// After the owner, which takes bits of the mode away. Bits that give
 	// privilege are none of a change.
 	if err = unix.Fchmod(fd, st.New.Mode&0o777); err != nil {
-		return err
+		return waits, err
 	}
 	t := unix.NsecToTimespec(st.New.ModTime)
-	return unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), []unix.Timespec{{Nsec: unix.UTIME_NOW}, t}, 0)
+	return waits, unix.UtimesNanoAt(unix.AT_FDCWD, procPath(fd), []unix.Timespec{{Nsec: unix.UTIME_NOW}, t}, 0)
 }
 
 // inherit gives a file what is not part of a change, owner and extended

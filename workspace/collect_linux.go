@@ -65,10 +65,26 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64, replac
 	if len(c.set.Changes)+len(c.set.Skips) == 0 {
 		return nil, w.none()
 	}
+	// After a crash there is a set with all that it has, or none.
+	if err := w.sync(); err != nil {
+		w.abort()
+		return nil, fmt.Errorf("the changes were not kept: %w", err)
+	}
 	if err := w.commit(c.set); err != nil {
 		return nil, fmt.Errorf("the changes were not kept: %w", err)
 	}
 	return c.set, nil
+}
+
+// sync has the content of the set's files written to the disk, with one call for all of
+// them.
+func (w *writer) sync() error {
+	d, err := w.dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(d.Fd())))
 }
 
 // Full reports whether the file system that a layer is in had no room left.

@@ -145,12 +145,17 @@ func (w *writer) abort() {
 	w.store.root.RemoveAll(w.name)
 }
 
-// commit makes the set exist.
+// commit makes the set exist, on the disk too.
+//
+// Preconditions: the content of its files is there.
 func (w *writer) commit(set *Set) error {
 	set.seal()
 	b, err := json.Marshal(set)
 	if err == nil {
 		err = w.dir.WriteFile(setFile, b, 0o600)
+	}
+	if err == nil {
+		err = sync(w.dir, setFile)
 	}
 	if err == nil && w.replace {
 		err = w.store.root.RemoveAll(w.id)
@@ -158,12 +163,25 @@ func (w *writer) commit(set *Set) error {
 	if err == nil {
 		err = w.store.root.Rename(w.name, w.id)
 	}
+	if err == nil {
+		err = sync(w.store.root, ".")
+	}
 	if err != nil {
 		w.abort()
 		return err
 	}
 	set.store = w.store
 	return w.dir.Close()
+}
+
+// sync has a file of a directory, or the directory's own list, written to the disk.
+func sync(dir *os.Root, name string) error {
+	f, err := dir.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }
 
 // Load reads a set.

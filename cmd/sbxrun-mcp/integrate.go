@@ -33,7 +33,7 @@ func prompt(p *policy.Policy, outside, commands string) error {
 func integrate(i *cli.Integration) error {
 	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Sbxrun: i.Self, Agent: i.Program}
 	if i.Do == "verify" {
-		return verify(i.Agent, site)
+		return verify(i.Agent, site, i.Partial)
 	}
 	if i.Do == "undo" && site.Agent == "" {
 		site.Agent = "/" // what is undone does not depend on it
@@ -90,7 +90,7 @@ func integrate(i *cli.Integration) error {
 // patience bounds a proof: an agent has to start.
 const patience = 3 * time.Minute
 
-func verify(agent string, site agents.Site) error {
+func verify(agent string, site agents.Site, partial bool) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -105,7 +105,10 @@ func verify(agent string, site agents.Site) error {
 	}
 	switch {
 	case p.Holds():
-		fmt.Printf("verified: %s could not read or write outside its workspace, nor see the agent's API key\n", how)
+		fmt.Printf("verified: %s could neither read nor write a file beside its workspace, nor see the agent's API key\n", how)
+		if partial {
+			fmt.Println("but: the roll-out in config.yaml leaves agents out of the sandbox by their keys, of which the workspace is one; this was in a workspace of its own. sbxrun prompt -C DIR says what holds in yours")
+		}
 		if p.Overridable {
 			fmt.Println("but: a project with a .claude/settings.json against it can have its commands run outside; claude --setting-sources user prevents that, and so does sbxrun integrate claude-code --managed")
 		}

@@ -309,6 +309,7 @@ func TestAudit(t *testing.T) {
 		}
 		t.Errorf("no record %v in\n%s", want, data)
 	}
+	has(object{"event": "begin", "source": "mcp", "tool": "bash", "driver": "native", "command": []string{"bash", "-c", "exit 6"}})
 	has(object{"event": "run", "source": "mcp", "tool": "bash", "exit_code": 4, "sandboxed": true, "driver": "native"})
 	has(object{"event": "denial", "tool": "execute_command", "operation": "execute", "target": "sudo"})
 	has(object{"event": "run", "tool": "bash", "sandboxed": false, "driver": "host", "exit_code": 0})

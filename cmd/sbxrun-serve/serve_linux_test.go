@@ -247,6 +247,9 @@ func TestRun(t *testing.T) {
 				t.Errorf("%q: %v, %s", args, err, out)
 			}
 		}
+		if err := os.Mkdir(w.dir+"/home/tools", 0o755); err != nil {
+			t.Fatal(err)
+		}
 		for _, tt := range []struct {
 			args   []string
 			pooled bool
@@ -257,7 +260,8 @@ func TestRun(t *testing.T) {
 			{[]string{"-c", "echo $0 $1", "a", "b"}, true, "a b\n", 0},
 			{[]string{"-e", "A=b", "--", "sh", "-c", "echo $A"}, true, "b\n", 0},
 			{[]string{"--ro", "/etc/hostname", "--", "sh", "-c", "kill -9 $$"}, false, "", 137},
-			{[]string{"--ro", w.dir + "/home", "--", "ls", "-d", w.dir + "/home"}, true, w.dir + "/home\n", 0},
+			{[]string{"--ro", w.dir + "/home/tools", "--", "sh", "-c", "cd; ls"}, true, "tools\n", 0},
+			{[]string{"--ro", w.dir + "/home", "--", "sh", "-c", "cd; ls"}, false, "tools\n", 0}, // no private storage there
 			{[]string{"--workspace", "ro", "--", "sh", "-c", "touch y 2>/dev/null || echo no"}, true, "no\n", 0},
 			{[]string{"--disk", "1m", "--", "sh", "-c", "head -c 2000000 /dev/zero > /tmp/x 2>/dev/null || echo full"}, false, "full\n", 0},
 			{[]string{"--hostname", "other", "--", "hostname"}, false, "other\n", 0},
@@ -597,6 +601,15 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		if r := run("/v1/run", `{"args":["yes"],"timeout_ms":500,"max_output":10}`); len(r.Stdout) != 10 || !r.StdoutTruncated {
+			t.Errorf("%+v", r)
+		}
+		var refused struct {
+			Error struct{ Message string }
+		}
+		if code := w.do("POST", "/v1/run", `{"args":["true"],"max_output":67108865}`, &refused); code != 400 || !strings.Contains(refused.Error.Message, "max_output") {
+			t.Errorf("%d, %+v", code, refused)
+		}
+		if r := run("/v1/run", `{"args":["true"],"max_output":67108864}`); r.ExitCode != 0 {
 			t.Errorf("%+v", r)
 		}
 		// Limits of the command's own, by a cgroup or what stands for one.

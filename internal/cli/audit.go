@@ -23,6 +23,11 @@ func openAudit(op *profiles.Operator, env []string) (*audit.Log, error) {
 // too; one of which there is none counts as failed: who asked for the log wants to
 // know.
 func recorded(l *audit.Log, r audit.Record, run func() (*driver.Result, error)) (*driver.Result, error) {
+	if l != nil {
+		if err := l.Begin(&r); err != nil {
+			return nil, err
+		}
+	}
 	res, err := run()
 	if l == nil {
 		return res, err

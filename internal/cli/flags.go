@@ -144,6 +144,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 		r.Env = append(r.Env, env...)
 		return err
 	})
+	yes(&r.NoGit, "no-git", "", "do not show the repository that the workspace is a directory or a worktree of")
 	yes(&r.ClearEnv, "clear-env", "", "start from an empty environment")
 	yes(&r.InheritEnv, "inherit-env", "", "pass the caller's whole environment, secrets included")
 

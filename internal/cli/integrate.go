@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // An Integration is what sbxrun integrate was asked to do.
@@ -20,6 +21,7 @@ type Integration struct {
 	By    string   // means, "" for the agent's first
 	Flags []string // of sbxrun shell, or of a run
 
+	Partial bool // the operator's roll-out leaves some agents out; for verify
 	Managed bool // for every user of the host
 	Session bool // the flags name a session that there is
 
@@ -145,8 +147,19 @@ a command that reaches for what it must not get, and says whether it did.`,
 			if b.Integrate == nil {
 				return executeBeside(mcpProgram)
 			}
-			if err := i.locate(); err != nil {
+			f, err := gatherFacts()
+			if err != nil {
 				return err
+			}
+			if err := i.locate(f); err != nil {
+				return err
+			}
+			if i.Do == "verify" && i.Agent != "codex" {
+				op, err := profiles.OperatorOf(&s.req, &f.Facts)
+				if err != nil {
+					return invalid(unreadable(err, &s.req, f))
+				}
+				i.Partial = !op.Rollout.Enabled || op.Rollout.Percent < 100
 			}
 			return b.Integrate(i)
 		},
@@ -181,11 +194,7 @@ func words(fs *pflag.FlagSet, args, without []string) []string {
 }
 
 // locate finds where the user's things are.
-func (i *Integration) locate() error {
-	f, err := gatherFacts()
-	if err != nil {
-		return err
-	}
+func (i *Integration) locate(f *facts) error {
 	if f.Home == "" {
 		return &usageError{"there is no home directory", "set HOME"}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // This file has every place that sbxrun reads, executes or trusts in a later run. A
@@ -54,8 +55,16 @@ func ownPlaces(f *facts) []profiles.Own {
 	if uid == 0 {
 		hidden("the directory of sessions and servers", rootRuntimeDir)
 	} else {
-		hidden("the directory of sessions", rundir.Parent(uid)+"-sessions")
-		hidden("the directory of servers", rundir.Parent(uid)+"-serve")
+		// Of a name that another user has, nothing is obeyed; and a link by that
+		// name would hide whatever it leads to.
+		for name, what := range map[string]string{"sessions": "the directory of sessions", "serve": "the directory of servers"} {
+			if dir := rundir.Usual(uid) + "-" + name; !rundir.Taken(dir) {
+				hidden(what, dir)
+			}
+			if dir := ownRuntimeDir(name); dir != "" {
+				hidden(what, dir)
+			}
+		}
 	}
 	if dir := os.Getenv(serverEnv); dir != "" && dir != "none" {
 		hidden("the server's directory", filepath.Clean(dir))
@@ -119,7 +128,30 @@ func runtimeDir(name string) string {
 	if os.Geteuid() == 0 {
 		return rootRuntimeDir + "/" + name
 	}
-	return rundir.Parent(os.Geteuid()) + "-" + name
+	return userRuntimeDir(rundir.Usual(os.Geteuid())+"-"+name, ownRuntimeDir(name))
+}
+
+// userRuntimeDir chooses between a place where every user can make a name, and one of
+// the user's own, "" for none. The second is made when another has the name in the
+// first, and is the place from then on: whoever has the name can give it up, to a
+// command that runs by then.
+func userRuntimeDir(shared, own string) string {
+	if own == "" {
+		return shared
+	}
+	if _, err := os.Lstat(own); err == nil || rundir.Taken(shared) && session.PrivateDir(own) == nil {
+		return own
+	}
+	return shared
+}
+
+// ownRuntimeDir is below the user's home, "" without one.
+func ownRuntimeDir(name string) string {
+	state := stateHome(&facts{profiles.Facts{Home: os.Getenv("HOME")}})
+	if state == "" {
+		return ""
+	}
+	return filepath.Join(state, "sbxrun", "run", name)
 }
 
 // makeOwn makes the directories that a grant would let a command make.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // lookups are the ways in which the product comes to places and programs that no
@@ -34,7 +36,8 @@ var lookups = map[string]string{
 	"internal/cli ownPlaces: Getenv SBXRUN_SERVER":     "/server",
 	"internal/cli gatherFactsIn: Getenv SBXRUN_SERVER": "/server",
 	"internal/cli serverDir: Getenv SBXRUN_SERVER":     "/server",
-	"internal/rundir Parent: /var/tmp":                 "/var/tmp/sbxrun-",
+	"internal/rundir Usual: /var/tmp":                  "/var/tmp/sbxrun-",
+	"internal/cli ownRuntimeDir: Getenv HOME":          "/home/.local/state/sbxrun",
 	"internal/rundir Make: MkdirTemp parent":           "/var/tmp/sbxrun-",
 	"internal/programs Find: Getenv PATH":              "/usr/local/bin",
 	"internal/programs Find: Getenv HOME":              "/home/.local/bin",
@@ -46,7 +49,7 @@ var lookups = map[string]string{
 	"internal/cli hook: Executable":                    "sbxrun itself",
 	"internal/cli locate: Executable":                  "sbxrun itself",
 	"internal/cli -: /run/sbxrun":                      "root's, where XDG_RUNTIME_DIR is not set; Own has it for root",
-	"internal/rundir Parent: /tmp":                     "where there is no /var/tmp; Own asks Parent too",
+	"internal/rundir Usual: /tmp":                      "where there is no /var/tmp; Own asks it too",
 	"internal/cli xdg: Getenv name":                    "its callers are here",
 	"internal/cli locate: xdg name":                    "the directories of the agent that integrate is asked to change",
 	"internal/cli locate: LookPath":                    "the agent, whose version a test of the integration asks for: the caller named it",
@@ -130,6 +133,55 @@ func TestOwnIsWhole(t *testing.T) {
 	}
 }
 
+// TestRuntimeDirTaken: where another has the name of a user's directory of sessions, that is
+// kept at home, and stays there when the name is free again.
+func TestRuntimeDirTaken(t *testing.T) {
+	for what, take := range map[string]func(dir string) error{
+		"another user's": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Lchown(dir, 54321, 54321)) },
+		"open to others": func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o755)) },
+		"a link":         func(dir string) error { return os.Symlink(t.TempDir(), dir) },
+		"a file":         func(dir string) error { return os.WriteFile(dir, nil, 0o600) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			shared, own := filepath.Join(t.TempDir(), "shared"), filepath.Join(t.TempDir(), "state", "sbxrun", "run", "sessions")
+			if got := userRuntimeDir(shared, own); got != shared {
+				t.Errorf("free: %s", got)
+			}
+			if err := take(shared); errors.Is(err, fs.ErrPermission) {
+				t.Skip("only root gives files away")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if got := userRuntimeDir(shared, ""); got != shared {
+				t.Errorf("without a home: %s", got)
+			}
+			if st, err := session.OpenStore(shared); err == nil {
+				st.Close()
+				t.Error("a store in another's directory")
+			}
+			if got := userRuntimeDir(shared, own); got != own {
+				t.Errorf("taken: %s", got)
+			}
+			st, err := session.OpenStore(own)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.Close()
+			if err := errors.Join(os.RemoveAll(shared), os.Mkdir(shared, 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			if got := userRuntimeDir(shared, own); got != own {
+				t.Errorf("free again: %s", got)
+			}
+		})
+	}
+	shared := filepath.Join(t.TempDir(), "shared")
+	os.Mkdir(shared, 0o700)
+	if got := userRuntimeDir(shared, filepath.Join(t.TempDir(), "own")); got != shared {
+		t.Errorf("the user's: %s", got)
+	}
+}
+
 // uses lists what could lead to a place, as "package function: what".
 func uses(t *testing.T, root string) []string {
 	var out []string
@@ -182,7 +234,7 @@ func uses(t *testing.T, root string) []string {
 }
 
 // inside are literals that are about what commands see.
-var inside = []string{"profiles /tmp", "profiles /var/tmp", "seatbelt /tmp", "seatbelt /var/tmp", "landlocked /tmp", "internal/probe /tmp",
+var inside = []string{"profiles /tmp", "profiles /var/tmp", "seatbelt /tmp", "seatbelt /var/tmp", "landlocked /tmp", "landlocked /var/tmp", "internal/probe /tmp",
 	"internal/programs /tmp", "internal/programs /var/tmp", "internal/probe /.sbxrun-canary-", "internal/probe /.sbxrun-canary-device"}
 
 // profilesData are presets: paths in them are about what commands see.

@@ -744,16 +744,16 @@ func (o *options) detached(args []string) error {
 		if pr.Terminal {
 			pr.ConsoleSize = consoleSize()
 		}
-		n, err := c.StartWithin(pr, o.within())
-		if err != nil {
-			return err
-		}
 		if log != nil {
 			// How it ends is the session's to know: sbxrun session logs.
 			r := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd, Profile: info.Profile, Driver: info.Driver, Sandboxed: true}
 			if err := log.Run(r, nil, nil); err != nil {
 				return err
 			}
+		}
+		n, err := c.StartWithin(pr, o.within())
+		if err != nil {
+			return err
 		}
 		_, err = fmt.Println(n)
 		return err
@@ -857,6 +857,8 @@ func newSessionInspect() *cobra.Command {
 					*session.Info
 					Changed  []string       `json:"changed,omitempty"` // of its files, since
 					Usage    *driver.Usage  `json:"usage,omitempty"`
+					OOMBy    string         `json:"oom_by,omitempty"`
+					PidsBy   string         `json:"pids_by,omitempty"`
 					Layers   *policy.Layers `json:"layers,omitempty"`
 					Degraded *policy.Layers `json:"degraded,omitempty"`
 					Policy   *policy.Policy `json:"policy,omitempty"`
@@ -864,6 +866,7 @@ func newSessionInspect() *cobra.Command {
 				if now, status, err := c.Info(); err == nil {
 					out.Info = now
 					if status != nil {
+						out.OOMBy, out.PidsBy = status.OOMBy, status.PidsBy
 						out.Usage, out.Layers, out.Degraded = &status.Usage, &status.Layers, &status.Degraded
 					}
 				}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"os"
@@ -338,15 +339,21 @@ func shown(p *policy.Policy, dir string) bool {
 func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
 	id := s.keep
 	if id == autoSession {
-		// The command line and the configuration are the session's; a shell with
-		// another must not get into it.
+		// The command line, the configuration and the workspace are the session's; a shell
+		// with another must not get into it, nor one for which another directory has the
+		// workspace's name by now.
 		h := fnv.New64a()
+		if fi, err := os.Stat(s.req.Dir); err == nil {
+			if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+				fmt.Fprintf(h, "%d %d\x00", st.Dev, st.Ino)
+			}
+		}
 		for _, a := range append([]string{s.req.Dir, os.Getenv("PATH")}, os.Args[:max(1, len(os.Args)-len(s.req.Command)+1)]...) {
 			h.Write([]byte(a))
 			h.Write([]byte{0})
 		}
 		for _, kv := range os.Environ() {
-			if strings.HasPrefix(kv, "SBXRUN_") {
+			if strings.HasPrefix(kv, "SBXRUN_") || strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "XDG_") {
 				h.Write([]byte(kv))
 				h.Write([]byte{0})
 			}

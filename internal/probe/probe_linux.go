@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -37,45 +38,11 @@ func Host(ctx context.Context) []Check {
 }
 
 func kernel() Check {
-	c := Check{Name: "kernel", Group: GroupKernel}
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		c.Cause = err.Error()
-		return c
-	}
-	release := unix.ByteSliceToString(u.Release[:])
-	c.Detail = "Linux " + release + " " + unix.ByteSliceToString(u.Machine[:])
-	// mount_setattr(2) with AT_RECURSIVE is the newest call that nothing
-	// replaces.
-	major, minor, ok := kernelVersion(release)
-	switch {
-	case !ok:
-	case major > 5 || major == 5 && minor >= 12:
-		c.State = Yes
-	default:
+	c := Check{Name: "kernel", Group: GroupKernel, State: Yes, Detail: "Linux " + sys.Release() + " " + runtime.GOARCH}
+	if c.Cause, c.Fix = sys.TooOld(); c.Cause != "" {
 		c.State = No
-		c.Cause = "mounts are set up with mount_setattr(2), which Linux has since 5.12"
-		c.Fix = "run Linux 5.12 or later; 5.13 for Landlock, 5.14 for cgroup.kill"
 	}
 	return c
-}
-
-// kernelVersion reads the first two numbers of "6.1.0-13-amd64".
-func kernelVersion(release string) (major, minor int, ok bool) {
-	part := strings.SplitN(release, ".", 3)
-	if len(part) < 2 {
-		return 0, 0, false
-	}
-	digits := strings.TrimRight(part[1], "abcdefghijklmnopqrstuvwxyz-+_")
-	if i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-		digits = digits[:i]
-	}
-	major, err := strconv.Atoi(part[0])
-	if err != nil {
-		return 0, 0, false
-	}
-	minor, err = strconv.Atoi(digits)
-	return major, minor, err == nil
 }
 
 // An act is something that a child does in namespaces of its own.

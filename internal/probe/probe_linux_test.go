@@ -32,26 +32,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestKernelVersion(t *testing.T) {
-	for _, tt := range []struct {
-		release      string
-		major, minor int
-		ok           bool
-	}{
-		{"6.1.0-13-amd64", 6, 1, true},
-		{"5.15-generic", 5, 15, true},
-		{"6.18.44-fc-v657", 6, 18, true},
-		{"6.12-rc1", 6, 12, true},
-		{"6", 0, 0, false},
-		{"x.y.z", 0, 0, false},
-	} {
-		major, minor, ok := kernelVersion(tt.release)
-		if ok != tt.ok || ok && (major != tt.major || minor != tt.minor) {
-			t.Errorf("%s: %d.%d, %v", tt.release, major, minor, ok)
-		}
-	}
-}
-
 func TestExplain(t *testing.T) {
 	settings := func(name, value string) func(string) string {
 		return func(s string) string {

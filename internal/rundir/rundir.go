@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // A Dir is the directory of a run.
@@ -25,18 +26,29 @@ type Dir struct {
 // before it is locked.
 const tries = 100
 
-// Parent is the directory in which a user's run directories are. TMPDIR has no say
-// in it: projects and agents set that to a place where commands write. It is on a
-// disk, for some of what is kept there is large.
-func Parent(uid int) string {
+// Usual is the first name of a directory of a user's, where every user may make one.
+// TMPDIR has no say in it: projects and agents set that to a place where commands
+// write. It is on a disk, for some of what is kept there is large.
+func Usual(uid int) string {
 	dir := "/var/tmp"
 	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
 		dir = "/tmp"
 	}
-	parent := filepath.Join(dir, "sbxrun-"+strconv.Itoa(uid))
+	return filepath.Join(dir, "sbxrun-"+strconv.Itoa(uid))
+}
+
+// Taken reports whether a name is there and not a directory of the caller's alone.
+func Taken(dir string) bool {
+	fi, err := os.Lstat(dir)
+	return err == nil && !isOwn(fi)
+}
+
+// Parent is the directory in which a user's run directories are.
+func Parent(uid int) string {
+	parent := Usual(uid)
 	for i := range names {
 		dir := beside(parent, i)
-		if fi, err := os.Lstat(dir); err != nil || isOwn(fi) {
+		if !Taken(dir) {
 			return dir
 		}
 	}
@@ -91,6 +103,38 @@ func hold(path string) (*os.File, error) {
 		return nil, err
 	}
 	return lock, nil
+}
+
+// patience bounds how long Lock waits. Who has the lock makes a system call or two; who
+// was stopped then, or waits for a file system, has it for longer.
+var patience = 5 * time.Second
+
+// Lock waits until no other run of this user has this lock, and returns what gives it up.
+// It is on the directory of runs, which no command sees.
+func Lock() (unlock func(), err error) { return lockDir(Parent(os.Geteuid())) }
+
+func lockDir(parent string) (func(), error) {
+	end := time.Now().Add(patience)
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		dir, err := own(parent)
+		if err != nil {
+			return nil, err
+		}
+		lock, err := hold(dir)
+		switch {
+		case err == nil:
+			return func() {
+				// A process that was started meanwhile may have a copy.
+				syscall.Flock(int(lock.Fd()), syscall.LOCK_UN)
+				lock.Close()
+			}, nil
+		case err != syscall.EWOULDBLOCK && !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		case time.Now().After(end):
+			return nil, fmt.Errorf("%s: another run keeps it locked", dir)
+		}
+		time.Sleep(pause)
+	}
 }
 
 // own makes a directory that is the caller's alone, or another beside it where

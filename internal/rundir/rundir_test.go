@@ -73,3 +73,43 @@ func TestNotOurs(t *testing.T) {
 		}
 	}
 }
+
+// TestLock: one at a time has the lock, and who waits does not wait for ever.
+func TestLock(t *testing.T) {
+	defer func(d time.Duration) { patience = d }(patience)
+	parent := filepath.Join(t.TempDir(), "p")
+	unlock, err := lockDir(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patience = 20 * time.Millisecond
+	if again, err := lockDir(parent); err == nil {
+		again()
+		t.Error("two have it")
+	}
+	patience = 30 * time.Second
+	got := make(chan error)
+	go func() {
+		again, err := lockDir(parent)
+		if err == nil {
+			again()
+		}
+		got <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	unlock()
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	// One who had it while the directory was removed and made anew keeps nobody out.
+	if _, err = lockDir(parent); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(parent); err != nil {
+		t.Fatal(err)
+	}
+	if unlock, err = lockDir(parent); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"fmt"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -264,6 +265,37 @@ func noLandlock(e syscall.Errno, filtered bool) (cause, fix string) {
 	}
 	return "Landlock cannot be had here: this process is under a system call filter, of a sandbox or a container, that denies it, or the kernel has none",
 		"start sbxrun outside of that sandbox, or let its filter allow the landlock_ calls"
+}
+
+// Release is the kernel's version as it says it, such as 6.1.0-13-amd64.
+func Release() string {
+	var u unix.Utsname
+	unix.Uname(&u) // fails only if u cannot be written
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// TooOld says why no sandbox can be made on this kernel because of its age, and what to
+// do about it; "" if that is not so. mount_setattr(2) is the newest call that nothing
+// replaces.
+func TooOld() (cause, fix string) {
+	_, e := Raw(unix.SYS_MOUNT_SETATTR, 0, 0, 0, 0, 0, 0) // EINVAL: no attributes
+	return tooOld(syscall.Errno(e), Release())
+}
+
+// A newer kernel has the call, and a system call filter answers for it.
+func tooOld(e syscall.Errno, release string) (cause, fix string) {
+	major, minor, ok := kernelVersion(release)
+	if e != unix.ENOSYS || !ok || major > 5 || major == 5 && minor >= 12 {
+		return "", ""
+	}
+	return "this is Linux " + release + ", and mounts are set up with mount_setattr(2), which Linux has since 5.12",
+		"run on Linux 6.1 or later; or by bubblewrap, which is weaker: --driver bwrap --allow-degraded landlock,protect"
+}
+
+// kernelVersion reads the first two numbers of "6.1.0-13-amd64".
+func kernelVersion(release string) (major, minor int, ok bool) {
+	n, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
+	return major, minor, n == 2 && err == nil
 }
 
 // SetThreadGroups sets the supplementary groups of the calling thread alone, as

@@ -178,6 +178,24 @@ func TestIntegrateHook(t *testing.T) {
 	})
 }
 
+// TestVerifyPartial: where a roll-out leaves agents out, one that is in it proves nothing
+// of the others, and the proof says so.
+func TestVerifyPartial(t *testing.T) {
+	each(t, func(w *world) {
+		w.fresh(w.home+"/.config/goose/config.yaml", "a: 1\n")
+		integrate := []string{"integrate", "goose", "--allow-degraded", "cgroup", "--rollout-key", "in"}
+		if out, ok := w.cli(nil, integrate...); !ok {
+			w.Fatal(out)
+		}
+		for config, but := range map[string]bool{"": false, "rollout: {percent: 0, force: [in]}\n": true, "rollout: {enabled: false, force: [in]}\n": true} {
+			w.file(w.home+"/.config/sbxrun/config.yaml", config, 0o644)
+			if out, ok := w.cli(nil, append(integrate, "--verify")...); !ok || !strings.Contains(out, "verified: ") || strings.Contains(out, "but: the roll-out") != but {
+				w.Errorf("%q: %s", config, out)
+			}
+		}
+	})
+}
+
 // TestIntegrateRefuses: a file that cannot be changed safely is not touched.
 func TestIntegrateRefuses(t *testing.T) {
 	each(t, func(w *world) {

@@ -36,7 +36,7 @@ var rooms = map[string][]string{
 	"namespaces":                   {"internal/sys"},
 	"landlock":                     {"internal/sys"},
 	"rootfs":                       {"policy", "driver", "mounts", "landlock"},
-	"native":                       {"policy", "driver", "namespaces", "mounts", "cgroups", "seccomp", "landlock", "rootfs", "guard", "egress", "internal/gateway", "internal/reexec", "internal/rlimit", "internal/sys"},
+	"native":                       {"policy", "driver", "namespaces", "mounts", "cgroups", "seccomp", "landlock", "rootfs", "guard", "egress", "internal/gateway", "internal/reexec", "internal/rlimit", "internal/rundir", "internal/sys"},
 	"workspace":                    {"internal/quote", "internal/sparse", "policy", "guard"},
 	"guard":                        {"policy", "internal/sys"},
 	"host":                         {"policy", "driver", "internal/pty"},

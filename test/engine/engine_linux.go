@@ -68,7 +68,7 @@ func Docker() (stop func(), err error) {
 			return nil, fmt.Errorf("%w: %s\n%s", err, out, text)
 		}
 	}
-	if err := importImage("docker"); err != nil {
+	if err := Import("docker", Image); err != nil {
 		stop()
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func Podman() (stop func(), err error) {
 		}
 		os.Setenv(f.env, file)
 	}
-	if err := importImage("podman"); err != nil {
+	if err := Import("podman", Image); err != nil {
 		stop()
 		return nil, err
 	}
@@ -128,8 +128,9 @@ func discard(dir string) {
 	os.Remove(dir)
 }
 
-// importImage makes the image.
-func importImage(client string) error {
+// Import makes an image like [Image], with empty files beside, which may be special
+// ones.
+func Import(client, name string, files ...*tar.Header) error {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	box, err := os.ReadFile("/bin/busybox")
@@ -152,8 +153,11 @@ func importImage(client string) error {
 			w.WriteHeader(&tar.Header{Name: "bin/" + name, Typeflag: tar.TypeSymlink, Linkname: "busybox", Mode: 0o777})
 		}
 	}
+	for _, h := range files {
+		w.WriteHeader(h)
+	}
 	w.Close()
-	cmd := exec.Command(client, "import", "-", Image)
+	cmd := exec.Command(client, "import", "-", name)
 	cmd.Stdin = &b
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s import: %w: %s; tools/deps test installs it", client, err, out)

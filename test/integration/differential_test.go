@@ -26,6 +26,8 @@ type comparison struct {
 	who who
 	dir string // on the file system that is tried
 
+	session bool // the guard is that of a session's commands
+
 	operations, refused int
 }
 
@@ -54,7 +56,7 @@ func (c *comparison) run(stdin string, args ...string) string {
 	cmd := exec.Command(args[0], args[1:]...)
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Dir = strings.NewReader(stdin), &out, &errs, c.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(c.dir, "home"), "XDG_CACHE_HOME=" + c.who.cache()}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(c.dir, "home"), "XDG_CACHE_HOME=" + c.who.cache(), "XDG_RUNTIME_DIR=" + filepath.Join(c.dir, "run")}
 	if err := cmd.Run(); err != nil {
 		c.Fatalf("%s: %v\n%s\n%.2000s", strings.Join(args, " "), err, errs.String(), out.String())
 	}
@@ -119,9 +121,20 @@ func (c *comparison) trees(what string, n int) []string {
 func (c *comparison) inside(flags []string, mode, stdin string) string {
 	c.Helper()
 	ws := filepath.Join(c.dir, "ws")
-	args := append(c.who.command(sbxrun, "--profile", "strict", "-C", ws, "--ro", fileops, "--timeout", "10m"), c.who.flags()...)
-	args = append(append(args, flags...), "--", fileops, mode, ws)
-	return c.run(stdin, args...)
+	flags = slices.Concat([]string{"--profile", "strict", "-C", ws, "--ro", fileops}, flags)
+	if c.session && mode == "perform" {
+		id := "s" + filepath.Base(c.dir)
+		session := func(args ...string) []string { return c.who.command(append([]string{sbxrun, "session"}, args...)...) }
+		defer func() { c.run("", session("rm", "--force", id)...) }()
+		c.run("", session(slices.Concat([]string{"create"}, flags, []string{id})...)...)
+		var out strings.Builder
+		for part := range slices.Chunk(slices.Collect(strings.Lines(stdin)), jobs/3) {
+			out.WriteString(c.run(strings.Join(part, ""), session("exec", id, "--", fileops, mode, ws)...))
+		}
+		return out.String()
+	}
+	args := append(c.who.command(sbxrun, "--timeout", "10m"), c.who.flags()...)
+	return c.run(stdin, slices.Concat(args, flags, []string{"--", fileops, mode, ws})...)
 }
 
 // A difference has a kind, by which it is known again, and is told by text.
@@ -369,6 +382,26 @@ func TestGuardDifferential(t *testing.T) {
 	}
 }
 
+// TestGuardDifferentialSession is the same for the commands of a session. They share its
+// sandbox, and each has a guard.
+func TestGuardDifferentialSession(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("SBXRUN_DIFFERENTIAL_SEED"); s != "" {
+		seed, _ = strconv.ParseUint(s, 10, 64)
+	}
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) {
+			c := newComparison(t, w, elsewhere())
+			c.session = true
+			c.try(seed, 100, 1600)
+			t.Logf("seed %d: %d operations, %d of them refused", seed, c.operations, c.refused)
+			if c.refused == 0 {
+				t.Error("nothing protected was tried")
+			}
+		})
+	}
+}
+
 // elsewhere is a directory that is not below /tmp, where there is one.
 func elsewhere() string {
 	if d := os.Getenv("SBXRUN_DIFFERENTIAL_DIR"); d != "" {
@@ -431,7 +464,7 @@ func FuzzGuard(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := sequenceOf(b)
 		if len(s) == 0 || len(s) > 2000 {
-			t.Skip()
+			t.Skip("no operation, or more than a sequence has")
 		}
 		c := newComparison(t, whos[0], runDir)
 		if d := c.compare([]sequence{s})[0].differences; len(d) > 0 && !d[0].errno {
@@ -456,6 +489,7 @@ var corpus = []string{
 	"d40a044e968a9d9f",         // the flags of a device
 	"37ba64eb9fd44b80",         // .. of a directory that may not be searched
 	"322b12013db86a83",         // the same of the working directory
+	"7b1e91d16399f54f",         // chmod of one with a name that matters in repositories
 }
 
 func newComparison(tb testing.TB, w who, on string) *comparison {
@@ -471,6 +505,12 @@ func newComparison(tb testing.TB, w who, on string) *comparison {
 	}
 	if err == nil && isRoot() {
 		err = os.Chown(dir, w.uid, w.uid)
+	}
+	if err == nil {
+		err = os.Mkdir(filepath.Join(dir, "run"), 0o700)
+	}
+	if err == nil && isRoot() {
+		err = os.Chown(filepath.Join(dir, "run"), w.uid, w.uid)
 	}
 	if err != nil {
 		tb.Fatal(err)

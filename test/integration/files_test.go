@@ -60,6 +60,7 @@ func fileTests() []entry {
 				return args
 			},
 			deny:     unreadable,
+			want:     map[string]string{"read home": "empty", "read home by /proc/self/cwd": "empty"}, // private storage
 			controls: []control{jailed(jail{})},
 		},
 		{

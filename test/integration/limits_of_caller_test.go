@@ -3,6 +3,8 @@
 package integration
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -27,6 +29,50 @@ func TestCallersLimits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSessionLimitBy: a session's command that came to the limit of the group which the
+// session was made in is told so, by its result and by inspect; one that came to the
+// session's own limit is not.
+func TestSessionLimitBy(t *testing.T) {
+	if !isRoot() {
+		t.Skip("needs root: to make a group with a limit")
+	}
+	roots, _ := cgroupRoots()
+	for _, tt := range []struct{ theirs, own, want string }{
+		{"60", "200", "the caller's own cgroup, whose limit of 60 is smaller than what was asked for"},
+		{"200", "60", ""},
+	} {
+		w := whos[0]
+		w.become = []string{stage}
+		for _, root := range roots {
+			group := fmt.Sprintf("%s/sbxrun-test-%d-by-%s", root, os.Getpid(), tt.theirs)
+			if err := os.Mkdir(group, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			defer removeGroups(group)
+			if err := os.WriteFile(group+"/pids.max", []byte(tt.theirs), 0); err != nil && len(roots) == 1 {
+				t.Fatal(err)
+			}
+			w.become = append(w.become, "-cgroup", group)
+		}
+		w.become = append(w.become, "--")
+		s := newSession(t, w, "--pids", tt.own)
+		s.who.become = nil
+		var said struct {
+			Reason string
+			PidsBy string `json:"pids_by"`
+		}
+		forks := "i=0; while [ $i -lt 80 ]; do sleep 600 >/dev/null 2>&1 & i=$((i+1)); done; kill $(jobs -p); exit 9"
+		if o := s.exec(forks, "--json"); json.Unmarshal([]byte(o.stdout), &said) != nil || said.Reason != "pids" || said.PidsBy != tt.want {
+			t.Errorf("%+v: %+v: %v", tt, said, o)
+		}
+		said.PidsBy = "-"
+		if o := s.cli("inspect", s.id); json.Unmarshal([]byte(o.stdout), &said) != nil || strings.TrimPrefix(said.PidsBy, "-") != tt.want {
+			t.Errorf("%+v: inspect says %q", tt, said.PidsBy)
+		}
+		s.cli("rm", "--force", s.id)
+	}
 }
 
 // TestNoThreads: where the command has taken all processes that the user may have, the

@@ -82,7 +82,7 @@ func prepare() (err error) {
 		return err
 	}
 	cmd := exec.Command("go", "build", "-o", bin+"/",
-		"github.com/sbxrun/sbxrun/cmd/sbxrun", "github.com/sbxrun/sbxrun/test/integration/attack", "github.com/sbxrun/sbxrun/test/integration/stage", "github.com/sbxrun/sbxrun/test/integration/fetch", "github.com/sbxrun/sbxrun/test/integration/fileops")
+		"github.com/sbxrun/sbxrun/cmd/sbxrun", "github.com/sbxrun/sbxrun/cmd/sbxrun-serve", "github.com/sbxrun/sbxrun/cmd/sbxrun-mcp", "github.com/sbxrun/sbxrun/test/integration/attack", "github.com/sbxrun/sbxrun/test/integration/stage", "github.com/sbxrun/sbxrun/test/integration/fetch", "github.com/sbxrun/sbxrun/test/integration/fileops")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)

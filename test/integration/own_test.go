@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -160,6 +161,49 @@ func TestAuditHidden(t *testing.T) {
 		}
 		if b, err := os.ReadFile(log); err != nil || strings.Count(string(b), "\n") == 0 {
 			t.Errorf("the log: %q, %v", b, err)
+		}
+	}
+}
+
+// TestAuditBegins: what ran has a record, whatever ended sbxrun; and what has none did
+// not run.
+func TestAuditBegins(t *testing.T) {
+	for _, w := range whos {
+		f := newFixture(t, w)
+		log := f.write("logs/audit", "", 0o600)
+		f.own()
+		script := func(name string) []string {
+			return f.strict([]string{"--audit", log, "--verify=false"}, "/bin/sh", "-c", "echo x > "+name+"; [ "+name+" != killed ] || sleep 600")
+		}
+		ran := func(name string) bool {
+			_, err := os.Stat(filepath.Join(f.ws, name))
+			return err == nil
+		}
+		f.do(call{args: script("killed"), started: func(cmd *exec.Cmd) {
+			for range 600 {
+				if ran("killed") {
+					break
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			cmd.Process.Kill()
+		}})
+		if b, err := os.ReadFile(log); err != nil || !ran("killed") || strings.Count(string(b), `"event":"begin"`) != 1 || !strings.Contains(string(b), "sleep 600") {
+			t.Errorf("killed: it ran: %v; the log: %q, %v", ran("killed"), b, err)
+		}
+		lock, err := os.Open(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		if o := f.do(call{args: script("locked")}); o.code != 125 || ran("locked") || !strings.Contains(o.stderr, "keeps it locked") {
+			t.Errorf("it ran without a record: %v; %v", ran("locked"), o)
+		}
+		lock.Close()
+		if o := f.do(call{args: script("free")}); o.code != 0 || !ran("free") {
+			t.Errorf("the control: %v", o)
 		}
 	}
 }

@@ -182,7 +182,7 @@ func TestEnvironment(t *testing.T) {
 			f.Errorf("a name in a file: %v", o)
 		}
 		path := "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-		always := []string{"HOME=/home/sandbox", "USER=sandbox", "LOGNAME=sandbox", "SHELL=", "SBXRUN_SANDBOX=strict"}
+		always := []string{"HOME=" + f.home, "USER=sandbox", "LOGNAME=sandbox", "SHELL=", "SBXRUN_SANDBOX=strict"}
 		usual := append([]string{path, "LANG=C.UTF-8", "LC_TIME=C", "TERM=xterm", "TZ=UTC"}, always...)
 		for _, tt := range []struct {
 			name  string
@@ -218,7 +218,7 @@ func TestEnvironment(t *testing.T) {
 		if o.code != 0 {
 			f.Errorf("%v", o)
 		}
-		f.wantLines(o.stdout, "MINE=mine", "EMPTY=", "GITHUB_TOKEN=secret", "HOME=/home/sandbox")
+		f.wantLines(o.stdout, "MINE=mine", "EMPTY=", "GITHUB_TOKEN=secret", "HOME="+f.home)
 	})
 }
 

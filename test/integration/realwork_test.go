@@ -242,7 +242,7 @@ func TestGo(t *testing.T) {
 					./hello
 					go test ./...
 					go vet ./...`)
-				f.wantLines(out, "/home/sandbox/.cache/go-build", "hello, 42")
+				f.wantLines(out, f.home+"/.cache/go-build", "hello, 42")
 				for _, pkg := range []string{"example.com/hello", "example.com/hello/internal/deep"} {
 					if !strings.Contains(out, "ok  \t"+pkg+"\t") {
 						f.Errorf("%s was not tested:\n%s", pkg, out)
@@ -380,6 +380,71 @@ func TestGit(t *testing.T) {
 	})
 }
 
+// TestGitElsewhere: Git works where the repository lies outside of the workspace, and what
+// Git takes commands from is protected there, too.
+func TestGitElsewhere(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.need("git")
+		const user = "user.name=Ann\nuser.email=ann@example.com\n"
+		main, lib := filepath.Join(f.ws, "main"), filepath.Join(f.ws, "lib")
+		for _, r := range []string{lib, main} {
+			f.git("init", "-q", "-b", "trunk", r)
+			for line := range strings.Lines(user) {
+				key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+				f.git("-C", r, "config", key, value)
+			}
+			f.write("ws/"+filepath.Base(r)+"/sub/file", "text\n", 0o644)
+			f.write("ws/"+filepath.Base(r)+"/top", "text\n", 0o644)
+			if isRoot() {
+				must(f.T, exec.Command("chown", "-R", fmt.Sprint(f.who.uid), r).Run())
+			}
+			f.git("-C", r, "add", ".")
+			f.git("-C", r, "commit", "-q", "-m", "first")
+		}
+		f.git("-C", main, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", lib, "vendor/lib")
+		f.git("-C", main, "commit", "-q", "-m", "lib")
+		f.git("-C", main+"/vendor/lib", "config", "user.email", "ann@example.com")
+		f.git("-C", main+"/vendor/lib", "config", "user.name", "Ann")
+		tree := filepath.Join(f.ws, "tree")
+		f.git("-C", main, "worktree", "add", "-q", "-b", "topic", tree)
+		for _, c := range []struct{ dir, git, branch string }{
+			{main + "/sub", main + "/.git", "trunk"},
+			{tree, main + "/.git", "topic"},
+			{tree + "/sub", main + "/.git", "topic"},
+			{main + "/vendor/lib", main + "/.git/modules/vendor/lib", "trunk...origin/trunk"},
+		} {
+			config := f.sha(filepath.Join(c.git, "config"))
+			at := []string{"-C", c.dir}
+			out := f.work(at, `
+				git status --porcelain --branch
+				echo more >>new; git add new; git commit -q -m "in the sandbox"; git log --format=%s -1
+				git stash list; git switch -q -c other; git switch -q -; git branch -q -d other
+				g=$(git rev-parse --git-common-dir)
+				for f in "$g/hooks/pre-commit" "$g/config" "$g/config.worktree" "$g/commondir"; do (echo x >>"$f") 2>/dev/null && echo "written: $f"; done
+				mv "$g/hooks" "$g/hooks.was" 2>/dev/null && echo "moved"
+				git status --porcelain`)
+			f.wantLines(out, "## "+c.branch, "in the sandbox")
+			if strings.Contains(out, "written") || strings.Contains(out, "moved") || f.sha(filepath.Join(c.git, "config")) != config {
+				f.Errorf("%s: %s", c.dir, out)
+			}
+			if got := f.git("-C", c.dir, "log", "-1", "--format=%s").stdout; strings.TrimSpace(got) != "in the sandbox" {
+				f.Errorf("%s: on the host %q", c.dir, got)
+			}
+			if o := f.run(call{args: f.sandbox(append(at, "--no-git"), "git", "status")}); o.code == 0 {
+				f.Errorf("%s: --no-git: %v", c.dir, o)
+			}
+			if o := f.run(call{args: f.sandbox(append(at, "--workspace", "ro"), "sh", "-c", "git log --format=%s -1; git commit --allow-empty -qm x")}); o.code == 0 || o.stdout != "in the sandbox\n" {
+				f.Errorf("%s: read-only: %v", c.dir, o)
+			}
+		}
+		// What a command writes points nowhere.
+		f.write("ws/planted/.git", "gitdir: "+main+"/.git/worktrees/tree\n", 0o644)
+		if o := f.run(call{args: f.sandbox([]string{"-C", filepath.Join(f.ws, "planted")}, "ls", main+"/.git")}); o.code == 0 {
+			f.Errorf("a file .git alone shows a repository: %v", o)
+		}
+	})
+}
+
 func TestMake(t *testing.T) {
 	eachWho(t, func(f *fixture) {
 		f.need("gcc")
@@ -423,7 +488,7 @@ public class Hello {
 }
 `})
 		defer build()()
-		f.wantLines(f.work(nil, `javac Hello.java; java Hello`), "hello 1000 /home/sandbox")
+		f.wantLines(f.work(nil, `javac Hello.java; java Hello`), "hello 1000 "+f.home)
 	})
 }
 
@@ -486,7 +551,7 @@ func TestTools(t *testing.T) {
 		{"sqlite3", []string{"sqlite3"}, `sqlite3 db 'pragma journal_mode=wal; create table t(n); insert into t values(42); select n from t'; rm -f db*`, "wal\n42\n"},
 		{"flock", []string{"flock"}, `exec 9>lock; flock 9; flock -n lock true || echo held; exec 9>&-; flock -n lock echo free; rm lock`, "held\nfree\n"},
 		{"temporary files", nil, `t=$(mktemp); echo x >"$t"; cat "$t"; for d in /tmp /var/tmp /run /dev/shm "$HOME"; do echo y >$d/y; done; cat /dev/shm/y`, "x\ny\n"},
-		{"names", nil, `whoami; id -un; id -gn; hostname; getent hosts localhost >/dev/null && echo localhost; echo ~`, "sandbox\nsandbox\nsandbox\nsandbox\nlocalhost\n/home/sandbox\n"},
+		{"names", nil, `whoami; id -un; id -gn; hostname; getent hosts localhost >/dev/null && echo localhost; `, "sandbox\nsandbox\nsandbox\nsandbox\nlocalhost\n"},
 		{"named pipe", nil, `mkfifo p; echo through >p & cat p; wait; rm p`, "through\n"},
 		{"background", nil, `sleep 60 & kill $!; wait $! || echo $?; (exit 5) & wait $! || echo $?`, "143\n5\n"},
 		{"coprocess", nil, `coproc cat; echo co >&"${COPROC[1]}"; read -r x <&"${COPROC[0]}"; echo "$x"`, "co\n"},

@@ -236,7 +236,7 @@ func r14(f *fixture) {
 
 // r03 is R03.
 func r03(f *fixture) {
-	dirs := "dirs=/tmp,/dev/shm,/home/sandbox,/run,/var/tmp"
+	dirs := "dirs=/tmp,/dev/shm," + f.home + ",/run,/var/tmp"
 	o := f.attackIn([]string{"--disk", "16m"}, "R03", dirs, "mb=64", "inodes=400000", "ws="+f.ws)
 	e := entry{id: "R03", deny: "ENOSPC", want: map[string]string{"files": "<=399999"}}
 	for d := range strings.SplitSeq(strings.TrimPrefix(dirs, "dirs="), ",") {

@@ -437,6 +437,35 @@ os.remove("mine.yaml")
 	})
 }
 
+// TestShellSessionOthers: a directory that has the workspace's name by now, and another
+// home, with a configuration of its own, have another session.
+func TestShellSessionOthers(t *testing.T) {
+	eachPersona(t, func(p *persona) {
+		const agent = `import subprocess, sys, os
+def run(script, **env):
+    r = subprocess.run([sys.argv[1], "shell", "--session", "auto", "-c", script], env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print("%r %d" % (r.stdout, r.returncode), flush=True)
+os.mkdir("a"); os.chdir("a")
+run("touch /tmp/first; touch one")
+run("ls /tmp/first")
+os.rename("../a", "../b"); os.mkdir("../a"); os.chdir("../a")
+run("ls /tmp/first 2>/dev/null; touch two")
+print(os.listdir("../a"), os.listdir("../b"), flush=True)
+run("ls -d /usr/share/doc 2>/dev/null", HOME=sys.argv[2])
+run("ls -d /usr/share/doc")
+`
+		other := p.write("other/.config/sbxrun/config.yaml", "files:\n  hide: [/usr/share]\n", 0o600)
+		p.own()
+		home := filepath.Dir(filepath.Dir(filepath.Dir(other)))
+		o := p.do(call{args: p.who.command("/usr/bin/python3", "-c", agent, sbxrun, home), env: p.env})
+		want := "'' 0\n'/tmp/first\\n' 0\n'' 0\n['two'] ['one']\n'' 2\n'/usr/share/doc\\n' 0\n"
+		if o.stdout != want {
+			p.Errorf("want %s: %v", want, o)
+		}
+		p.do(call{args: p.who.command(sbxrun, "prune"), env: p.env})
+	})
+}
+
 // TestShellEnd: a shell's end, however it comes, is the end of what it ran.
 func TestShellEnd(t *testing.T) {
 	eachPersona(t, func(p *persona) {

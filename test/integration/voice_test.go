@@ -166,7 +166,7 @@ func TestVoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := strings.Split(strings.TrimSuffix(string(lines), "\n"), "\n")
-	if len(all) != 1+len(forged) {
+	if len(all) != 2+len(forged) {
 		t.Errorf("audit: %d lines: %q", len(all), all)
 	}
 	for _, line := range all {

@@ -70,6 +70,7 @@ func (k kernel) key(arch string) string {
 }
 
 var (
+	linux5_10   = kernel{release: "bullseye", series: "5.10"} // too old
 	linux6_1    = kernel{release: debian12, series: "6.1"}
 	linux6_12   = kernel{release: debian12, series: "6.12"} // Debian 13's, built for 12
 	debian13    = kernel{release: "trixie", series: "6.12"}
@@ -108,6 +109,8 @@ var roots = map[string]root{
 	"base":     base(),
 	"apparmor": base("apparmor"),
 	"dpkg":     base("apparmor", "dpkg"),
+	"old":      base("bubblewrap"),
+	"power":    base("dmsetup", "e2fsprogs"),
 	"selinux":  base("secilc"),
 	"systemd":  withSystemd(base()),
 }
@@ -163,13 +166,17 @@ const (
 	// one of the two kernels: half of them where the other half is not.
 	everyStep = "TestEveryStepFails|TestSwapAtEveryStep|TestSupervisorKilledAtEveryStep"
 	manyRuns  = "TestSessionCommandLimits|TestWithin|TestThousandAtOnce|TestHundredsAtOnce|TestExitCodes"
+	neither   = ""
 )
 
 // linux are the tests of what a kernel does, but for the longest that are not
 // those of this half.
 func linux(half string) []suite {
-	without, battery := manyRuns, hostOnly+"|^TestBattery$/^R14$" // which takes two minutes
-	if half == manyRuns {
+	without, battery := everyStep+"|"+manyRuns, hostOnly+"|^TestBattery$/^R14$" // which takes two minutes
+	switch half {
+	case everyStep:
+		without = manyRuns
+	case manyRuns:
 		without, battery = everyStep, hostOnly
 	}
 	list := []suite{
@@ -207,6 +214,19 @@ func linuxRoot(half string) []suite {
 	return slices.Insert(list, 1, suite{pkg: "test/integration", run: "^TestEffects$"})
 }
 
+// arm64 adds to the tests of what a kernel does those of what sbxrun has of its own
+// for each processor: the guard, which decides by numbers of system calls, and
+// assembly. The longest are left to amd64: what they try is the same everywhere.
+func arm64(list []suite) []suite {
+	list[0].run = strings.TrimSuffix(list[0].run, ")$") + "|TestGuardDifferential|TestNoThreads|TestProtectedMadeDuringRun|TestProtectedAnswers|TestSessionProtected|TestGitProtected|TestHeadIsHeld)$"
+	return append(list,
+		suite{pkg: "guard", skip: "^TestRenamesElsewhere$"}, // which wants a second processor
+		suite{pkg: "internal/sys"},
+		suite{pkg: "session", short: true},
+		suite{pkg: "pool", skip: "^TestKilledAtRandom$", short: true}, // hundreds of runs
+		mcp)
+}
+
 // mcp is the server of tools for agents. TestHTTPToken wants curl.
 var mcp = suite{pkg: "cmd/sbxrun-mcp", run: "^(TestTools|TestBash|TestExecute|TestFiles|TestSessions|TestBackground|TestConcurrent|TestCancel|TestDisconnect|TestMessages|TestAudit)$", short: true}
 
@@ -221,17 +241,23 @@ var configurations = []configuration{
 		setup: "delegate\n. /vm/selinux\nwho=root", suites: []suite{{pkg: "native", run: "^TestLabels$"}}},
 	{name: "systemd", about: "Linux 6.1, systemd 252 as init: users' groups from their service manager", kernel: linux6_1, rootfs: "systemd",
 		cmdline: "vm.init=/sbin/init", who: "root", suites: []suite{{pkg: "test/integration", run: "^TestSystemd$"}, {pkg: "internal/systemd"}}},
+	{name: "5.10", about: "Linux 5.10, which is too old, as an ordinary user: what is said of that", kernel: linux5_10, rootfs: "old", who: "user", finish: ". /vm/old"},
 
 	{name: "debian13-root", about: "Debian 13's Linux 6.12, as root", kernel: debian13, who: "root", suites: linuxRoot(everyStep), finish: "restart_inside", nightly: true},
 	{name: "debian13-user", about: "Debian 13's Linux 6.12, as an ordinary user with a delegated group", kernel: debian13, who: "user", suites: linux(manyRuns), nightly: true},
 	{name: "newest-root", about: "the newest Linux that Debian 13 has, as root", kernel: linuxNewest, who: "root", suites: linuxRoot(manyRuns), finish: "restart_inside", nightly: true},
 	{name: "newest-user", about: "the newest Linux that Debian 13 has, as an ordinary user with a delegated group", kernel: linuxNewest, who: "user", suites: linux(everyStep), nightly: true},
 
-	{name: "arm64-6.1-root", about: "Linux 6.1 on arm64, as root", arch: "arm64", kernel: linux6_1, who: "root", suites: append(linuxRoot(everyStep), mcp), finish: "restart_inside", nightly: true},
-	{name: "arm64-6.1-user", about: "Linux 6.1 on arm64, as an ordinary user with a delegated group", arch: "arm64", kernel: linux6_1, who: "user", suites: append(linux(manyRuns), mcp), nightly: true},
-	{name: "arm64-6.12-root", about: "Linux 6.12 on arm64, as root", arch: "arm64", kernel: linux6_12, who: "root", suites: append(linuxRoot(manyRuns), mcp), finish: "restart_inside", nightly: true},
-	{name: "arm64-6.12-user", about: "Linux 6.12 on arm64, as an ordinary user with a delegated group", arch: "arm64", kernel: linux6_12, who: "user", suites: append(linux(everyStep), mcp), nightly: true},
-	{name: "arm64-16k", about: "Linux 6.12 on arm64 with pages of 16 KiB, as an ordinary user", arch: "arm64", kernel: pages16k, who: "user", suites: append(linux(manyRuns), mcp), nightly: true},
-	{name: "arm64-newest", about: "the newest Linux that Debian 13 has, on arm64, as an ordinary user", arch: "arm64", kernel: linuxNewest, who: "user", suites: linux(manyRuns), nightly: true},
+	{name: "day", about: "Linux 6.12, as root: a day in which everything expires, by the machine's clock", kernel: linux6_12, who: "root",
+		setup: "export SBXRUN_DAY=4", suites: []suite{{pkg: "test/integration", run: "^TestDay$"}}, nightly: true},
+	{name: "power", about: "Linux 6.12, as root: a disk whose power goes away", kernel: linux6_12, rootfs: "power", who: "root",
+		setup: "modprobe -a loop dm-flakey", suites: []suite{{pkg: "test/integration", run: "^TestPowerLoss$"}}, nightly: true},
+
+	{name: "arm64-6.1-root", about: "Linux 6.1 on arm64, as root", arch: "arm64", kernel: linux6_1, who: "root", suites: arm64(linuxRoot(neither)), finish: "restart_inside", nightly: true},
+	{name: "arm64-6.1-user", about: "Linux 6.1 on arm64, as an ordinary user with a delegated group", arch: "arm64", kernel: linux6_1, who: "user", suites: arm64(linux(neither)), nightly: true},
+	{name: "arm64-6.12-root", about: "Linux 6.12 on arm64, as root", arch: "arm64", kernel: linux6_12, who: "root", suites: arm64(linuxRoot(neither)), finish: "restart_inside", nightly: true},
+	{name: "arm64-6.12-user", about: "Linux 6.12 on arm64, as an ordinary user with a delegated group", arch: "arm64", kernel: linux6_12, who: "user", suites: arm64(linux(neither)), nightly: true},
+	{name: "arm64-16k", about: "Linux 6.12 on arm64 with pages of 16 KiB, as an ordinary user", arch: "arm64", kernel: pages16k, who: "user", suites: arm64(linux(neither)), nightly: true},
+	{name: "arm64-newest", about: "the newest Linux that Debian 13 has, on arm64, as an ordinary user", arch: "arm64", kernel: linuxNewest, who: "user", suites: arm64(linux(neither)), nightly: true},
 	{name: "arm64-package", about: "the Debian package on arm64: installed, used as root and as an ordinary user, removed", arch: "arm64", kernel: linux6_12, rootfs: "dpkg", who: "user", finish: ". /vm/package", deb: true, nightly: true},
 }

@@ -53,6 +53,7 @@ func main() {
 	flag.StringVar(&r.exec, "exec", "", "run this shell `script` instead of the tests, as the configuration's user")
 	flag.StringVar(&r.cache, "cache", ".cache/vm", "`directory` for packages, images and results")
 	flag.IntVar(&r.parallel, "j", min(runtime.NumCPU(), 4), "how many machines at a time")
+	flag.StringVar(&r.env, "env", "", "a variable for the tests, `NAME=VALUE`")
 	flag.BoolVar(&r.verbose, "v", false, "print what the machines print, as it comes")
 	flag.DurationVar(&r.timeout, "timeout", 20*time.Minute, "for one machine")
 	flag.Parse()
@@ -88,6 +89,7 @@ func fail(err error) {
 // A runner is one call of this program.
 type runner struct {
 	run, pkg, exec string
+	env            string
 	cache          string
 	parallel       int
 	verbose        bool
@@ -203,7 +205,7 @@ func (r *runner) testsImage(arch string) (image string, err error) {
 	}
 	// Static, so that they run on any root file system.
 	static := []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch}
-	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch", module + "/test/integration/fileops"}}
+	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/cmd/sbxrun-serve", module + "/cmd/sbxrun-mcp", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch", module + "/test/integration/fileops"}}
 	for _, p := range packages {
 		build = append(build, []string{"go", "test", "-c", "-ldflags=-s -w", "-o", filepath.Join(tests, name(p)+".test"), module + "/" + p})
 		// What a test reads lies beside it.
@@ -277,12 +279,19 @@ func (r *runner) suites(c configuration) []suite {
 func (r *runner) script(c configuration) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "PATH=$PATH:/vm/bin\nwho=%s\n[ $who != user ] || delegate\n%s\n", c.who, c.setup)
+	if r.env != "" {
+		fmt.Fprintf(&b, "export %s\n", quote(r.env))
+	}
 	if r.exec != "" {
 		fmt.Fprintf(&b, "begin exec\nas_user /bin/bash -c %s\nend exec $?\n", quote(r.exec))
 		return b.String()
 	}
 	for _, s := range r.suites(c) {
-		args := []string{"as_user", "/vm/tests/" + name(s.pkg) + ".test", "-test.v=test2json", "-test.parallel=4", "-test.timeout=" + (r.timeout - time.Minute).String()}
+		timeout := r.timeout - time.Minute
+		if c.nightly { // more time passes in it than here
+			timeout = 0
+		}
+		args := []string{"as_user", "/vm/tests/" + name(s.pkg) + ".test", "-test.v=test2json", "-test.parallel=4", "-test.timeout=" + timeout.String()}
 		if s.short {
 			args = append(args, "-test.short")
 		}

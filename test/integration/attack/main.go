@@ -227,7 +227,7 @@ var attacks = map[string]func(*report){
 	"T04": t04, "V05": v05, "V06": v06, "V10": f02,
 	"ids": ids, "sleep": sleep, "daemon": daemon, "crash": crash, "bomb": bomb, "exit": exit, "raw": raw, "watch": watch,
 	"touch": touch, "stopped": stopped, "effects": effects, "restart": restart, "piped": piped,
-	"F06": protected, "F08": protected, "F10": f10, "F31": points, "F32": parents, "F34": passed, "F33": peers, "races": races, "completes": completes,
+	"F06": protected, "F08": protected, "F10": f10, "F31": points, "F32": parents, "F34": passed, "F33": peers, "races": races, "completes": completes, "exchanged": exchanged,
 }
 
 func main() {

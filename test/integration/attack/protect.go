@@ -684,3 +684,46 @@ func completes(r *report) {
 	// Without others' doing the entry can be made: there is a race to be won.
 	r.got(fmt.Sprintf("neighbour: %s alone", part), map[bool]string{true: "ok", false: "never"}[made > 0])
 }
+
+// exchanged tries to change what is protected of the repository "bare", while another
+// run, with part=exchange, exchanges that with the empty directory "empty".
+func exchanged(r *report) {
+	const cwd = unix.AT_FDCWD
+	bare, empty, started, stop := r.arg("in")+"/bare", r.arg("in")+"/empty", r.arg("in")+"/started", r.arg("in")+"/stop"
+	if r.arg("part") == "exchange" {
+		err := unix.Renameat2(cwd, bare, cwd, empty, unix.RENAME_EXCHANGE)
+		r.err("neighbour: exchange", err)
+		os.WriteFile(started, nil, 0o644)
+		for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end) && unix.Access(stop, unix.F_OK) != nil; {
+			unix.Renameat2(cwd, bare, cwd, empty, unix.RENAME_EXCHANGE)
+		}
+		return
+	}
+	defer os.WriteFile(stop, nil, 0o644)
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end) && unix.Access(started, unix.F_OK) != nil; {
+		time.Sleep(time.Millisecond)
+	}
+	moved := r.arg("in") + "/moved"
+	for _, a := range []struct {
+		name string
+		act  func() error
+	}{
+		{"open", func() error { return openClose(cwd, bare+"/config", unix.O_WRONLY) }},
+		{"make a file below", func() error { return openClose(cwd, bare+"/hooks/made", unix.O_WRONLY|unix.O_CREAT) }},
+		{"make a directory below", func() error { return unix.Mkdir(bare+"/hooks/made.d", 0o755) }},
+		{"chmod", func() error { return unix.Chmod(bare+"/config", 0o666) }},
+		{"chmod a directory", func() error { return unix.Chmod(bare+"/hooks", 0o777) }},
+		{"link", func() error { return unix.Link(bare+"/config", moved+".l") }},
+		{"truncate", func() error { return unix.Truncate(bare+"/config", 1) }},
+		{"move HEAD", func() error { return unix.Rename(bare+"/HEAD", moved+".h") }},
+		{"move", func() error { return unix.Rename(bare+"/config", moved) }},
+	} {
+		got := "never"
+		for end := time.Now().Add(time.Duration(r.number("ms", 1000)) * time.Millisecond); got != "ok" && time.Now().Before(end); {
+			if a.act() == nil {
+				got = "ok"
+			}
+		}
+		r.got(a.name, got)
+	}
+}

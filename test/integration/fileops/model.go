@@ -76,7 +76,11 @@ var (
 )
 
 func has(dir, name string) bool {
-	entries, _ := os.ReadDir(dir)
+	entries, err := os.ReadDir(dir)
+	if err != nil { // that needs the right to read it
+		_, err = os.Lstat(filepath.Join(dir, name))
+		return err == nil
+	}
 	return slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.EqualFold(e.Name(), name) })
 }
 
@@ -411,6 +415,30 @@ func lacking(o op) (errno string, ok bool) {
 	return "", false
 }
 
+// older reports whether a difference is that of a kernel which lacks what the guard has.
+func older(o op, guard, kernel string) bool {
+	switch {
+	case o.call == "fchmodat2":
+		return kernel == "ENOSYS" // before Linux 6.6
+	case o.call == "link" && o.flags&unix.AT_EMPTY_PATH != 0:
+		return kernel == "ENOENT" && before(6, 10) // it was for privilege alone
+	case strings.Contains(o.call, "xattr") && strings.HasPrefix(o.name, "security."):
+		return guard == "EPERM" && before(6, 11) // where BPF is a security module, nobody needed a capability
+	}
+	return false
+}
+
+// before reports whether the kernel is older than a release.
+func before(major, minor int) bool {
+	var u unix.Utsname
+	var a, b int
+	if err := unix.Uname(&u); err != nil {
+		return false
+	}
+	fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b)
+	return a < major || a == major && b < minor
+}
+
 // explained are the differences that are meant, or borne, each with its reason. Answers
 // are lists of patterns.
 var explained = []struct {
@@ -420,7 +448,7 @@ var explained = []struct {
 	{"open creat mkdir mknod symlink link", "EROFS", "ENOENT", "what is not there in /proc, which is read-only"},
 	{"unlink rmdir", "ENOENT", "EROFS", "what is not there in /proc, which is read-only"},
 	{"mknod", "EACCES", "ENOENT", "the right to make devices is looked at before a slash at the end"},
-	{"open", "ENAMETOOLONG", "EISDIR", "a name that is too long, with a slash at its end, that is to be made"},
+	{"open creat", "ENAMETOOLONG", "EISDIR", "a name that is too long, with a slash at its end, that is to be made"},
 	{"unlink", "ENOENT", "EISDIR", "a path with a dot at its end below a removed directory"},
 	{"unlink rmdir", "ENAMETOOLONG", "EROFS", "the length of the last name is looked at before the mount"},
 	{"link", "EROFS", "EEXIST", "the mount is looked at before the name"},
@@ -435,7 +463,8 @@ var explained = []struct {
 	{"open creat", "ENOENT", "EISDIR", "a path with a slash at its end below a removed directory"},
 	{"open creat", "EACCES", "EROFS", "the mount is looked at later than the directory"},
 	{"open", "ENOTDIR", "ENOENT", "a link that leads nowhere is no directory, either"},
-	{"rename renameat2 link", "ENAMETOOLONG", "EXDEV EBUSY EBADF ENOENT ENOTDIR EACCES ELOOP EFAULT", "the first path is looked at whole before the second"},
+	{"rename renameat2 link", "ENAMETOOLONG", "EXDEV EBUSY EBADF EEXIST ENOENT ENOTDIR EACCES ELOOP EFAULT EROFS", "the first path is looked at whole before the second"},
+	{"rename renameat2 link", "ENOENT", "EBADF EFAULT ELOOP ENOTDIR", "the first path begins in a removed directory, and is looked at whole before the second"},
 	{"open", "EISDIR", "EEXIST", "a directory that is to be made"},
 	{"open", "EACCES EBADF EINVAL EISDIR ELOOP ENAMETOOLONG ENOENT ENOTDIR ENXIO EPERM EROFS", "EMFILE", "a path that leads nowhere is told before a descriptor is wanted"},
 	{"setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr", "EPERM", "EROFS", "names that only privilege sets are refused first"},
@@ -444,7 +473,9 @@ var explained = []struct {
 	{"open creat", "ELOOP", "EISDIR", "a link to itself that is to be made, with a slash at its end"},
 	{"fchmodat2", "ENOTSUP", "EROFS", "a link's mode, on a read-only mount"},
 	{"*", "ELOOP", "ENOENT", "a path of two thousand names"},
-	{"rename renameat2", "EBUSY EISDIR ENOTDIR", "EPERM", "a mount point, and what a sticky directory keeps"},
+	{"rename renameat2", "EBUSY", "EACCES", "a mount point, and a directory that may not be written and would get another parent"},
+	{"renameat2", "EACCES", "EEXIST", "a directory that leads to a mount point: where nothing may be made is found before what is there"},
+	{"rename renameat2", "EACCES EBUSY EISDIR ENOTDIR", "EPERM", "a mount point, and what a sticky directory keeps"},
 	{"rename renameat2 unlink rmdir", "EACCES", "EINVAL ENOENT ENOTDIR", "what is protected is refused before its type and the other name are looked at"},
 }
 
@@ -492,7 +523,7 @@ func (p *process) compare(o op, guard string) string {
 	if kernel == guard {
 		return kernel
 	}
-	if isExplained(o.call, guard, kernel) {
+	if older(o, guard, kernel) || isExplained(o.call, guard, kernel) {
 		if strings.HasPrefix(guard, "ok") != strings.HasPrefix(kernel, "ok") {
 			return "#explained" // what comes now cannot be compared
 		}

@@ -71,9 +71,7 @@ func (p *process) begin(dir string) {
 	for _, up := range slices.Backward(ups) {
 		unix.Chmod(up, 0o755)
 	}
-	for _, d := range common {
-		unix.Chmod(d, 0o777)
-	}
+	reopen()
 	unix.Chmod(filepath.Dir(dir), 0o755)
 	if err := unix.Chdir(dir); err != nil {
 		panic(err)
@@ -98,6 +96,15 @@ func (p *process) finish(mode string) {
 		return
 	}
 	unix.Chdir("/")
+	reopen()
+	p.clean() // for a process that comes after this one
+}
+
+// reopen gives the directories that all jobs share their modes back.
+func reopen() {
+	for _, d := range common {
+		unix.Chmod(d, 0o777)
+	}
 }
 
 // common are the sandbox's own directories, which all jobs share.

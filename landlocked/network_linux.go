@@ -3,12 +3,14 @@ package landlocked
 import (
 	"net/netip"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/guard"
 	"github.com/sbxrun/sbxrun/internal/gateway"
+	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -48,20 +50,15 @@ func (n *network) dial(to netip.AddrPort) (int, syscall.Errno) {
 	if err != nil {
 		return -1, unix.ENOBUFS
 	}
-	// The gateway accepts at once. connect(2) keeps to SO_SNDTIMEO; see socket(7).
-	tv := unix.NsecToTimeval(int64(dialTimeout))
-	unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
-	err = unix.Connect(s, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
-	if err != nil {
+	if err := sys.Connect(s, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, dialTimeout); err != nil {
 		unix.Close(s)
 		return -1, unix.ECONNREFUSED
 	}
-	unix.SetsockoptTimeval(s, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{})
 	return s, 0
 }
 
-// dialTimeout bounds connecting to the gateway.
-const dialTimeout = 10e9 // ns
+// dialTimeout bounds connecting to the gateway, which accepts at once.
+const dialTimeout = 10 * time.Second
 
 // end ends the network when the command and all that it started is gone. It may be
 // called twice.

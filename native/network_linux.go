@@ -21,6 +21,7 @@ import (
 	"github.com/sbxrun/sbxrun/egress"
 	"github.com/sbxrun/sbxrun/internal/gateway"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/namespaces"
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -444,16 +445,7 @@ func (n *network) dial(port uint16) (*net.TCPConn, error) {
 			return nil, err
 		}
 		f := os.NewFile(uintptr(fd), "published")
-		tv := unix.NsecToTimeval(dialTimeout.Nanoseconds())
-		// connect(2) keeps to SO_SNDTIMEO; see socket(7).
-		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv)
-		if err == nil {
-			err = unix.Connect(fd, sa)
-		}
-		if err == nil {
-			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{})
-		}
-		if err != nil {
+		if err = sys.Connect(fd, sa, dialTimeout); err != nil {
 			f.Close()
 			continue
 		}

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"syscall"
 
@@ -22,43 +23,67 @@ const (
 	movesTo
 )
 
-// may decides about an entry that is to be made, removed or renamed.
-func (w *worker) may(op string, e *entry, a act) syscall.Errno {
-	errno := w.decide(op, e, a)
+// mayMake decides about an entry that is to be made.
+func (w *worker) mayMake(op string, e *entry, a act) syscall.Errno {
+	if e.special {
+		return unix.EEXIST
+	}
+	if e.none != 0 {
+		return e.none
+	}
+	errno, rule := w.decide(e, a)
 	if errno == 0 {
 		return 0
 	}
-	// What the kernel would find before it asked for rights.
-	there := w.there(e)
-	switch a {
-	case makes, makesDir, aliases:
-		if there {
-			return unix.EEXIST
-		}
-	case removes, movesFrom:
-		if !there && (errno == refused || w.readOnly(e.dir) != unix.EROFS) {
-			return unix.ENOENT
-		}
+	if errno := w.unmakable(e, a); errno != 0 {
+		return errno
 	}
-	if errno == refused {
-		return unix.EACCES
-	}
-	return w.readOnly(e.dir)
+	return w.refuse(op, e, errno, rule)
 }
 
-// refused and notGranted are between decide and may.
+// unmakable is what the kernel finds before it asks for rights to make an entry, 0 for
+// nothing. The kernel itself is not asked: if somebody removed meanwhile what is there,
+// it would make the entry.
+func (w *worker) unmakable(e *entry, a act) syscall.Errno {
+	switch {
+	case w.there(e):
+		return unix.EEXIST
+	case e.slash && a != makesDir:
+		return unix.ENOENT
+	}
+	return 0
+}
+
+// nowhere is how the kernel refuses to move or to remove an entry that cannot be there.
+func (w *worker) nowhere(e *entry) syscall.Errno {
+	if w.readOnly(e.dir) == unix.EROFS {
+		return unix.EROFS
+	}
+	return e.none
+}
+
+// refuse is how the kernel says what decide says. It records what a pattern refuses.
+func (w *worker) refuse(op string, e *entry, errno syscall.Errno, rule string) syscall.Errno {
+	if errno == notGranted {
+		return w.readOnly(e.dir)
+	}
+	w.note(op, e.full, rule)
+	return unix.EACCES
+}
+
+// What decide says.
 const (
-	refused syscall.Errno = 4200 + iota
-	notGranted
+	refused    syscall.Errno = 4200 + iota // by a pattern
+	notGranted                             // by what the mount is for
 )
 
-func (w *worker) decide(op string, e *entry, a act) syscall.Errno {
+func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 	g := e.mount.grant
 	if g == nil || !g.Entries {
-		return notGranted
+		return notGranted, ""
 	}
 	if !g.Guarded {
-		return 0
+		return 0, ""
 	}
 	dirs := w.dirs(e)
 	v, rule := w.g.rules.Match(e.full, len(g.Path), dirs)
@@ -75,12 +100,9 @@ func (w *worker) decide(op string, e *entry, a act) syscall.Errno {
 		}
 	}
 	if v == Free {
-		return 0
+		return 0, ""
 	}
-	if a != removes && a != movesFrom || w.there(e) {
-		w.note(op, e.full, rule)
-	}
-	return refused
+	return refused, rule
 }
 
 // note records a refusal.
@@ -188,9 +210,6 @@ func (w *worker) make(op string, dirfd int, addr uint64, mode uint32, target uin
 		return failed(errno)
 	}
 	defer e.close()
-	if e.special {
-		return failed(unix.EEXIST)
-	}
 	a := makes
 	switch kind {
 	case unix.S_IFDIR:
@@ -198,7 +217,7 @@ func (w *worker) make(op string, dirfd int, addr uint64, mode uint32, target uin
 	case unix.S_IFLNK:
 		a = aliases
 	}
-	if errno := w.may(op, &e, a); errno != 0 {
+	if errno := w.mayMake(op, &e, a); errno != 0 {
 		return failed(errno)
 	}
 	switch kind {
@@ -207,10 +226,7 @@ func (w *worker) make(op string, dirfd int, addr uint64, mode uint32, target uin
 	case unix.S_IFLNK:
 		return result(sys.Call(unix.SYS_SYMLINKAT, sys.Addr(&w.link[0]), uintptr(e.dir), e.addr, 0, 0, 0))
 	case unix.S_IFCHR, unix.S_IFBLK:
-		if w.there(&e) {
-			return failed(unix.EEXIST)
-		}
-		return failed(unix.EACCES)
+		return failed(cmp.Or(w.unmakable(&e, a), unix.EACCES))
 	}
 	return result(sys.Call(unix.SYS_MKNODAT, uintptr(e.dir), e.addr, uintptr(mode), 0, 0, 0))
 }
@@ -248,11 +264,15 @@ func (w *worker) remove(op string, dirfd int, addr uint64, flags uint32) (int64,
 		}
 		return failed(unix.EBUSY)
 	}
-	if errno := w.may(op, &e, removes); errno != 0 {
+	if e.none != 0 {
+		return failed(w.nowhere(&e))
+	}
+	refusal, rule := w.decide(&e, removes)
+	if errno := w.unremovable(&e, flags, refusal); errno != 0 {
 		return failed(errno)
 	}
-	if errno := w.busyRemove(&e, flags); errno != 0 {
-		return failed(errno)
+	if refusal != 0 {
+		return failed(w.refuse(op, &e, refusal, rule))
 	}
 	return result(sys.Call(unix.SYS_UNLINKAT, uintptr(e.dir), e.addr, uintptr(flags), 0, 0, 0))
 }
@@ -283,22 +303,37 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	case to.special:
 		return failed(unix.EBUSY)
 	}
-	if errno := w.may(op, &from, movesFrom); errno != 0 {
-		return failed(errno)
+	if from.none != 0 {
+		return failed(w.nowhere(&from))
 	}
-	if errno := w.may(op, &to, movesTo); errno != 0 {
-		return failed(errno)
+	if to.none != 0 {
+		if w.readOnly(to.dir) != unix.EROFS && !w.there(&from) {
+			return failed(unix.ENOENT)
+		}
+		return failed(w.nowhere(&to))
 	}
+	asked := [...]struct {
+		e *entry
+		a act
+	}{{&from, movesFrom}, {&to, movesTo}, {&to, movesFrom}, {&from, movesTo}}
+	n := 2
 	if flags&unix.RENAME_EXCHANGE != 0 {
-		if errno := w.may(op, &to, movesFrom); errno != 0 {
-			return failed(errno)
-		}
-		if errno := w.may(op, &from, movesTo); errno != 0 {
-			return failed(errno)
+		n = 4
+	}
+	var refusal syscall.Errno
+	var of *entry
+	var rule string
+	for _, q := range asked[:n] {
+		if refusal == 0 {
+			of = q.e
+			refusal, rule = w.decide(q.e, q.a)
 		}
 	}
-	if errno, done := w.busyRename(&from, &to, flags); done {
+	if errno, done := w.unmovable(&from, &to, flags, refusal); done {
 		return failed(errno)
+	}
+	if refusal != 0 {
+		return failed(w.refuse(op, of, refusal, rule))
 	}
 	return result(sys.Call(unix.SYS_RENAMEAT2, uintptr(from.dir), from.addr, uintptr(to.dir), to.addr, uintptr(flags), 0))
 }
@@ -328,30 +363,30 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 		return failed(errno)
 	}
 	defer to.close()
-	if to.special {
+	switch {
+	case to.special:
 		return failed(unix.EEXIST)
+	case to.none != 0:
+		return failed(to.none)
+	}
+	// The kernel finds these before it asks for rights. Programs copy if it is EXDEV.
+	if errno := w.unmakable(&to, makes); errno != 0 {
+		return failed(errno)
+	}
+	if w.mountOf(old) != to.mount {
+		if w.readOnly(to.dir) == unix.EROFS {
+			return failed(unix.EROFS)
+		}
+		return failed(unix.EXDEV)
 	}
 	if err := unix.Fstat(old, &w.stat); err != nil {
 		return failed(err.(syscall.Errno))
-	}
-	// The kernel finds this before it asks for rights, and programs copy then.
-	if w.mountOf(old) != to.mount {
-		if errno := w.may(op, &to, makes); errno != 0 {
-			return failed(errno)
-		}
-		switch {
-		case w.there(&to):
-			return failed(unix.EEXIST)
-		case to.slash:
-			return failed(unix.ENOENT)
-		}
-		return failed(unix.EXDEV)
 	}
 	// Another name for it would be a way to change it.
 	if errno := w.mayChange(op, old); errno != 0 {
 		return failed(errno)
 	}
-	if errno := w.may(op, &to, makes); errno != 0 {
+	if errno := w.mayMake(op, &to, makes); errno != 0 {
 		return failed(errno)
 	}
 	cwd := unix.AT_FDCWD

@@ -88,16 +88,20 @@ func (w *worker) writable(e *entry) syscall.Errno {
 	return 0
 }
 
-// busyRemove is how the kernel refuses to remove a mount point, 0 if the entry is
-// none. It goes by the mount namespace of who asks, and that is the host's here. A
-// directory that leads to one is not empty.
-func (w *worker) busyRemove(e *entry, flags uint32) syscall.Errno {
-	if !e.leads {
+// unremovable is how the kernel refuses to remove an entry that is refused anyhow, or
+// that is a mount point; 0 if it would not. For mount points it goes by the mount
+// namespace of who asks, and that is the host's here. A directory that leads to one is
+// not empty.
+func (w *worker) unremovable(e *entry, flags uint32, refusal syscall.Errno) syscall.Errno {
+	if !e.leads && refusal == 0 {
 		return 0
 	}
 	t, _, kind := w.tied(e)
-	if t != point {
+	if t != point && refusal == 0 {
 		return 0
+	}
+	if kind == 0 && (refusal == refused || w.readOnly(e.dir) != unix.EROFS) {
+		return unix.ENOENT
 	}
 	if errno := w.writable(e); errno != 0 {
 		return errno
@@ -107,32 +111,33 @@ func (w *worker) busyRemove(e *entry, flags uint32) syscall.Errno {
 		return unix.EISDIR
 	case !dir && (flags&unix.AT_REMOVEDIR != 0 || e.slash):
 		return unix.ENOTDIR
+	case t == point:
+		return unix.EBUSY
 	}
-	return unix.EBUSY
+	return 0
 }
 
-// busyRename is how the kernel refuses to rename a mount point. What leads to one is
-// kept in its place too, which the kernel would not do: the names of mounts stay what
-// they are, and a file that is hidden by its path is there when the next run hides
-// it. If there is no reason to refuse, done is false; errno is 0 with done for two
-// names of one file, of which the kernel makes nothing.
-func (w *worker) busyRename(from, to *entry, flags uint32) (errno syscall.Errno, done bool) {
-	if !from.leads && !to.leads {
+// unmovable is how the kernel refuses a rename that is refused anyhow, or one of a mount
+// point. What leads to one is kept in its place too, which the kernel would not do: the
+// names of mounts stay what they are, and a file that is hidden by its path is there
+// when the next run hides it. If the kernel would not refuse it, done is false; errno is
+// 0 with done for two names of one file, of which the kernel makes nothing.
+func (w *worker) unmovable(from, to *entry, flags uint32, refusal syscall.Errno) (errno syscall.Errno, done bool) {
+	if !from.leads && !to.leads && refusal == 0 {
 		return 0, false
 	}
 	exchange := flags&unix.RENAME_EXCHANGE != 0
 	t1, id1, kind1 := w.tied(from)
 	t2, id2, kind2 := w.tied(to)
-	if t1 == 0 && t2 != point && (t2 == 0 || !exchange) {
-		return 0, false // to take the place of what leads somewhere, it would have to be empty
-	}
-	for _, e := range [...]*entry{from, to} {
-		if errno := w.writable(e); errno != 0 {
-			return errno, true
-		}
+	// To take the place of what leads somewhere, it would have to be empty.
+	busy := t1 != 0 || t2 == point || t2 != 0 && exchange
+	if !busy && refusal == 0 {
+		return 0, false
 	}
 	dir1, dir2 := kind1 == unix.S_IFDIR, kind2 == unix.S_IFDIR
 	switch {
+	case w.readOnly(from.dir) == unix.EROFS:
+		return unix.EROFS, true
 	case kind1 == 0, exchange && kind2 == 0:
 		return unix.ENOENT, true
 	case kind2 != 0 && flags&unix.RENAME_NOREPLACE != 0:
@@ -145,12 +150,21 @@ func (w *worker) busyRename(from, to *entry, flags uint32) (errno syscall.Errno,
 		return unix.ENOTEMPTY, true
 	case kind2 != 0 && id1 == id2:
 		return 0, true
+	}
+	for _, e := range [...]*entry{from, to} {
+		if errno := w.writable(e); errno != 0 {
+			return errno, true
+		}
+	}
+	switch {
 	case kind2 != 0 && !exchange && dir1 && !dir2:
 		return unix.ENOTDIR, true
 	case kind2 != 0 && !exchange && !dir1 && dir2:
 		return unix.EISDIR, true
+	case busy:
+		return unix.EBUSY, true
 	}
-	return unix.EBUSY, true
+	return 0, false
 }
 
 // named asks the kernel what an open place is called, and on which mount it is: nil

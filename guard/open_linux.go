@@ -133,9 +133,10 @@ func (w *worker) openEntry(op string, base int, path []byte, flags, mode uint32)
 		if errno != 0 {
 			return failed(errno)
 		}
-		if e.special || path[len(path)-1] == '/' {
+		if e.special || e.slash || e.none != 0 {
+			errno := w.openDirectory(&e, base, path, flags)
 			e.close()
-			return w.openDirectory(base, path, flags)
+			return failed(errno)
 		}
 		res, errno := w.openIn(op, &e, flags, mode)
 		if errno != isLink {
@@ -174,17 +175,24 @@ func (w *worker) openEntry(op string, base int, path []byte, flags, mode uint32)
 const isLink syscall.Errno = 4300
 
 // openDirectory is for paths that can only be directories, which cannot be
-// opened for writing.
-func (w *worker) openDirectory(base int, path []byte, flags uint32) (int64, syscall.Errno) {
+// opened for writing, and for those that lead nowhere: it says why not.
+func (w *worker) openDirectory(e *entry, base int, path []byte, flags uint32) syscall.Errno {
+	creates := flags&unix.O_CREAT != 0
+	switch {
+	case creates && e.slash && !e.special:
+		return unix.EISDIR // whatever it is; see open_last_lookups in fs/namei.c
+	case e.none != 0 && !e.special:
+		return e.none
+	}
 	fd, errno := w.object(base, path, 0)
 	closeFD(fd)
 	switch {
-	case errno == unix.ENOENT && flags&unix.O_CREAT != 0 && path[len(path)-1] == '/':
-		errno = unix.EISDIR
-	case errno == 0:
-		errno = unix.EISDIR
+	case errno != 0:
+		return errno
+	case creates && flags&unix.O_EXCL != 0:
+		return unix.EEXIST
 	}
-	return failed(errno)
+	return unix.EISDIR
 }
 
 // openIn opens or makes an entry of a directory; isLink if that is a symbolic

@@ -23,6 +23,10 @@ type entry struct {
 	leads bool   // something may be mounted on an entry of the directory, or below
 	slash bool   // the path ended in one
 
+	// none is why the entry can neither be there nor be made: the directory was removed, or
+	// the name is too long.
+	none syscall.Errno
+
 	// special is a path that ends in no name: "/", "." or "..".
 	special bool
 }
@@ -345,8 +349,7 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 		return e, err.(syscall.Errno)
 	}
 	if len(last) > 255 { // NAME_MAX
-		e.close()
-		return e, unix.ENAMETOOLONG
+		e.none = unix.ENAMETOOLONG
 	}
 	name, m, errno := w.named(e.dir, &w.canon[slot])
 	if errno == unix.ENAMETOOLONG {
@@ -363,7 +366,7 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 	}
 	if errno == 0 && bytes.HasSuffix(name, []byte(" (deleted)")) {
 		if err := unix.Fstat(e.dir, &w.stat); err != nil || w.stat.Nlink == 0 {
-			errno = unix.ENOENT
+			e.none = unix.ENOENT
 		}
 	}
 	if errno != 0 {

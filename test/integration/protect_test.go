@@ -621,6 +621,125 @@ func TestGitProtected(t *testing.T) {
 	})
 }
 
+// TestProtectedVain: a call that would change nothing of what is protected gets the kernel's
+// answer, and is no denial. The kernel's is what the same gets without protected paths. The
+// call is not made all the same: where somebody on the host removes and makes the entry
+// meanwhile, it never succeeds.
+func TestProtectedVain(t *testing.T) {
+	const script = `import errno, os, socket, stat, ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def call(what, f):
+    try: got = f()
+    except OSError as e: got = errno.errorcode[e.errno]
+    print(what, got)
+def renameat2(a, b, flags):
+    if libc.syscall(316 if os.uname().machine == "x86_64" else 276, -100, a.encode(), -100, b.encode(), flags):
+        raise OSError(ctypes.get_errno(), "")
+os.chdir("r")
+open("/tmp/here", "w").close()
+hooks, config, hook = ".git/hooks", ".git/config", ".git/hooks/pre-commit"
+for name in hooks, config, ".vscode":
+    call("mkdir " + name, lambda: os.mkdir(name))
+    call("mkdir / " + name, lambda: os.mkdir(name + "/"))
+    call("mknod " + name, lambda: os.mknod(name))
+    call("mkfifo " + name, lambda: os.mkfifo(name))
+    call("symlink " + name, lambda: os.symlink("x", name))
+    call("link plain " + name, lambda: os.link("plain", name))
+    call("link itself " + name, lambda: os.link(config, name))
+    call("link from elsewhere " + name, lambda: os.link("/tmp/here", name))
+    call("create " + name, lambda: os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    call("no replace " + name, lambda: renameat2("plain", name, 1))
+    call("rename itself " + name, lambda: os.rename(name, name))
+    call("rename what is missing " + name, lambda: os.rename("missing", name))
+    call("exchange what is missing " + name, lambda: renameat2(name, "missing", 2))
+    call("rename from elsewhere " + name, lambda: os.rename("/tmp/here", name))
+call("link from elsewhere, new", lambda: os.link("/tmp/here", ".mcp.json"))
+for path in "plain/", "missing", ".mcp.json":
+    call("rename " + path, lambda: os.rename(path, hook + "/" if path == "plain/" else ".claude" if path == "missing" else "p"))
+call("mknod with a slash", lambda: os.mknod(".mcp.json/"))
+call("symlink with a slash", lambda: os.symlink("x", ".mcp.json/"))
+call("create with a slash", lambda: os.open(".mcp.json/", os.O_CREAT | os.O_WRONLY))
+call("unlink what is missing", lambda: os.unlink(".mcp.json"))
+call("rmdir what is missing", lambda: os.rmdir(".claude"))
+call("unlink a directory", lambda: os.unlink(hooks))
+call("rmdir a file", lambda: os.rmdir(hook))
+call("into itself", lambda: os.rename(hooks, hooks + "/below"))
+call("over what it is in", lambda: os.rename(hook, hooks))
+call("makedirs", lambda: os.makedirs(hooks, exist_ok=True))
+for flags in os.O_RDONLY, os.O_RDONLY | os.O_CREAT:
+    call("open", lambda: os.close(os.open(config, flags)))
+call("directory", lambda: os.open(hooks, os.O_WRONLY))
+`
+	eachWho(t, func(f *fixture) {
+		f.repository("r")
+		r := filepath.Join(f.ws, "r")
+		for _, err := range []error{os.Mkdir(filepath.Join(r, ".vscode"), 0o755), os.WriteFile(filepath.Join(r, "plain"), []byte("plain"), 0o644), os.WriteFile(f.path("vain.py"), []byte(script), 0o644)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.own()
+		before := f.names()
+		vain := func(flags ...string) *result {
+			f.Helper()
+			res := f.result(f.do(call{args: f.strict(append(flags, "--json", "--ro", f.path("vain.py")), "python3", f.path("vain.py"))}))
+			if now := f.names(); now != before || res.ExitCode != 0 {
+				f.Errorf("%v: the workspace held\n%sand holds\n%s%+v", flags, before, now, res)
+			}
+			return res
+		}
+		guard, kernel := vain(), vain("--unprotect", "all")
+		if guard.Stdout != kernel.Stdout {
+			f.Errorf("the guard and the kernel differ:\n%s", lineDifference(guard.Stdout, kernel.Stdout))
+		}
+		if n := strings.Count(guard.Stdout, "EEXIST"); n < 25 {
+			f.Errorf("%d times EEXIST:\n%s", n, guard.Stdout)
+		}
+		if len(guard.Denials) != 0 {
+			f.Errorf("denials: %+v", guard.Denials)
+		}
+		// The neighbour: what would have changed something is told.
+		res := f.result(f.do(call{args: f.strict([]string{"--json"}, "sh", "-c", "cd r; mkdir .git/hooks .git/hooks/new; rmdir .vscode; mv plain .mcp.json")}))
+		if len(res.Denials) != 3 {
+			f.Errorf("denials: %+v", res.Denials)
+		}
+
+		// Somebody on the host makes and removes what the command makes, too.
+		toggled := func(flags ...string) string {
+			f.Helper()
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						unix.Mkdir(filepath.Join(r, ".claude"), 0o755)
+						unix.Rmdir(filepath.Join(r, ".claude"))
+					}
+				}
+			}()
+			defer func() { close(stop); <-done; os.Remove(filepath.Join(r, ".claude")) }()
+			return f.work(flags, `python3 - <<'END'
+import errno, os
+got = set()
+for _ in range(30000):
+    try: os.mkdir("r/.claude"); got.add("made")
+    except OSError as e: got.add(errno.errorcode[e.errno])
+    if got >= {"EEXIST", "made"} or got >= {"EEXIST", "EACCES"} and _ > 3000: break
+print(*sorted(got))
+END`)
+		}
+		if got := toggled(); got != "EACCES EEXIST\n" {
+			f.Errorf("with the host at it, too: %s", got)
+		}
+		if got := toggled("--unprotect", "all"); got != "EEXIST made\n" {
+			f.Errorf("the control: %s", got)
+		}
+	})
+}
+
 // TestHeadIsHeld: a socket where HEAD belongs is no repository that a real HEAD could
 // complete unasked, and the HEAD of a repository cannot be taken away, which would leave
 // its config to anybody. Each control is what is refused without the trick.
@@ -650,9 +769,11 @@ END`)
 // fail, where programs go by it.
 func TestProtectedAnswers(t *testing.T) {
 	eachWho(t, func(f *fixture) {
-		// Programs that link where they can copy on EXDEV only.
+		// Programs that cannot link copy, on EXDEV only.
 		out := f.work(nil, `set +e +o pipefail; touch there; for to in env .mcp.json there; do ln /usr/bin/env $to 2>&1 | grep -o -e 'cross-device' -e 'Permission denied' -e 'File exists'; done`)
-		f.wantLines(out, "cross-device", "Permission denied", "File exists")
+		if out != "cross-device\ncross-device\nFile exists\n" {
+			t.Errorf("link: %s", out)
+		}
 
 		// A signal ends an open that waits for the other end of a FIFO: one that is
 		// not held to be deadly, for it dumps core. What is sent to a handler that

@@ -54,7 +54,9 @@ func flagError(fs *pflag.FlagSet, err error) error {
 			name = "-" + unknown.GetSpecifiedName()
 		}
 		hint := helpHint
-		if near := nearestFlag(fs, unknown.GetSpecifiedName()); near != "" {
+		if here := habit(unknown.GetSpecifiedName()); here != "" {
+			hint = here
+		} else if near := nearestFlag(fs, unknown.GetSpecifiedName()); near != "" {
 			hint = "did you mean --" + near + "?"
 		} else if long := shortOf(unknown); long != "" && fs.Lookup(long) != nil {
 			hint = "only the long form here: --" + long

@@ -64,6 +64,9 @@ func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) st
 		}
 	}
 	if at == "" {
+		if say.verbose && strings.Contains(c.Command, ":/") {
+			return "-v is --verbose; a path of the host is shown by --bind SRC:DST[:ro]"
+		}
 		if errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
 			if h := misplaced(c.Command, os.Args[1:]); h != "" {
 				return h

@@ -101,7 +101,19 @@ func (p *fileParser) syntaxError(err error) error {
 			where, msg = p.file+":"+pos, m
 		}
 	}
-	return &Error{Where: where, What: "not YAML: " + msg}
+	return &Error{Where: where, What: "not YAML: " + msg, Fix: yamlHint(msg)}
+}
+
+// yamlHint is what to do about a mistake that people make, by goccy/go-yaml's words
+// for it.
+func yamlHint(msg string) string {
+	switch {
+	case strings.Contains(msg, "'\t'"):
+		return "indent with spaces"
+	case strings.Contains(msg, "not allowed in this context"), strings.Contains(msg, "non-map value"):
+		return "check the indentation: the keys of a group, and the items of a list, each begin in one column"
+	}
+	return ""
 }
 
 // checkTokens refuses, before anything is built from them, tokens that could
@@ -120,7 +132,7 @@ func (p *fileParser) checkTokens(tokens token.Tokens) error {
 		case token.MappingKeyType:
 			return p.errorAt(t, "? keys are not allowed", "write KEY: VALUE")
 		case token.InvalidType:
-			return p.errorAt(t, "not YAML: "+t.Error, "")
+			return p.errorAt(t, "not YAML: "+t.Error, yamlHint(t.Error))
 		case token.MappingStartType, token.SequenceStartType:
 			flow++
 		case token.MappingEndType, token.SequenceEndType:
@@ -194,6 +206,11 @@ func (p *fileParser) suggest(prefix, name string) string {
 			return "keys are in lower case: " + prefix + c
 		}
 		return "did you mean " + prefix + c + "?"
+	}
+	for i := range keys {
+		if keys[i].env != "" && strings.EqualFold(keys[i].env, name) && !strings.HasSuffix(keys[i].name, name) {
+			return "did you mean " + keys[i].name + "? the flag has another name"
+		}
 	}
 	for i := range keys {
 		if _, last, ok := strings.Cut(keys[i].name, "."); ok && nearest(name, []string{last}) != "" || keys[i].name == name {

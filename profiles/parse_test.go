@@ -100,6 +100,11 @@ func TestParseBad(t *testing.T) {
 		// unknown, misspelled, misplaced and wrong-case keys
 		{src: "netwrok:\n  mode: none\n", want: "f.yaml:1:1: unknown key netwrok", hint: "did you mean network?"},
 		{src: "limits:\n  memroy: 1g\n", want: "f.yaml:2:3: unknown key limits.memroy", hint: "did you mean limits.memory?"},
+		{src: "limits:\n  timeout: 1m\n", want: "f.yaml:2:3: unknown key limits.timeout", hint: "did you mean limits.wall_time? the flag has another name"},
+		{src: "net: none\n", want: "f.yaml:1:1: unknown key net", hint: "did you mean network.mode?"},
+		{src: "limits:\n\tmemory: 1g\n", want: "f.yaml:2:1: not YAML", hint: "indent with spaces"},
+		{src: "limits:\n memory: 1g\n  cpus: 2\n", want: "f.yaml:2:10: not YAML", hint: "check the indentation"},
+		{src: "files:\n  read:\n  - /opt\n - /x\n", want: "f.yaml:4:2: not YAML", hint: "check the indentation"},
 		{src: "memory: 1g\n", want: "f.yaml:1:1: unknown key memory", hint: "did you mean limits.memory? write it as nested keys"},
 		{src: "Verify: true\n", want: "f.yaml:1:1: unknown key Verify", hint: "keys are in lower case: verify"},
 		{src: "limits:\n  Memory: 1g\n", want: "f.yaml:2:3: unknown key limits.Memory", hint: "keys are in lower case: limits.memory"},

@@ -176,18 +176,22 @@ func (b *bulk) wait(events int16, timeout time.Duration) error {
 	}
 }
 
-// pump moves bytes from b to its peer as connection.pump does.
-func (b *bulk) pump(n *atomic.Int64, act *activity, idle time.Duration) error {
+// pump moves bytes from b to its peer as connection.pump does, and d hears them as
+// before: much may move before the server has answered.
+func (b *bulk) pump(n *atomic.Int64, act *activity, idle time.Duration, d *direction) error {
 	for !b.ended.Load() {
 		buf := bulkBuffers.Get().(*[]byte)
 		k, err := syscall.Read(b.fd, *buf)
 		if k > 0 {
 			act.touch(time.Now())
-			k, werr := b.peer.write((*buf)[:k], act)
-			n.Add(int64(k))
+			err := d.hear((*buf)[:k])
+			if err == nil {
+				k, err = b.peer.write((*buf)[:k], act)
+				n.Add(int64(k))
+			}
 			bulkBuffers.Put(buf)
-			if werr != nil {
-				return werr
+			if err != nil {
+				return err
 			}
 			continue
 		}

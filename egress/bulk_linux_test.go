@@ -4,11 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -223,5 +228,199 @@ func TestBulkUpgrade(t *testing.T) {
 	}
 	if _, err := r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client sees: %v", err)
+	}
+}
+
+// sayUntilBulk sends bytes that are no text until a connection is bulk.
+func sayUntilBulk(t *testing.T, c net.Conn) {
+	t.Helper()
+	b := bytes.Repeat([]byte{1}, 64<<10)
+	for end := time.Now().Add(15 * time.Second); bulkInUse.Load() == 0; {
+		if _, err := c.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(end) {
+			t.Fatal("the connection is not bulk")
+		}
+	}
+}
+
+// TestBulkRaw: a connection that becomes bulk before the server has answered is held to
+// what it began with: the client may not go on in HTTP, and the server may not answer in
+// HTTP or TLS (E23). Once the server has answered in something else, anything passes.
+func TestBulkRaw(t *testing.T) {
+	const request = " / HTTP/1.1\r\nHost: denied.example\r\n\r\n"
+	w := newWorld(t, allow("a.example"))
+	to := netip.AddrPortFrom(w.number("a.example"), 7)
+	dial := func() net.Conn {
+		waitFor(t, "no connection is bulk", func() bool { return bulkInUse.Load() == 0 })
+		return w.dialTransparent(to)
+	}
+	denials := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		n := 0
+		for _, r := range w.records {
+			if r.Verdict == Deny {
+				n++
+			}
+		}
+		return n
+	}
+
+	t.Run("a request", func(t *testing.T) {
+		list := fleet(t)
+		i := slices.IndexFunc(list, func(s *real) bool { return s.name == "javase.example" })
+		if i < 0 {
+			t.Skip("no java in this machine")
+		}
+		java := list[i]
+		w.leads("a.example", "93.184.216.34", 7, java.plain)
+		for _, parts := range [][]string{{request}, {request[:6], request[6:]}} {
+			before := denials()
+			c := dial()
+			sayUntilBulk(t, c)
+			for _, p := range parts {
+				io.WriteString(c, p)
+				time.Sleep(50 * time.Millisecond)
+			}
+			c.(*net.TCPConn).CloseWrite()
+			if b, err := io.ReadAll(c); len(b) > 0 {
+				t.Errorf("%q: the client got %q, %v", parts, b, err)
+			}
+			waitFor(t, "a denial is recorded", func() bool { return denials() > before })
+			c.Close()
+		}
+		if n := java.reached(t); n > 0 {
+			t.Errorf("the server was asked for the denied name %d times", n)
+		}
+		// The control: without the gateway.
+		c, err := net.Dial("tcp", java.plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.Write(bytes.Repeat([]byte{1}, 2*bulkWindow))
+		io.WriteString(c, request)
+		b := make([]byte, 12)
+		if _, err := io.ReadFull(c, b); string(b) != "HTTP/1.1 200" || java.reached(t) != 1 {
+			t.Errorf("control: %q, %v; the server was asked for the denied name %d times", b, err, java.reached(t))
+		}
+	})
+
+	for _, test := range []struct {
+		what, answer string
+		passes       bool
+	}{
+		{"answered in HTTP", "HTTP/1.1 200 OK\r\n", false},
+		{"answered in TLS", "\x16\x03\x03\x00\x40\x02\x00\x00\x3c", false},
+		{"answered in something else", "\x04 is not HTTP/", true},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			release, heard := make(chan bool), make(chan string, 1)
+			w.host("a.example", "93.184.216.34", 7, func(s net.Conn) {
+				go func() {
+					<-release
+					io.WriteString(s, test.answer)
+				}()
+				r := bufio.NewReaderSize(s, 1<<20)
+				for b := byte(1); b == 1; {
+					var err error
+					if b, err = r.ReadByte(); err != nil {
+						return
+					}
+				}
+				rest, _ := io.ReadAll(r)
+				heard <- " " + string(rest)
+			})
+			before := denials()
+			c := dial()
+			defer c.Close()
+			sayUntilBulk(t, c)
+			close(release)
+			b := make([]byte, len(test.answer))
+			n, err := io.ReadFull(c, b)
+			if !test.passes {
+				if n > 0 || err == nil {
+					t.Errorf("the client got %q, %v", b[:n], err)
+				}
+				waitFor(t, "a denial is recorded", func() bool { return denials() > before })
+				return
+			}
+			if string(b) != test.answer {
+				t.Fatalf("the client got %q, %v", b[:n], err)
+			}
+			io.WriteString(c, request)
+			c.(*net.TCPConn).CloseWrite()
+			if got := <-heard; got != request {
+				t.Errorf("the server heard %q", got)
+			}
+			if n := denials(); n != before {
+				t.Errorf("%d denials", n-before)
+			}
+		})
+	}
+}
+
+// TestBulkHTTP: a connection that carries HTTP is never bulk, however much moves: each of
+// its requests is checked.
+func TestBulkHTTP(t *testing.T) {
+	const size = 3 * bulkWindow
+	var mu sync.Mutex
+	var hosts []string
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		hosts = append(hosts, r.Host)
+		mu.Unlock()
+		io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Length", strconv.Itoa(size))
+		io.Copy(w, stream(4, size))
+	})}
+	l := listen(t)
+	go server.Serve(l)
+	defer server.Close()
+	w := newWorld(t, allow("a.example", "http://b.example:8081"))
+	asked := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(hosts)
+	}
+	for _, host := range []string{"a.example:80", "a.example:8080", "b.example:8081"} {
+		name, port, _ := strings.Cut(host, ":")
+		n, _ := strconv.Atoi(port)
+		w.leads(name, "93.184.216.34", uint16(n), l.Addr().String())
+		for _, route := range []string{"transparent", "CONNECT"} {
+			c := net.Conn(nil)
+			if route == "CONNECT" {
+				c = w.openConnect(host)
+			} else {
+				c = w.dialTransparent(netip.AddrPortFrom(w.number(name), uint16(n)))
+			}
+			r := bufio.NewReader(c)
+			for _, body := range []int{0, 0, size} {
+				before := len(asked())
+				fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", host, body)
+				go io.Copy(c, stream(5, int64(body)))
+				a, err := http.ReadResponse(r, nil)
+				if err != nil {
+					t.Fatal(host, route, err)
+				}
+				if err := same(a.Body, stream(4, size)); err != nil {
+					t.Error(host, route, err)
+				}
+				if n := bulkInUse.Load(); n != 0 || len(asked()) != before+1 {
+					t.Errorf("%s, %s: %d bulk connections, asked for %q", host, route, n, asked())
+				}
+			}
+			io.WriteString(c, "GET / HTTP/1.1\r\nHost: denied.example\r\n\r\n")
+			if a, err := http.ReadResponse(r, nil); err != nil || a.StatusCode != 403 {
+				t.Errorf("%s, %s: %v, %v", host, route, a, err)
+			}
+			c.Close()
+		}
+	}
+	if hosts := asked(); slices.Contains(hosts, denied) || len(hosts) != 3*2*3 {
+		t.Errorf("the server was asked for %q", hosts)
 	}
 }

@@ -24,4 +24,4 @@ func (*bulk) reset()                               {}
 func (*bulk) closeWrite()                          {}
 func (*bulk) write([]byte, *activity) (int, error) { return 0, net.ErrClosed }
 
-func (*bulk) pump(*atomic.Int64, *activity, time.Duration) error { return net.ErrClosed }
+func (*bulk) pump(*atomic.Int64, *activity, time.Duration, *direction) error { return net.ErrClosed }

@@ -94,7 +94,7 @@ func (c *connection) pump(dst, src *side, n *atomic.Int64, act *activity, idle t
 	since := time.Now()
 	for {
 		if b := src.bulk.Load(); b != nil {
-			return b.pump(n, act, idle)
+			return b.pump(n, act, idle, d)
 		}
 		now := time.Now()
 		src.conn.SetReadDeadline(now.Add(idle))

@@ -197,13 +197,18 @@ func (w *world) host(name, addr string, port uint16, serve func(net.Conn)) {
 			}()
 		}
 	}()
+	w.leads(name, addr, port, l.Addr().String())
+}
+
+// leads makes a name resolve, and lets an address and port lead to a server that runs.
+func (w *world) leads(name, addr string, port uint16, server string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a := netip.MustParseAddr(addr)
 	if name != "" && !slices.Contains(w.names[name], addr) {
 		w.names[name] = append(w.names[name], addr)
 	}
-	w.servers[netip.AddrPortFrom(a, port)] = l.Addr().String()
+	w.servers[netip.AddrPortFrom(a, port)] = server
 }
 
 func (w *world) taken() (dialled []netip.AddrPort, asked []string) {

@@ -3,6 +3,7 @@ package egress
 import (
 	"bufio"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -80,6 +81,10 @@ func TestRaw(t *testing.T) {
 		{"a word", []string{"PING\r\n"}, "PING\r\n", "+PONG\r\n", true},
 		{"HTTP within words of Redis", []string{"*3\r\n", "$14\r\nGET / HTTP/1.1\r\n"}, "*3\r\n$14\r\nGET / HTTP/1.1\r\n", "+OK\r\n", true},
 		{"bytes, and HTTP", []string{"\x01", " / ht", "tp/1.1\r\n"}, "\x01 / ht", "", false},
+		{"bytes, and a host", []string{"\x01 / X\r\nA: B\r\nHo", "st", ": b.example\r\n"}, "\x01 / X\r\nA: B\r\nHost", "", false},
+		{"bytes, and a host after much space", []string{"\x01 / X\r\n" + strings.Repeat(" ", 100), "Host:"}, "\x01 / X\r\n" + strings.Repeat(" ", 100), "", false},
+		{"bytes, and a host before much space", []string{"\x01 / X\r\nHost" + strings.Repeat(" ", 100), ":"}, "\x01 / X\r\nHost" + strings.Repeat(" ", 100), "", false},
+		{"bytes, and a host that is no field", []string{"\x01\nlocalhost:9092\na host: ", "host:1"}, "\x01\nlocalhost:9092\na host: host:1", "\x04", true},
 		{"bytes, answered in HTTP", []string{"\x01 / \n"}, "\x01 / \n", "HTTP/1.1 200 OK\r\n", false},
 		{"a word, answered in HTTP", []string{"GET\r\n"}, "GET\r\n", "HTTP/1.1 400 Bad Request\r\n", false},
 		{"bytes, answered in TLS", []string{"\x01"}, "\x01", "\x16\x03\x03\x00\x40\x02\x00\x00\x3c", false},
@@ -90,6 +95,7 @@ func TestRaw(t *testing.T) {
 			w := newWorld(t, allow("a.example:7000"))
 			heard, answer := make(chan string, 1), make(chan bool)
 			w.host("a.example", "93.184.216.34", 7000, func(s net.Conn) {
+				s.SetReadDeadline(time.Now().Add(20 * time.Second))
 				var all []byte
 				b := make([]byte, 100)
 				for len(all) < len(c.hear) || c.answer == "" {
@@ -120,6 +126,31 @@ func TestRaw(t *testing.T) {
 				w.record(func(r Record) bool { return r.Verdict == Deny && strings.HasPrefix(r.Reason, "a.example:7000: ") })
 			}
 		})
+	}
+}
+
+// TestSaysHTTP: the search finds what a plain one finds, in texts of what it looks for.
+func TestSaysHTTP(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	found := 0
+	for range 200000 {
+		b := make([]byte, r.IntN(24))
+		for i := range b {
+			b[i] = "HTTP/http//\x00\xc5\x10"[r.IntN(14)]
+			if i > 0 && r.IntN(2) == 0 {
+				b[i] = map[byte]byte{'H': 't', 'h': 'T', 'T': "TP"[r.IntN(2)], 't': "tp"[r.IntN(2)], 'P': '/', 'p': '/'}[b[i-1]]
+			}
+		}
+		want := strings.Contains(strings.ToLower(string(b)), "http/")
+		if want {
+			found++
+		}
+		if saysHTTP(b) != want {
+			t.Fatalf("%q: %v", b, !want)
+		}
+	}
+	if found < 1000 || found > 199000 {
+		t.Errorf("%d of the texts have it", found)
 	}
 }
 

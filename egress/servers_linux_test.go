@@ -58,7 +58,7 @@ func fleet(t testing.TB) []*real {
 	dir := t.TempDir()
 	os.Chmod(dir, 0o777)
 	var names []string
-	for _, n := range []string{"golang", "golan2", "nginxa", "haprox", "apache", "lighty", "nodejs", "python", "openss", "gnutls"} {
+	for _, n := range []string{"golang", "golan2", "nginxa", "haprox", "apache", "lighty", "nodejs", "python", "javase", "openss", "gnutls"} {
 		names = append(names, n+".example")
 	}
 	cert, _ := certificate(t, append(names, denied)...)
@@ -317,6 +317,25 @@ context.sni_callback = sni
 serve(`+p+`, None); serve(`+q+`, context)`) {
 		s := add("python")
 		s.plain, s.tls = loop(p), loop(q)
+	}
+
+	// Java's has no bound on the length of a head here, as it had none for years.
+	p = port()
+	if run(filepath.Join(dir, "javase.log"), []string{p}, "java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Dsun.net.httpserver.maxReqHeaderSize=1000000000", file("Server.java", `public class Server {
+  public static void main(String[] args) throws Exception {
+    var s = com.sun.net.httpserver.HttpServer.create(new java.net.InetSocketAddress("127.0.0.1", `+p+`), 128);
+    s.createContext("/", x -> {
+      System.out.println(x.getRequestHeaders().getFirst("Host"));
+      x.getRequestBody().readAllBytes();
+      x.sendResponseHeaders(200, -1);
+      x.close();
+    });
+    s.setExecutor(java.util.concurrent.Executors.newCachedThreadPool());
+    s.start();
+  }
+}`)) {
+		s := add("javase")
+		s.plain = loop(p)
 	}
 
 	q = port()

@@ -60,8 +60,8 @@ func sniff(b []byte) (opening, error) {
 	switch end := bytes.IndexByte(rest[:gap], '\n'); {
 	case len(rest) > 0 && (word == 0 || gap == 0), word == 1 && b[0] == '0' && gap == 1 && gap < len(rest) && rest[gap] == 2:
 		// A byte that is no text, or LDAP: a sequence, its length, a number. Java's own
-		// server takes any byte for part of a method.
-		if saysHTTP(b) {
+		// server takes any byte for part of a method, and any word for the version.
+		if saysRequest(b) {
 			return openingRequest, nil
 		}
 		return openingRaw, nil
@@ -91,17 +91,65 @@ const proxyHeader = "\r\n\r\n\x00\r\nQUIT\n"
 
 // saysHTTP reports whether b has the version of HTTP in it.
 func saysHTTP(b []byte) bool {
-	for from := 0; ; {
-		i := bytes.IndexByte(b[from:], '/')
+	for at := len("HTTP"); at < len(b); {
+		i := bytes.IndexByte(b[at:], '/')
 		if i < 0 {
 			return false
 		}
-		if from += i; from >= 4 && bytes.EqualFold(b[from-4:from], []byte("HTTP")) {
+		at += i
+		if b[at-4]|0x20 == 'h' && b[at-3]|0x20 == 't' && b[at-2]|0x20 == 't' && b[at-1]|0x20 == 'p' {
 			return true
 		}
-		from++
+		at += len("HTTP/") // nearer than that, this slash would be in the way
+	}
+	return false
+}
+
+// namesHost reports whether b has a line that begins with the field Host: some servers
+// take any bytes for the line before it, whatever version they say. White space may stand
+// before the name and after it; more than maxGap of it is taken for such a line.
+func namesHost(b []byte) bool {
+	for at := 0; ; at++ {
+		i := bytes.IndexByte(b[at:], ':')
+		if i < 0 {
+			return false
+		}
+		at += i
+		name, long := beforeSpace(b[:at])
+		if long {
+			return true
+		}
+		if n := len(name) - len("host"); n >= 0 && bytes.EqualFold(name[n:], []byte("host")) {
+			before, long := beforeSpace(name[:n])
+			if long || bytes.ContainsAny(name[len(before):n], "\r\n") {
+				return true
+			}
+		}
 	}
 }
+
+// maxGap is how much white space is looked at, and maxNamed how far from its end a
+// line that names the host may begin.
+const (
+	maxGap   = 32
+	maxNamed = 2*(maxGap+1) + len("host:")
+)
+
+// beforeSpace returns b without the white space at its end. Long says that there is more
+// than maxGap of it.
+func beforeSpace(b []byte) (rest []byte, long bool) {
+	n := len(b)
+	for n > 0 && separators(b[n-1:n]) == 1 {
+		if n--; len(b)-n > maxGap {
+			return b[:n], true
+		}
+	}
+	return b[:n], false
+}
+
+// saysRequest reports whether b, which is no text as a whole, has in it what no request
+// for a name is without.
+func saysRequest(b []byte) bool { return saysHTTP(b) || namesHost(b) }
 
 // answersAs returns what the first bytes of a server's answer are: HTTP, TLS, or another
 // protocol. errShort asks for more.

@@ -224,15 +224,15 @@ func (d *direction) hearRaw(b []byte) error {
 		d.heard = nil
 		return nil
 	}
-	// The version may be in two pieces, of which heard has the end of the first.
-	d.heard = append(d.heard, b[:min(len(b), len("HTTP/"))]...)
-	if saysHTTP(d.heard) || saysHTTP(b) {
+	// It may be in two pieces, of which heard has the end of the first.
+	d.heard = append(d.heard, b[:min(len(b), maxNamed)]...)
+	if saysRequest(d.heard) || saysRequest(b) {
 		return malformed(d.target.String() + ": HTTP after bytes that are no text")
 	}
-	if len(b) > len("HTTP/") {
-		d.heard = append(d.heard[:0], b[len(b)-len("HTTP"):]...)
+	if len(b) > maxNamed {
+		d.heard = append(d.heard[:0], b[len(b)-maxNamed:]...)
 	} else {
-		d.heard = d.heard[max(0, len(d.heard)-len("HTTP")):]
+		d.heard = d.heard[max(0, len(d.heard)-maxNamed):]
 	}
 	return nil
 }

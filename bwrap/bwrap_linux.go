@@ -208,7 +208,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
 		Paths: []string{path}, Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Dir: "/",
-		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true, Stage: low.stage, Clean: clean,
+		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true, Unwatched: []string{driver.Netlink, driver.FileLocks}, Stage: low.stage, Clean: clean,
 		Signal:    func(_ int, sig syscall.Signal) error { return st.signal(sig) },
 		Terminate: func(int) error { return st.terminate() },
 		Ended: func(s *driver.Status, err error) (*driver.Status, error) {

@@ -519,7 +519,10 @@ func (r *container) Wait() (*driver.Status, error) {
 	r.cleanup()
 
 	name := r.c.d.Name()
-	st := &driver.Status{Layers: r.layers, Degraded: r.degraded, SetupNanos: r.setup.Nanoseconds()}
+	st := &driver.Status{
+		Layers: r.layers, Degraded: r.degraded, Unwatched: driver.Unwatched(r.layers, driver.Netlink, driver.FileLocks),
+		SetupNanos: r.setup.Nanoseconds(),
+	}
 	switch {
 	case err != nil && killed && isGone(err):
 		st.Signal = syscall.SIGKILL

@@ -236,13 +236,33 @@ type Status struct {
 
 	Layers   policy.Layers // enforced in this run
 	Degraded policy.Layers // agreed to go without, and missing
-	Usage    Usage
-	Denials  []Denial
-	Network  *Network // nil without an egress gateway
+
+	// Unwatched names the memory of the kernel that counts towards no memory limit and
+	// that nothing watched, in a run that has such a limit: see [Unwatched].
+	Unwatched []string `json:",omitempty"`
+
+	Usage   Usage
+	Denials []Denial
+	Network *Network // nil without an egress gateway
 
 	// Pooled says that the sandbox was ready before it was asked for.
 	Pooled bool
 
 	// SetupNanos is the time from Start to the command's execve(2).
 	SetupNanos int64
+}
+
+// The memory of the kernel that no cgroup counts.
+const (
+	Netlink   = "netlink" // what waits unread in netlink sockets
+	FileLocks = "locks"   // locks of files
+)
+
+// Unwatched returns what of kinds is to be told of: all, if the layers have a memory
+// limit, beside which it comes. Without that, the limit itself is missing.
+func Unwatched(l policy.Layers, kinds ...string) []string {
+	if !l.Has(policy.LayerCgroupMemory) {
+		return nil
+	}
+	return kinds
 }

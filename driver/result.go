@@ -57,6 +57,7 @@ type Result struct {
 	Profile         string        `json:"profile"`
 	Layers          policy.Layers `json:"layers"`
 	Degraded        policy.Layers `json:"degraded"`
+	Unwatched       []string      `json:"unwatched,omitempty"` // see Status.Unwatched
 	Usage           Usage         `json:"usage"`
 	Denials         []Denial      `json:"denials"`
 	Network         *Network      `json:"network,omitempty"`      // in egress mode proxy

@@ -338,7 +338,7 @@ func (r *run) verdict(res *Result, st *Status) {
 	default:
 		res.Reason = ReasonExit
 	}
-	res.Layers, res.Degraded, res.Pooled = st.Layers, st.Degraded, st.Pooled
+	res.Layers, res.Degraded, res.Unwatched, res.Pooled = st.Layers, st.Degraded, st.Unwatched, st.Pooled
 	if st.OOMKilled {
 		res.OOMBy = st.OOMBy
 	}

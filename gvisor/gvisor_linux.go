@@ -202,6 +202,9 @@ func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tr
 		Ended: c.ended,
 		Clean: clean,
 	}
+	if !c.t.kernel { // gVisor's own kernel has these in its memory, which is counted
+		cfg.Unwatched = []string{driver.Netlink, driver.FileLocks}
+	}
 	switch {
 	case c.t.kernel:
 		cfg.Without = cgroups.Pids

@@ -105,11 +105,15 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if net != nil {
 		layers |= policy.LayerEgress
 	}
+	unwatched := []string{driver.FileLocks}
+	if p.Egress.Mode == policy.EgressHost { // elsewhere a filter refuses these sockets
+		unwatched = []string{driver.Netlink, driver.FileLocks}
+	}
 	var root, ruleset sys.Reg
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: layers,
 		Paths: reexec.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: directory(p, dir.Path),
-		Stdio: stdio, Terminal: p.OCI.Process.Terminal, Rlimits: true, Hold: keep,
+		Stdio: stdio, Terminal: p.OCI.Process.Terminal, Rlimits: true, Hold: keep, Unwatched: unwatched,
 		Init: func(init *sys.Program) {
 			root = init.NewReg()
 			init.Call(root, sys.Step{Name: "openat", Path: "/"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))

@@ -743,8 +743,12 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 
 // statusOf is the part of a status that the cgroup counted.
 func statusOf(layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {
+	var unwatched []string
+	if !layers.Has(policy.LayerNet) { // see hoard.net
+		unwatched = driver.Unwatched(layers, driver.Netlink)
+	}
 	return &driver.Status{
-		Layers: layers, Degraded: degraded,
+		Layers: layers, Degraded: degraded, Unwatched: unwatched,
 		OOMKilled: stats.OOMKills > 0, OOMBy: stats.OOMBy, PidsDenied: stats.PidsDenied, PidsBy: stats.PidsBy,
 		Usage: driver.Usage{
 			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,

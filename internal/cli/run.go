@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -359,6 +360,9 @@ func (o *options) explain(res *driver.Result) {
 			say.detail("the sandbox was ready before this run: it is from the pool of sbxrun serve")
 		}
 		say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
+		if len(res.Unwatched) > 0 {
+			say.detail("memory of the kernel that is not limited and that nothing watched: " + strings.Join(res.Unwatched, ", "))
+		}
 		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
 	}
 }

@@ -855,18 +855,19 @@ func newSessionInspect() *cobra.Command {
 				}
 				out := struct {
 					*session.Info
-					Changed  []string       `json:"changed,omitempty"` // of its files, since
-					Usage    *driver.Usage  `json:"usage,omitempty"`
-					OOMBy    string         `json:"oom_by,omitempty"`
-					PidsBy   string         `json:"pids_by,omitempty"`
-					Layers   *policy.Layers `json:"layers,omitempty"`
-					Degraded *policy.Layers `json:"degraded,omitempty"`
-					Policy   *policy.Policy `json:"policy,omitempty"`
+					Changed   []string       `json:"changed,omitempty"` // of its files, since
+					Usage     *driver.Usage  `json:"usage,omitempty"`
+					OOMBy     string         `json:"oom_by,omitempty"`
+					PidsBy    string         `json:"pids_by,omitempty"`
+					Layers    *policy.Layers `json:"layers,omitempty"`
+					Degraded  *policy.Layers `json:"degraded,omitempty"`
+					Unwatched []string       `json:"unwatched,omitempty"`
+					Policy    *policy.Policy `json:"policy,omitempty"`
 				}{Info: info}
 				if now, status, err := c.Info(); err == nil {
 					out.Info = now
 					if status != nil {
-						out.OOMBy, out.PidsBy = status.OOMBy, status.PidsBy
+						out.OOMBy, out.PidsBy, out.Unwatched = status.OOMBy, status.PidsBy, status.Unwatched
 						out.Usage, out.Layers, out.Degraded = &status.Usage, &status.Layers, &status.Degraded
 					}
 				}

@@ -43,6 +43,10 @@ type Config struct {
 	// descriptors, and makes it the controlling one.
 	Terminal bool
 
+	// Unwatched is the memory of the kernel that the program gives the command, and
+	// that no cgroup counts.
+	Unwatched []string
+
 	// Without are controllers whose limits the driver enforces by other means.
 	Without cgroups.Controllers
 
@@ -565,7 +569,7 @@ func (p *process) Wait() (*driver.Status, error) {
 		// watched over.
 		p.group.Kill()
 	}
-	status := &driver.Status{Layers: p.layers, Degraded: p.degraded}
+	status := &driver.Status{Layers: p.layers, Degraded: p.degraded, Unwatched: driver.Unwatched(p.layers, p.Unwatched...)}
 	removed := true
 	if p.group != nil {
 		if st, e := p.group.Stats(); e == nil {

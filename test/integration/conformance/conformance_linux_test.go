@@ -60,18 +60,25 @@ type subject struct {
 
 	// lacks are layers that the driver has a claim to, and not on this machine.
 	lacks policy.Layers
+
+	// unwatched is what the results of a run with a memory limit tell of the kernel's
+	// memory.
+	unwatched []string
 }
+
+// kernelMemory is what no cgroup counts.
+var kernelMemory = []string{driver.Netlink, driver.FileLocks}
 
 func subjects() []subject {
 	return []subject{
 		{name: "native", driver: native.Driver{}},
-		{name: "landlock", driver: landlocked.Driver{}},
-		{name: "bwrap", driver: bwrap.Driver{}},
-		{name: "runc", driver: gvisor.Driver{Runtime: "runc"}},
-		{name: "crun", driver: gvisor.Driver{Runtime: "crun"}, refuses: "hybrid mode not supported"},
+		{name: "landlock", driver: landlocked.Driver{}, unwatched: kernelMemory[1:]},
+		{name: "bwrap", driver: bwrap.Driver{}, unwatched: kernelMemory},
+		{name: "runc", driver: gvisor.Driver{Runtime: "runc"}, unwatched: kernelMemory},
+		{name: "crun", driver: gvisor.Driver{Runtime: "crun"}, unwatched: kernelMemory, refuses: "hybrid mode not supported"},
 		{name: "gvisor", driver: gvisor.Driver{}, root: "runsc run starts its helper with other ids"},
-		{name: "docker", driver: docker.Driver{Image: engine.Image}, root: "its engine is started for the tests", start: engine.Docker, adapt: image, lacks: policy.LayerUser},
-		{name: "podman", driver: docker.Driver{Podman: true, Image: engine.Image}, root: "its storage is made for the tests", start: engine.Podman, adapt: podman, lacks: policy.LayerUser},
+		{name: "docker", driver: docker.Driver{Image: engine.Image}, root: "its engine is started for the tests", start: engine.Docker, adapt: image, lacks: policy.LayerUser, unwatched: kernelMemory},
+		{name: "podman", driver: docker.Driver{Podman: true, Image: engine.Image}, root: "its storage is made for the tests", start: engine.Podman, adapt: podman, lacks: policy.LayerUser, unwatched: kernelMemory},
 		{name: "host", driver: &host.Driver{Home: os.TempDir(), Sweep: true}},
 	}
 }
@@ -219,11 +226,19 @@ func both(t *testing.T, s subject, claims driver.Claims) {
 		return // it has none, and is used for that
 	}
 	w := newWorld(t)
-	ran := 0
+	ran, limited := 0, 0
 	for l := policy.Layers(1); l <= policy.LayerAppArmor; l <<= 1 {
 		c := scenario{name: l.String(), script: "exit 0", want: expect{check: func(_ *world, r *driver.Result) string {
 			if !r.Layers.Has(l) || r.Degraded.Has(l) {
 				return fmt.Sprintf("%v is required, and the run was without: layers %v, degraded %v", l, r.Layers, r.Degraded)
+			}
+			var unwatched []string
+			if r.Layers.Has(policy.LayerCgroupMemory) {
+				limited++
+				unwatched = s.unwatched
+			}
+			if !slices.Equal(r.Unwatched, unwatched) {
+				return fmt.Sprintf("unwatched: %q, want %q", r.Unwatched, unwatched)
 			}
 			ran++
 			return ""
@@ -247,6 +262,9 @@ func both(t *testing.T, s subject, claims driver.Claims) {
 	}
 	if ran == 0 && claims.Layers() != 0 {
 		t.Error("no layer was had")
+	}
+	if limited == 0 && claims.Layers().Has(policy.LayerCgroupMemory) {
+		t.Error("no run had a memory limit")
 	}
 }
 

@@ -36,8 +36,12 @@ const (
 	// take long.
 	maxLocks = 8 << 10
 
-	// hoardEvery is how often it looks. That takes some microseconds, and the list of
-	// locks as long as an RCU grace period, milliseconds, in which it sleeps.
+	// hoardEvery is how often it looks. That takes some hundred microseconds of the
+	// processor, most of them the runtime's, and the list of locks as long as an RCU grace
+	// period, milliseconds, in which it sleeps.
+	//
+	// It does not look less often while the command is idle: nothing tells when that ends,
+	// so a command would wait for the longest interval, and take that much more in it.
 	hoardEvery = 50 * time.Millisecond
 )
 

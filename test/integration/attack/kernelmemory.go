@@ -18,8 +18,9 @@ import (
 // r14 has children take memory of the kernel that is in no process, of one kind
 // (kind=), together up to mb MiB, and holds it for a moment. Each child stops at
 // the first call that fails. It reports what they took by their own count, and how
-// much less memory the host has.
+// much less memory the host has. sleep= is how many milliseconds it waits first.
 func r14(r *report) {
+	time.Sleep(time.Duration(r.number("sleep", 0)) * time.Millisecond)
 	procs := r.number("procs", 8)
 	before := available()
 	var ends []io.Closer

@@ -272,10 +272,17 @@ func (p *process) opened(fd int) (place, bool) {
 	return place{string(b[:n]), &st}, true
 }
 
-// unsearchable reports whether an open directory could not be reached by its path.
+// unsearchable reports whether an open directory cannot be reached by its path.
 func (p *process) unsearchable(dirfd int) bool {
 	at, ok := p.opened(p.fd(dirfd))
 	return ok && unix.Access(at.full+"/..", unix.F_OK) == unix.EACCES
+}
+
+// unreachable reports whether a path begins at a directory that is, also by what it is
+// called in /proc.
+func (p *process) unreachable(a named) bool {
+	_, fd, ok := strings.Cut(a.text, "/fd/$")
+	return p.unsearchable(a.dirfd) || ok && p.unsearchable(int(fd[0]-'0'))
 }
 
 // moves is the verdict on a directory that gets another name: what is below it
@@ -542,7 +549,7 @@ func (p *process) compare(o op, guard string) string {
 	if at, ok := p.resolve(o.a, true); guard == "EACCES" && o.call == "open" && ok && strings.HasPrefix(at.full, "/proc/") {
 		return "lacking" // O_CREAT of what is there
 	}
-	if guard == "EACCES" && (p.unsearchable(o.a.dirfd) || p.unsearchable(o.b.dirfd) || p.unsearchable(cwd) || slices.Contains(byDescriptor, o.call) && p.unsearchable(o.slot)) {
+	if guard == "EACCES" && (p.unreachable(o.a) || p.unreachable(o.b) || p.unsearchable(cwd) || slices.Contains(byDescriptor, o.call) && p.unsearchable(o.slot)) {
 		return "lacking" // the guard looks at what is above an open directory
 	}
 	v := p.verdict(o)

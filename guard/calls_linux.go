@@ -503,6 +503,9 @@ func (w *worker) setMode(op string, fd int, errno syscall.Errno, mode uint32) (i
 		return failed(err.(syscall.Errno))
 	}
 	if w.stat.Mode&unix.S_IFMT == unix.S_IFLNK {
+		if w.readOnly(fd) == unix.EROFS {
+			return failed(unix.EROFS)
+		}
 		return failed(unix.EOPNOTSUPP)
 	}
 	if errno := w.mayAlter(op, fd); errno != 0 {

@@ -497,6 +497,7 @@ var corpus = []string{
 	"a915376f5df5ecda",         // O_CREAT, a slash at the end, and a link to where nobody may search
 
 	"e9bd3021244754c1f784f1d4",         // chmod of the config of a repository, where nobody may search
+	"a068f24d2c22897818dc0add",         // chmod of a link on a read-only mount
 	"b74c9c5fb9c537cc56c46ef921232dce", // .. of a descriptor's name in /proc, below a directory that may not be searched
 	"2304ed6c03992d69fd56e0687ee54990", // rename from a removed directory to another mount
 }

@@ -517,7 +517,6 @@ var explained = []struct {
 	{"setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr", "EPERM", "EROFS", "names that only privilege sets are refused first"},
 	{"rename renameat2", "EBUSY", "ok", "a directory that leads to a mount point stays where it is"},
 	{"open", "EMFILE", "EACCES EBADF EEXIST EFAULT EISDIR ELOOP ENAMETOOLONG ENOENT ENOTDIR ENXIO EROFS", "no descriptor is left, and the path is wrong"},
-	{"fchmodat2", "ENOTSUP", "EROFS", "a link's mode, on a read-only mount"},
 	{"*", "ELOOP", "ENOENT", "a path of two thousand names"},
 	{"rename renameat2", "EBUSY", "EACCES", "a mount point, and a directory that may not be written and would get another parent"},
 	{"rename renameat2", "EACCES EBUSY EISDIR ENOTDIR", "EPERM", "a mount point, and what a sticky directory keeps"},

@@ -272,6 +272,32 @@ func (p *process) opened(fd int) (place, bool) {
 	return place{string(b[:n]), &st}, true
 }
 
+// nameless is the verdict on what a descriptor is open on if it was made without a name, or
+// removed: where that happened is all that is known of it, and it may have another name.
+func (p *process) nameless(fd int) verdict {
+	to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+	if err != nil || !path.IsAbs(to) {
+		return allowed
+	}
+	return min(open, p.judge(path.Dir(to), false))
+}
+
+// namelessAt is the same of what a path leads to: a descriptor's name in /proc.
+func (p *process) namelessAt(a named) verdict {
+	if a.pointer != 0 || a.text == "" && a.dirfd == cwd {
+		return allowed
+	}
+	if a.text == "" {
+		return p.nameless(p.fd(a.dirfd))
+	}
+	fd, err := unix.Openat(p.fd(a.dirfd), p.expand(a.text), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return allowed
+	}
+	defer unix.Close(fd)
+	return p.nameless(fd)
+}
+
 // unsearchable reports whether an open directory cannot be reached by its path.
 func (p *process) unsearchable(dirfd int) bool {
 	at, ok := p.opened(p.fd(dirfd))
@@ -311,6 +337,8 @@ func (p *process) verdict(o op) verdict {
 		at, ok := p.resolve(a, follow)
 		if ok {
 			v = max(v, p.judge(at.full, made))
+		} else {
+			v = max(v, p.namelessAt(a))
 		}
 		return at
 	}
@@ -328,7 +356,7 @@ func (p *process) verdict(o op) verdict {
 		}
 		at, ok := p.resolve(o.a, flags&unix.O_NOFOLLOW == 0 && flags&(unix.O_CREAT|unix.O_EXCL) != unix.O_CREAT|unix.O_EXCL)
 		if !ok {
-			return allowed
+			return p.namelessAt(o.a)
 		}
 		switch creates := flags&unix.O_CREAT != 0; {
 		case flags&unix.O_TMPFILE == unix.O_TMPFILE:
@@ -394,8 +422,8 @@ func (p *process) verdict(o op) verdict {
 	case "fchmod", "fchown", "futimens", "fsetxattr", "fremovexattr", "setflags":
 		if at, ok := p.opened(p.fds[o.slot]); ok {
 			v = p.judge(at.full, false)
-		} else if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", p.fds[o.slot])); err == nil && path.IsAbs(to) {
-			v = p.judge(path.Dir(to), false) // made without a name where that is protected, or removed there
+		} else {
+			v = p.nameless(p.fds[o.slot])
 		}
 		v = min(v, open)
 	}

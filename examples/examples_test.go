@@ -42,9 +42,6 @@ func TestExamples(t *testing.T) {
 			args []string
 			want []string
 		}{
-			{[]string{"run"}, []string{"sandbox\n", "Read-only file system", "exit 1, enforced: user,pid,mount,net"}},
-			{[]string{"run", "sh", "-c", "exit 7"}, []string{"exit 7"}},
-			{[]string{"session"}, []string{"started\nkept\n1\n", "landlock"}},
 			{[]string{"pool"}, []string{"0\nproject0\nbuilt\npooled: true\n0\nproject1\nbuilt\npooled: true\n0\nproject2\nbuilt\npooled: true\n"}},
 			{[]string{"egress"}, []string{"hello from outside\n", "denied: connect 192.0.2.1:80", "1 connections"}},
 			{[]string{"mcphost", bin + "/sbxrun"}, []string{" tools\n", "/tmp\nkept"}},
@@ -76,5 +73,57 @@ func TestExamples(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// program is a whole program that uses package sbxrun.
+const program = `package main
+
+import "github.com/sbxrun/sbxrun"
+
+func main() {
+	cmd := sbxrun.Command("make", "-s")
+	cmd.Options.Fallback = []string{"landlock"}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		println(string(out), err.Error(), sbxrun.HintOf(err))
+	}
+	println(string(out), cmd.Result.Reason, cmd.Result.ExitCode)
+}
+`
+
+// TestProgram: a program of another module runs make under strict and prints how it
+// ended.
+func TestProgram(t *testing.T) {
+	here, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"main.go": program, "Makefile": "all:\n\t@echo made; touch /usr/x || echo refused\n",
+		"go.mod": "module example.test\n\ngo 1.26\n\nrequire github.com/sbxrun/sbxrun v0.0.0\n\nreplace github.com/sbxrun/sbxrun => " + here + "\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sums, err := os.ReadFile("../go.sum")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-mod=mod", "-o", dir+"/program", ".")
+	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c := exec.Command(dir + "/program")
+	c.Dir = dir
+	out, err := c.CombinedOutput()
+	if want := "made\ntouch: cannot touch '/usr/x': Read-only file system\nrefused\n exit 0\n"; err != nil || string(out) != want {
+		t.Errorf("%v: %q, want %q", err, out, want)
 	}
 }

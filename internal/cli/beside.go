@@ -11,12 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 )
-
-// mcpProgram is the program beside sbxrun that serves MCP and parses shell
-// scripts. What it links has init functions that no run should pay for.
-const mcpProgram = "sbxrun-mcp"
 
 // Beside are the commands of which the work is done by a program beside sbxrun.
 // Nil functions are those of sbxrun itself, which executes that program.
@@ -82,7 +79,7 @@ never the boundary: what an allowed command may do is the sandbox's to say.`,
 		Args:    exactArgs(1, "a script"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if b.Check == nil {
-				return executeBeside(mcpProgram)
+				return executeBeside(engine.MCPProgram)
 			}
 			ok, err := b.Check(args[0], policyFile, o.json)
 			if err == nil && !ok {

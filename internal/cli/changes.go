@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
@@ -46,7 +47,7 @@ func openChangesIn(dir string) (*workspace.Store, error) {
 }
 
 func changesDir(f *facts) (string, error) {
-	dir := stateHome(f)
+	dir := engine.StateHome(f)
 	if dir == "" {
 		return "", &usageError{"there is no home directory to keep changes in", "set HOME or XDG_STATE_HOME"}
 	}
@@ -393,7 +394,7 @@ func settled(set *workspace.Set) error {
 
 // withSet runs a function on a change set and its workspace.
 func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace.Workspace) error) error {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return err
 	}
@@ -411,7 +412,7 @@ func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace
 		return &hinted{err, "sbxrun discard " + set.ID + " removes the change set"}
 	}
 	defer w.Close()
-	w.Obeyed = obeyed(f)
+	w.Obeyed = engine.Obeyed(f)
 	return do(st, set, w)
 }
 
@@ -568,7 +569,7 @@ func printChanges(set *workspace.Set, w *workspace.Workspace, all []*workspace.S
 }
 
 func (o *options) listChanges() error {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return err
 	}
@@ -698,7 +699,7 @@ func newDiscard() *cobra.Command {
 		Example: "  sbxrun discard\n  sbxrun discard w1a2b3c4-567\n  sbxrun discard --all",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return err
 			}
@@ -743,7 +744,7 @@ func newDiscard() *cobra.Command {
 }
 
 func completeChanges(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -763,7 +764,7 @@ func completeChanges(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 // pruneChanges removes change sets that were never completed, and with all those
 // that nobody has applied.
 func pruneChanges(age time.Duration, all bool) error {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return err
 	}

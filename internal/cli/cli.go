@@ -23,6 +23,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/probe"
 	"github.com/sbxrun/sbxrun/persona"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -122,7 +123,7 @@ func Root() *cobra.Command {
 }
 
 func completeProfile(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -135,7 +136,7 @@ func completeProfile(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 
 func completeDriver(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	names := []string{driver.Auto}
-	for _, d := range drivers(&facts{}) {
+	for _, d := range engine.Drivers(&facts{}) {
 		names = append(names, d.Name())
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 
@@ -242,7 +243,7 @@ func TestAccess(t *testing.T) {
 	for path, want := range map[string]policy.Access{
 		"/usr/bin/x": policy.ReadExec, "/usr/secret/x": 0, "/usrx": 0, "/tmp/x": 0, "/tmp/ws/x": policy.All, "/etc": 0,
 	} {
-		if got := access(p, path); got != want {
+		if got := engine.Access(p, path); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -53,7 +54,7 @@ func newProfileList() *cobra.Command {
 		Short: "List the profiles that can be named",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return err
 			}
@@ -118,19 +119,19 @@ func namedProfile(name string) ([]profiles.Entry, error) {
 	if errors.As(err, &e) && e.Where == "flag --profile" {
 		plain := *e
 		plain.Where = ""
-		err = invalid(&plain)
+		err = engine.Invalid(&plain)
 	}
 	return entries, err
 }
 
 func showProfile(name string) ([]profiles.Entry, error) {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return nil, err
 	}
 	entries, err := profiles.Show(&profiles.Request{Profile: name}, &f.Facts)
 	if err != nil {
-		return nil, invalid(unreadable(err, &profiles.Request{}, f))
+		return nil, engine.Invalid(engine.Unreadable(err, &profiles.Request{}, f))
 	}
 	return entries, nil
 }
@@ -145,7 +146,7 @@ profile otherwise, with all that it extends. The exit code is 1 if one has a
 mistake.`,
 		Args: minArgs(1, "a file to check"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return err
 			}
@@ -221,7 +222,7 @@ a policy. A policy that asks for something with "no" is refused, and the message
 names it. --json has all of it.`,
 		Args: maxArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return err
 			}
@@ -230,7 +231,7 @@ names it. --json has all of it.`,
 			}
 			entries := []driverEntry{}
 			rows := [][]string{{"DRIVER", "ISOLATES", "AVAILABLE", ""}}
-			for _, d := range drivers(f) {
+			for _, d := range engine.Drivers(f) {
 				if len(args) == 1 && d.Name() != args[0] {
 					continue
 				}
@@ -255,7 +256,7 @@ names it. --json has all of it.`,
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var names []string
-			for _, d := range drivers(&facts{}) {
+			for _, d := range engine.Drivers(&facts{}) {
 				names = append(names, d.Name())
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
@@ -297,7 +298,7 @@ func entryOf(d driver.Driver) driverEntry {
 
 func noDriver(f *facts, name string) error {
 	var names []string
-	for _, d := range drivers(f) {
+	for _, d := range engine.Drivers(f) {
 		names = append(names, d.Name())
 	}
 	return &usageError{"there is no driver " + strconv.Quote(name), "there are " + strings.Join(names, ", ")}
@@ -305,7 +306,7 @@ func noDriver(f *facts, name string) error {
 
 // printClaims prints what one driver can enforce.
 func printClaims(f *facts, name string) error {
-	for _, d := range drivers(f) {
+	for _, d := range engine.Drivers(f) {
 		x, ok := d.(driver.Describer)
 		if d.Name() != name || !ok {
 			continue

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/probe"
 	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/quote"
@@ -82,7 +83,7 @@ home and workspace. The exit code is 0 if there are none, else 1.`,
 
 // listSecrets prints what looks like a credential and can be read under a profile.
 func (o *options) listSecrets() error {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (o *options) listSecrets() error {
 }
 
 func diagnose(ctx context.Context) (*diagnosis, error) {
-	f, err := gatherFactsAnywhere("/")
+	f, err := engine.GatherFactsAnywhere("/")
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func diagnose(ctx context.Context) (*diagnosis, error) {
 			d.Checks = append(d.Checks, c)
 		}
 	}
-	for _, k := range drivers(f) {
+	for _, k := range engine.Drivers(f) {
 		c := probe.Check{Name: k.Name(), Group: probe.GroupDrivers, State: probe.Yes, Detail: madeOf(k.Name(), programs)}
 		if !k.Sandboxed() {
 			c.Detail += "; isolates nothing, and is never chosen unless named"
@@ -144,7 +145,7 @@ func diagnose(ctx context.Context) (*diagnosis, error) {
 	checks, err := d.try(ctx, f, profiles.Request{})
 	d.Checks = append(d.Checks, checks...)
 	if err == nil {
-		err = boundaryError(checks)
+		err = engine.BoundaryError(checks)
 	}
 	if err != nil {
 		d.Error, d.Hint = err.Error(), hintOf(err)
@@ -181,7 +182,7 @@ func tryWeaker(ctx context.Context, f *facts) *weaker {
 		{"landlock", policy.LayerNamespaces | policy.LayerProtect | policy.LayerCgroup, "--driver landlock --allow-degraded namespaces,protect,cgroup"},
 	} {
 		checks, err := new(diagnosis).try(ctx, f, profiles.Request{Driver: w.Driver, Degrade: w.Without})
-		if err == nil && boundaryError(checks) == nil {
+		if err == nil && engine.BoundaryError(checks) == nil {
 			return &w
 		}
 	}
@@ -202,12 +203,12 @@ func (d *diagnosis) try(ctx context.Context, f *facts, req profiles.Request) ([]
 		return nil, err
 	}
 	d.Layers = r.Policy.Require
-	chosen, err := driver.Select(ctx, drivers(f), r.Drivers, r.Policy, nil)
+	chosen, err := driver.Select(ctx, engine.Drivers(f), r.Drivers, r.Policy, nil)
 	if err != nil {
 		return nil, err
 	}
 	d.Driver = chosen.Name()
-	return selfTest(ctx, chosen, r.Policy)
+	return engine.SelfTest(ctx, chosen, r.Policy)
 }
 
 // print prints the diagnosis for a person.

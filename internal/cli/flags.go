@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -402,7 +403,7 @@ const maxNamed = 16 << 20
 // anywhere else a command of an earlier run can have written it, to be given a secret.
 func readEnvFile(name string) ([]string, error) {
 	kept := isDescriptor(name)
-	if facts, err := gatherFacts(); err == nil && !kept {
+	if facts, err := engine.GatherFacts(); err == nil && !kept {
 		if real, err := facts.Named(name, false); err == nil {
 			kept = slices.ContainsFunc(facts.ConfigDirs, func(d string) bool { return strings.HasPrefix(real, d+"/") })
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -171,7 +172,7 @@ func (k *follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, e
 		return nil, fmt.Errorf("origin: %w", err)
 	}
 	facts := &profiles.Facts{Home: from.Home, Cwd: from.Cwd, UID: from.UID, GID: from.GID, Environ: from.Environ, CPUs: from.CPUs,
-		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: hostFS{}}
+		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: engine.HostFS{}}
 	// What the workspace says counts as it did before a command could write there.
 	began, err := profiles.Resolve(&from.Request, facts)
 	box, operr := k.Keeper.Open(ctx, p)

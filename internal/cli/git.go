@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -203,7 +204,7 @@ func (c *checkout) run(ctx context.Context, f *facts, dir, token string, req pro
 	}
 	r, err := profiles.Resolve(&own, &f.Facts)
 	if err != nil {
-		return invalid(err)
+		return engine.Invalid(err)
 	}
 	r.Policy.Egress.LogRequests = mode == policy.EgressProxy // for why the server was not reached
 	d, err := selectDriver(ctx, f, r, req.Require)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -83,12 +84,12 @@ func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) st
 		return "--hide " + quoted(h) + " hides it, whatever else shows it"
 	}
 	switch {
-	case !visible(p, at):
+	case !engine.Visible(p, at):
 		return quote.Inside(at) + " exists on the host but is not visible inside" + propose(at, hide)
-	case real != "" && !visible(p, real):
+	case real != "" && !engine.Visible(p, real):
 		return quote.Inside(at) + " leads to " + quote.Inside(real) + ", which is not visible inside" + propose(real, hide)
 	}
-	if in := interpreter(real); in != "" && !visible(p, in) {
+	if in := interpreter(real); in != "" && !engine.Visible(p, in) {
 		return quote.Inside(at) + " is run by " + quote.Inside(in) + ", which is not visible inside" + propose(in, hide)
 	}
 	return ""
@@ -169,10 +170,6 @@ func onHost(name string, p *policy.Policy) string {
 }
 
 // visible reports whether the policy shows a host path and lets it be executed.
-func visible(p *policy.Policy, path string) bool {
-	return access(p, path)&policy.Execute != 0
-}
-
 // toolRoot guesses the directory that a tool was installed in as a whole, so
 // that its libraries are shown with it: below the home, the first directory
 // (~/.pyenv), elsewhere what holds its bin.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -45,7 +46,7 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if b.Prompt == nil {
-				return executeBeside(mcpProgram)
+				return executeBeside(engine.MCPProgram)
 			}
 			_, why, err := rolledOut(&o.req, key)
 			if err != nil {
@@ -55,7 +56,7 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 				say.warn("agents' commands are not sandboxed: " + why)
 				return b.Prompt(nil, why, policyFile)
 			}
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return err
 			}
@@ -145,9 +146,9 @@ a command that reaches for what it must not get, and says whether it did.`,
 				}
 			}
 			if b.Integrate == nil {
-				return executeBeside(mcpProgram)
+				return executeBeside(engine.MCPProgram)
 			}
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return err
 			}
@@ -157,7 +158,7 @@ a command that reaches for what it must not get, and says whether it did.`,
 			if i.Do == "verify" && i.Agent != "codex" {
 				op, err := profiles.OperatorOf(&s.req, &f.Facts)
 				if err != nil {
-					return invalid(unreadable(err, &s.req, f))
+					return engine.Invalid(engine.Unreadable(err, &s.req, f))
 				}
 				i.Partial = !op.Rollout.Enabled || op.Rollout.Percent < 100
 			}
@@ -198,7 +199,7 @@ func (i *Integration) locate(f *facts) error {
 	if f.Home == "" {
 		return &usageError{"there is no home directory", "set HOME"}
 	}
-	or := func(name, below string) string { return filepath.Clean(xdg(f, name, below)) }
+	or := func(name, below string) string { return filepath.Clean(engine.XDG(f, name, below)) }
 	i.Home = f.Home
 	i.Config, i.Data, i.State = or("XDG_CONFIG_HOME", ".config"), or("XDG_DATA_HOME", ".local/share"), or("XDG_STATE_HOME", ".local/state")
 	i.Claude, i.Codex = or("CLAUDE_CONFIG_DIR", ".claude"), or("CODEX_HOME", ".codex")

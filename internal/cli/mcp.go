@@ -15,6 +15,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -81,7 +82,7 @@ each session.`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if b.MCP == nil {
-				return executeBeside(mcpProgram)
+				return executeBeside(engine.MCPProgram)
 			}
 			if err := s.checkHTTP(c); err != nil {
 				return err

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 )
 
 // Files that flags name, and those that agents have in a directory for temporary
@@ -58,7 +59,7 @@ func openRegular(name string, flags int, mode uint32) (*os.File, error) {
 // Named is the path of a file that a flag names, without symbolic links; see
 // [profiles.Facts.Named].
 func Named(name string) (string, error) {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return "", err
 	}
@@ -75,7 +76,7 @@ func ReadNamed(name string, limit int64) ([]byte, error) {
 		}
 		from = f
 	} else {
-		facts, err := gatherFacts()
+		facts, err := engine.GatherFacts()
 		if err != nil {
 			return nil, err
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 )
 
 // TestNamed: files that the caller names, in a workspace in which an earlier command
@@ -37,7 +38,7 @@ func TestNamed(t *testing.T) {
 		}
 	}
 	// Not even where it took the place of a file that was looked at.
-	if f, err := (hostFS{}).Open(ws[1:] + "/fifo"); err != nil {
+	if f, err := (engine.HostFS{}).Open(ws[1:] + "/fifo"); err != nil {
 		t.Error(err)
 	} else {
 		f.Close()

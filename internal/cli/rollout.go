@@ -10,6 +10,7 @@ import (
 	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/persona"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -29,12 +30,12 @@ func rolloutKey(workspace string) string { return strconv.Itoa(os.Getuid()) + ":
 // asks the operator's files alone: whatever else is wrong here is no matter to an
 // agent that is not part of a roll-out.
 func rolledOut(req *profiles.Request, key string) (op profiles.Operator, why string, err error) {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return op, "", err
 	}
 	if op, err = profiles.OperatorOf(req, &f.Facts); err != nil {
-		return op, "", invalid(unreadable(err, req, f))
+		return op, "", engine.Invalid(engine.Unreadable(err, req, f))
 	}
 	if r := op.Rollout; r.Enabled && r.Percent >= 100 {
 		return op, "", nil // whatever the key
@@ -42,7 +43,7 @@ func rolledOut(req *profiles.Request, key string) (op profiles.Operator, why str
 	if key == "" {
 		dir, err := profiles.WorkspaceOf(req, &f.Facts)
 		if err != nil {
-			return op, "", invalid(err)
+			return op, "", engine.Invalid(err)
 		}
 		key = rolloutKey(dir)
 	}
@@ -53,7 +54,7 @@ func rolledOut(req *profiles.Request, key string) (op profiles.Operator, why str
 // recordOutside records, where the operator asked for that, a command that is about
 // to run on the host. How it ends nobody here will know.
 func recordOutside(op *profiles.Operator, r audit.Record, why string) error {
-	l, err := openAudit(op, nil)
+	l, err := engine.OpenAudit(op, nil)
 	if err != nil || l == nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func outsideEnviron(environ []string) []string {
 		home = home || len(kv) > 5 && kv[:5] == "HOME="
 		env = append(env, kv)
 	}
-	if dir := homeOf(os.Getuid()); !home && dir != "" {
+	if dir := engine.HomeOf(os.Getuid()); !home && dir != "" {
 		env = append(env, "HOME="+dir)
 	}
 	return env

@@ -16,7 +16,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -151,10 +151,10 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if o.json && o.req.Terminal {
 		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
 	}
-	if err := enough(); err != nil {
+	if err := engine.Enough(); err != nil {
 		return nil, err
 	}
-	facts, err := gatherFactsAnywhere(o.req.Dir)
+	facts, err := engine.GatherFactsAnywhere(o.req.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -182,12 +182,12 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if o.dryRun {
 		return nil, o.printDryRun(ctx, r, facts)
 	}
-	log, err := openAudit(&r.Operator, r.Policy.OCI.Process.Env)
+	log, err := engine.OpenAudit(&r.Operator, r.Policy.OCI.Process.Env)
 	if err != nil {
 		return nil, err
 	}
 	record := audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd, Profile: r.Policy.Profile}
-	return recorded(log, record, func() (*driver.Result, error) { return o.start(ctx, r, facts) })
+	return engine.Recorded(log, record, func() (*driver.Result, error) { return o.start(ctx, r, facts) })
 }
 
 // start selects what isolates, and runs.
@@ -419,19 +419,14 @@ func explainKind(list []driver.Denial, kind, one, many string, text func(*driver
 	}
 }
 
-// selectDriver chooses what runs the policy.
+// selectDriver chooses what runs the policy, and says what was passed over.
 func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require policy.Layers) (driver.Driver, error) {
-	names, p := r.Drivers, r.Policy
 	failed := false
-	known := drivers(f)
-	for i := range known {
-		known[i] = withImage(known[i], r.Image)
-	}
-	d, err := driver.Select(ctx, known, names, p, func(s driver.Step) {
+	d, err := engine.Select(ctx, f, r, require, func(s driver.Step) {
 		switch {
 		case s.Err != nil:
 			failed = true
-			if len(names) > 1 {
+			if len(r.Drivers) > 1 {
 				say.note("driver "+s.Driver+" passed over: "+s.Err.Error(), driver.HintOf(s.Err))
 			}
 		case failed:
@@ -441,38 +436,24 @@ func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require p
 		}
 	})
 	if err != nil {
-		return nil, driverError(err, known)
-	}
-	if r.Image != "" && !runsImages(d) {
-		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"image " + r.Image}, Fix: "--driver docker or podman runs in an image"}
-	}
-	if !d.Sandboxed() && require != 0 {
-		return nil, &driver.UnavailableError{
-			What:  "layer " + require.String(),
-			Cause: "driver " + d.Name() + " enforces none",
-			Fix:   "leave out --require, or use a driver that isolates",
-		}
+		return nil, driverError(err, engine.Drivers(f))
 	}
 	return d, nil
 }
 
-// hostDriver returns the driver for the bare host.
-func hostDriver(f *facts) driver.Driver {
-	return &host.Driver{Home: f.Home, Sweep: true}
-}
-
-// invalid gives an error about the request its code.
-func invalid(err error) error {
-	if driver.CodeOf(err) != driver.CodeCreationFailed {
-		return err
+// fit is [engine.Fit] for one run of this program's.
+func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Driver {
+	var progress *os.File
+	if isTerminal(os.Stderr) && !say.quiet {
+		progress = os.Stderr
 	}
-	return &invalidError{err}
+	return engine.Fit(d, f, r, frugal, progress)
 }
 
-type invalidError struct{ error }
-
-func (e *invalidError) Unwrap() error     { return e.error }
-func (e *invalidError) Code() driver.Code { return driver.CodeInvalid }
+// verify proves, if that is asked for, that the boundary holds; see [engine.Verify].
+func (o *options) verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *facts) error {
+	return engine.Verify(ctx, d, r, f, o.req.Verify != nil && *o.req.Verify, say.detail)
+}
 
 func isNotFound(err error) bool {
 	var c *driver.CommandError

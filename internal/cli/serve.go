@@ -17,18 +17,12 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
 )
-
-// serveProgram is the program beside sbxrun that keeps sandboxes ready and speaks
-// HTTP.
-const serveProgram = "sbxrun-serve"
-
-// serverEnv names the directory with a server's sockets; "none" is no server.
-const serverEnv = "SBXRUN_SERVER"
 
 // runSocket is the name of the socket at which a server lends sandboxes; package
 // serve has it too.
@@ -36,20 +30,14 @@ const runSocket = "run.sock"
 
 // serverDir is where a server's sockets are, "" if none is to be used.
 func serverDir() string {
-	switch dir := os.Getenv(serverEnv); dir {
+	switch dir := os.Getenv(engine.ServerEnv); dir {
 	case "":
-		return runtimeDir("serve")
+		return engine.RuntimeDir("serve")
 	case "none":
 		return ""
 	default:
 		return dir
 	}
-}
-
-// errServerDir says that a server's directory would be another one in each working
-// directory, that of an untrusted project too.
-func errServerDir(dir string) error {
-	return &usageError{serverEnv + " is " + strconv.Quote(dir) + ", not an absolute path", "set it to one, or to none"}
 }
 
 // A Server is what sbxrun serve was asked to serve.
@@ -97,7 +85,7 @@ describes the interface.`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if b.Serve == nil {
-				return executeBeside(serveProgram)
+				return executeBeside(engine.ServeProgram)
 			}
 			return o.serve(b, s, args)
 		},
@@ -151,9 +139,9 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 		names = []string{o.req.Profile}
 	}
 	if s.Dir = serverDir(); s.Dir == "" {
-		return &usageError{serverEnv + " is none", "unset it"}
+		return &usageError{engine.ServerEnv + " is none", "unset it"}
 	}
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return err
 	}
@@ -231,7 +219,7 @@ func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
 		}
 		r, err := resolveRequest(&q, f)
 		if err != nil {
-			return nil, invalid(err)
+			return nil, engine.Invalid(err)
 		}
 		if overlayOf(r.Policy) != "" {
 			return nil, errServedOverlay
@@ -258,14 +246,14 @@ func (b *Beside) newPool() *cobra.Command {
 			Use: sub.name + " [flags]", Short: sub.short, Args: noArgs,
 			RunE: func(*cobra.Command, []string) error {
 				if b.Pools == nil {
-					return executeBeside(serveProgram)
+					return executeBeside(engine.ServeProgram)
 				}
 				dir := serverDir()
 				if dir == "" {
-					return &usageError{serverEnv + " is none", "unset it"}
+					return &usageError{engine.ServerEnv + " is none", "unset it"}
 				}
 				if !filepath.IsAbs(dir) {
-					return errServerDir(dir)
+					return engine.BadServerDir(dir)
 				}
 				err := b.Pools(dir, sub.name == "stats", o.json)
 				if errors.Is(err, syscall.EACCES) && driver.HintOf(err) == "" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -31,7 +32,7 @@ func (o *options) service(s *Service) error {
 	if o.req.Terminal {
 		return &usageError{"mcp gives no command a terminal", "leave out --tty"}
 	}
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func (o *options) service(s *Service) error {
 		v.key = rolloutKey(r.Workspace.Path)
 	}
 	s.Policy, s.Version, s.Note = r.Policy, versionOf().Version, say.note
-	if s.Audit, err = openAudit(&r.Operator, r.Policy.OCI.Process.Env); err != nil {
+	if s.Audit, err = engine.OpenAudit(&r.Operator, r.Policy.OCI.Process.Env); err != nil {
 		return err
 	}
 	in, why := r.Operator.Rollout.Sandboxed(v.key)

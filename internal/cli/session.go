@@ -28,6 +28,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/files"
 	"github.com/sbxrun/sbxrun/guard"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
@@ -165,10 +166,10 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 	if o.req.Terminal {
 		return nil, nil, &usageError{"a session has no terminal of its own", "sbxrun session exec -t gives a command one"}
 	}
-	if err := enough(); err != nil {
+	if err := engine.Enough(); err != nil {
 		return nil, nil, err
 	}
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -339,12 +340,12 @@ func hold() int {
 	if err != nil {
 		return report(err)
 	}
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return report(err)
 	}
 	var keeper driver.Keeper
-	for _, d := range drivers(f) {
+	for _, d := range engine.Drivers(f) {
 		if k, ok := fit(d, f, &profiles.Resolved{Policy: spec.Policy}, false).(driver.Keeper); ok && d.Name() == spec.Driver {
 			keeper = k
 		}
@@ -658,7 +659,7 @@ func (o *options) inSession() (*driver.Result, error) {
 		}
 		number := 0
 		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd, Profile: info.Profile, Driver: info.Driver}
-		res, err = recorded(log, record, func() (*driver.Result, error) {
+		res, err = engine.Recorded(log, record, func() (*driver.Result, error) {
 			return o.execute(context.Background(), session.Within(c, info.Driver, pr, o.within()), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
 				if n, ok := proc.(interface{ Command() int }); ok {
 					number = n.Command()
@@ -683,15 +684,15 @@ func (o *options) inSession() (*driver.Result, error) {
 
 // sessionAudit opens the log for a command of a session, nil if there is none.
 func (o *options) sessionAudit() (*audit.Log, *facts, error) {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return nil, nil, err
 	}
 	op, err := profiles.OperatorOf(&o.req, &f.Facts)
 	if err != nil {
-		return nil, nil, invalid(unreadable(err, &o.req, f))
+		return nil, nil, engine.Invalid(engine.Unreadable(err, &o.req, f))
 	}
-	l, err := openAudit(&op, o.req.Env)
+	l, err := engine.OpenAudit(&op, o.req.Env)
 	return l, f, err
 }
 
@@ -772,7 +773,7 @@ func newSessionList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f, err := gatherFactsAnywhere("/")
+			f, err := engine.GatherFactsAnywhere("/")
 			if err != nil {
 				return err
 			}
@@ -874,7 +875,7 @@ func newSessionInspect() *cobra.Command {
 				if p, err := st.Policy(args[0]); err == nil {
 					out.Policy = p
 				}
-				f, err := gatherFacts()
+				f, err := engine.GatherFacts()
 				if err != nil {
 					return err
 				}
@@ -1162,11 +1163,11 @@ func newPrune() *cobra.Command {
 			if !containers {
 				return errors.Join(errs...)
 			}
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return errors.Join(append(errs, err)...)
 			}
-			for _, d := range drivers(f) {
+			for _, d := range engine.Drivers(f) {
 				p, ok := d.(pruner)
 				// What is not there has left nothing that could be removed now.
 				if !ok || d.Available(context.Background()) != nil {

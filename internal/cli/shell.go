@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/persona"
 	"github.com/sbxrun/sbxrun/policy"
@@ -237,7 +238,7 @@ func (s *shell) settle() (agent *process, start string, err error) {
 		}
 	}
 	agent = caller()
-	if start, err = workingDirectory(); err != nil {
+	if start, err = engine.WorkingDirectory(); err != nil {
 		return nil, "", err
 	}
 	return agent, start, s.place(start, agent)
@@ -332,7 +333,7 @@ func shown(p *policy.Policy, dir string) bool {
 		return false
 	}
 	fi, err := os.Stat(dir)
-	return err == nil && fi.IsDir() && access(p, dir)&(policy.Read|policy.Execute) != 0
+	return err == nil && fi.IsDir() && engine.Access(p, dir)&(policy.Read|policy.Execute) != 0
 }
 
 // enter makes sure that there is the session to run in, and returns its policy.
@@ -438,7 +439,7 @@ func (s *shell) open(id string, agent *process) error {
 // that are new. Where the files make no policy, the last good one holds; and so it
 // does where only such have changed that commands of the session can write.
 func (s *shell) retired(st *session.Store, info *session.Info) bool {
-	f, err := gatherFacts()
+	f, err := engine.GatherFacts()
 	if err != nil {
 		return false
 	}
@@ -447,7 +448,7 @@ func (s *shell) retired(st *session.Store, info *session.Info) bool {
 		return false
 	}
 	p, err := st.Policy(info.ID)
-	if err != nil || !slices.ContainsFunc(changed, func(name string) bool { return access(p, name)&policy.Write == 0 }) {
+	if err != nil || !slices.ContainsFunc(changed, func(name string) bool { return engine.Access(p, name)&policy.Write == 0 }) {
 		return false
 	}
 	child := s.req
@@ -539,7 +540,7 @@ func claude() persona.Claude {
 	} else {
 		home := os.Getenv("HOME")
 		if home == "" {
-			home = homeOf(os.Geteuid())
+			home = engine.HomeOf(os.Geteuid())
 		}
 		if filepath.IsAbs(home) {
 			c.Config = filepath.Join(home, ".claude")

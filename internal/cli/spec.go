@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/seccomp"
@@ -76,7 +77,7 @@ profile of seatbelt, the arguments of docker. The command is sh if none is given
 				args = []string{"sh"}
 			}
 			o.req.Command = args
-			f, err := gatherFacts()
+			f, err := engine.GatherFacts()
 			if err != nil {
 				return err
 			}
@@ -105,7 +106,7 @@ profile of seatbelt, the arguments of docker. The command is sh if none is given
 
 // printLowered prints what the first driver that would be tried hands on.
 func printLowered(r *profiles.Resolved, f *facts) error {
-	for _, d := range drivers(f) {
+	for _, d := range engine.Drivers(f) {
 		if d.Name() != r.Drivers[0] {
 			continue
 		}

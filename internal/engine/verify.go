@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"context"
@@ -20,12 +20,11 @@ import (
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// verify proves, if that is asked for, that what the policy denies is denied:
+// Verify proves, if that is asked for, that what the policy denies is denied:
 // it runs a program of ours under the same policy, which tries. Without
 // --verify it does so once for each kernel, executable, driver and configuration,
 // and then costs one stat(2).
-func (o *options) verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *facts) error {
-	asked := o.req.Verify != nil && *o.req.Verify
+func Verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *Facts, asked bool, detail func(string)) error {
 	if !r.Verify && !asked || !d.Sandboxed() {
 		return nil
 	}
@@ -36,17 +35,17 @@ func (o *options) verify(ctx context.Context, d driver.Driver, r *profiles.Resol
 		}
 	}
 	if mark == "" && !asked {
-		say.detail("self-test left out: there is no place to keep its result")
+		detail("self-test left out: there is no place to keep its result")
 		return nil
 	}
-	checks, err := selfTest(ctx, d, r.Policy)
+	checks, err := SelfTest(ctx, d, r.Policy)
 	if err != nil {
 		return err
 	}
-	if err := boundaryError(checks); err != nil {
+	if err := BoundaryError(checks); err != nil {
 		return err
 	}
-	say.detail("self-test passed: " + count(uint64(len(checks)), "act", "acts") + " denied as they should be")
+	detail("self-test passed: " + strconv.Itoa(len(checks)) + " acts" + " denied as they should be")
 	if mark != "" {
 		// Not being able to keep the result costs time, not safety. A home that
 		// does not exist is not made.
@@ -58,8 +57,8 @@ func (o *options) verify(ctx context.Context, d driver.Driver, r *profiles.Resol
 	return nil
 }
 
-// boundaryError is nil if every canary held.
-func boundaryError(checks []probe.Check) error {
+// BoundaryError is nil if every canary held.
+func BoundaryError(checks []probe.Check) error {
 	for _, c := range checks {
 		if c.State != probe.Yes {
 			return &driver.UnavailableError{
@@ -72,8 +71,8 @@ func boundaryError(checks []probe.Check) error {
 	return nil
 }
 
-// selfTest runs the canaries under the policy.
-func selfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.Check, error) {
+// SelfTest runs the canaries under the policy.
+func SelfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.Check, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -118,7 +117,7 @@ func canaryPolicy(of *policy.Policy, exe string) *policy.Policy {
 	proc.Terminal = false
 	oci.Process = &proc
 	p.OCI = &oci
-	if !visible(of, exe) {
+	if !Visible(of, exe) {
 		p.Files = policy.Sort(append(slices.Clone(of.Files), policy.FileRule{Path: exe, Access: policy.ReadExec, Origin: "self-test"}))
 	}
 	p.Limits = policy.Limits{WallTime: 20 * time.Second, KillAfter: time.Second, Output: 64 << 10}
@@ -240,10 +239,10 @@ func (b *bait) acts(p *policy.Policy, of driver.Description) []string {
 	add(!of.Kernel, "make-device="+place)
 	add(of.Kernel, "use-device="+place)
 	add(given.Has(policy.LayerUser), "capabilities") // the bounding set among them
-	writable := func(path string) bool { return access(p, path)&policy.Write != 0 }
+	writable := func(path string) bool { return Access(p, path)&policy.Write != 0 }
 	add(!slices.ContainsFunc([]string{"/etc", "/usr", "/usr/bin"}, writable), "write-system")
-	add(access(p, b.secret) == 0, "read-secret="+b.secret)
-	add(access(p, "/etc/shadow") == 0, "read-shadow")
+	add(Access(p, b.secret) == 0, "read-secret="+b.secret)
+	add(Access(p, "/etc/shadow") == 0, "read-shadow")
 	add(p.Egress.Mode != policy.EgressHost, "connect-loopback="+b.tcp.Addr().String())
 	add(p.Egress.Mode != policy.EgressHost, "connect-abstract="+b.unix.Addr().String())
 	add(hasNamespace(p, specs.PIDNamespace) && given.Has(policy.LayerPID), "see-process="+probe.Process())
@@ -275,8 +274,8 @@ func private(p *policy.Policy) string {
 	return ""
 }
 
-// access is what the policy's rules give to a host path.
-func access(p *policy.Policy, path string) policy.Access {
+// Access is what the policy's rules give to a host path.
+func Access(p *policy.Policy, path string) policy.Access {
 	var best *policy.FileRule
 	for i := range p.Files {
 		r := &p.Files[i]
@@ -300,6 +299,11 @@ func access(p *policy.Policy, path string) policy.Access {
 	return best.Access
 }
 
+// Visible reports whether the policy's rules let a host path be executed.
+func Visible(p *policy.Policy, path string) bool {
+	return Access(p, path)&policy.Execute != 0
+}
+
 func hasNamespace(p *policy.Policy, t specs.LinuxNamespaceType) bool {
 	return p.OCI.Linux != nil && slices.ContainsFunc(p.OCI.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
 		return n.Type == t && n.Path == ""
@@ -310,7 +314,7 @@ func hasNamespace(p *policy.Policy, t specs.LinuxNamespaceType) bool {
 // this kernel, executable, driver and configuration; "" if there is no place for it.
 // The workspace is not part of the configuration: it differs from run to run,
 // and no canary depends on it.
-func verifiedMark(d driver.Driver, r *profiles.Resolved, f *facts) string {
+func verifiedMark(d driver.Driver, r *profiles.Resolved, f *Facts) string {
 	cache := cacheHome(f)
 	if cache == "" {
 		return ""

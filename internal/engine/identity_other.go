@@ -1,6 +1,6 @@
 //go:build !linux
 
-package cli
+package engine
 
 // hostIdentity knows nothing that identifies this system: nothing is cached.
 func hostIdentity(func(string), func(uint64)) bool { return false }

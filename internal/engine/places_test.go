@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"errors"
@@ -19,16 +19,16 @@ import (
 func TestUnreadable(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
-	f := &facts{profiles.Facts{Home: home, UID: uint32(os.Geteuid()) + 1}}
+	f := &Facts{Facts: profiles.Facts{Home: home, UID: uint32(os.Geteuid()) + 1}}
 	file := func(name string) error {
 		return &profiles.Error{Where: name, What: "cannot be read", Err: fs.ErrPermission}
 	}
-	err := unreadable(file(home+"/.config/sbxrun/config.yaml"), &profiles.Request{}, f)
+	err := Unreadable(file(home+"/.config/sbxrun/config.yaml"), &profiles.Request{}, f)
 	if want := "HOME is " + home + ", which is not this user's"; driver.HintOf(err) != want || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("%v, hint %q, want %q", err, driver.HintOf(err), want)
 	}
 	f.UID--
-	if err := unreadable(file(home+"/.config/sbxrun/config.yaml"), &profiles.Request{}, f); driver.HintOf(err) != "" {
+	if err := Unreadable(file(home+"/.config/sbxrun/config.yaml"), &profiles.Request{}, f); driver.HintOf(err) != "" {
 		t.Errorf("one's own home: hint %q", driver.HintOf(err))
 	}
 
@@ -39,11 +39,11 @@ func TestUnreadable(t *testing.T) {
 	if unix.Access(closed, unix.X_OK) == nil {
 		closed += "/gone" // who may enter everything
 	}
-	err = unreadable(file(closed+"/.sbxrun.yaml"), &profiles.Request{Dir: closed}, f)
+	err = Unreadable(file(closed+"/.sbxrun.yaml"), &profiles.Request{Dir: closed}, f)
 	if want := "flag --cd: " + closed + " cannot be entered by this user"; err.Error() != want {
 		t.Errorf("%v, want %q", err, want)
 	}
-	if err := unreadable(file(home+"/.sbxrun.yaml"), &profiles.Request{}, f); !strings.Contains(err.Error(), "cannot be read") {
+	if err := Unreadable(file(home+"/.sbxrun.yaml"), &profiles.Request{}, f); !strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("a directory that can be entered: %v", err)
 	}
 }

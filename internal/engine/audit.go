@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"os"
@@ -8,21 +8,21 @@ import (
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// openAudit opens the log that the operator asked for, nil if there is none. Env is
+// OpenAudit opens the log that the operator asked for, nil if there is none. Env is
 // the command's.
-func openAudit(op *profiles.Operator, env []string) (*audit.Log, error) {
+func OpenAudit(op *profiles.Operator, env []string) (*audit.Log, error) {
 	a := op.Audit
 	if a.File == "" {
 		return nil, nil
 	}
 	l, err := audit.Open(audit.Config{File: a.File, MaxSize: a.MaxSize, Keep: a.Keep}, audit.NewRedactor(append(os.Environ(), env...)))
-	return l, invalid(err)
+	return l, Invalid(err)
 }
 
-// recorded runs what has a record. It is written for a run that did not come about
+// Recorded runs what has a record. It is written for a run that did not come about
 // too; one of which there is none counts as failed: who asked for the log wants to
 // know.
-func recorded(l *audit.Log, r audit.Record, run func() (*driver.Result, error)) (*driver.Result, error) {
+func Recorded(l *audit.Log, r audit.Record, run func() (*driver.Result, error)) (*driver.Result, error) {
 	if l != nil {
 		if err := l.Begin(&r); err != nil {
 			return nil, err

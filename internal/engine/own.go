@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"errors"
@@ -18,13 +18,13 @@ import (
 // test looks for others in the code.
 
 // companions are the files that are executed from beside sbxrun, and it.
-var companions = []string{"sbxrun", mcpProgram, serveProgram, compilerProgram}
+var companions = []string{"sbxrun", MCPProgram, ServeProgram, compilerProgram}
 
 // compilerProgram compiles filters that are not built in.
 const compilerProgram = "sbxrun-seccomp"
 
 // ownPlaces are the places of this user's, by the environment.
-func ownPlaces(f *facts) []profiles.Own {
+func ownPlaces(f *Facts) []profiles.Own {
 	uid := int(f.UID)
 	var out []profiles.Own
 	for _, dir := range f.ConfigDirs {
@@ -38,7 +38,7 @@ func ownPlaces(f *facts) []profiles.Own {
 	}
 	// A later run may have no such variables: what they move counts in both places.
 	both := func(to func(what, dir string), what, name, below string) {
-		dir := xdg(f, name, below)
+		dir := XDG(f, name, below)
 		if dir != "" {
 			to(what, filepath.Join(dir, "sbxrun"))
 		}
@@ -49,8 +49,8 @@ func ownPlaces(f *facts) []profiles.Own {
 	if usual := filepath.Join(f.Home, ".config/sbxrun"); f.Home != "" && !slices.Contains(f.ConfigDirs, usual) {
 		shown("sbxrun's configuration", usual)
 	}
-	if dir := os.Getenv(runtimeVariable); filepath.IsAbs(dir) {
-		hidden("the directory of sessions and servers", filepath.Dir(runtimeDir("sessions")))
+	if dir := os.Getenv(RuntimeVariable); filepath.IsAbs(dir) {
+		hidden("the directory of sessions and servers", filepath.Dir(RuntimeDir("sessions")))
 	}
 	if uid == 0 {
 		hidden("the directory of sessions and servers", rootRuntimeDir)
@@ -66,7 +66,7 @@ func ownPlaces(f *facts) []profiles.Own {
 			}
 		}
 	}
-	if dir := os.Getenv(serverEnv); dir != "" && dir != "none" {
+	if dir := os.Getenv(ServerEnv); dir != "" && dir != "none" {
 		hidden("the server's directory", filepath.Clean(dir))
 	}
 	hidden("the directory of runs", rundir.Parent(uid))
@@ -76,7 +76,7 @@ func ownPlaces(f *facts) []profiles.Own {
 	for _, dir := range programs.Dirs(f.Home) {
 		out = append(out, profiles.Own{What: "a program that sbxrun executes", Path: dir, Shown: true, Programs: programs.Names})
 	}
-	if self, err := os.Executable(); err == nil {
+	if self, err := os.Executable(); err == nil && !f.library {
 		for _, name := range companions {
 			out = append(out, profiles.Own{What: "sbxrun itself", Path: filepath.Join(filepath.Dir(self), name), File: true, Shown: true})
 		}
@@ -84,9 +84,9 @@ func ownPlaces(f *facts) []profiles.Own {
 	return out
 }
 
-// obeyed are the paths of these places: the names that lead there, and those without
+// Obeyed are the paths of these places: the names that lead there, and those without
 // symbolic links.
-func obeyed(f *facts) []string {
+func Obeyed(f *Facts) []string {
 	var out []string
 	for _, o := range f.Own {
 		out = append(out, o.Path)
@@ -102,8 +102,8 @@ func obeyed(f *facts) []string {
 	return out
 }
 
-// xdg is a directory of the XDG Base Directory Specification, "" if there is none.
-func xdg(f *facts, name, below string) string {
+// XDG is a directory of the XDG Base Directory Specification, "" if there is none.
+func XDG(f *Facts, name, below string) string {
 	if dir := os.Getenv(name); filepath.IsAbs(dir) {
 		return dir
 	}
@@ -113,16 +113,16 @@ func xdg(f *facts, name, below string) string {
 	return filepath.Join(f.Home, below)
 }
 
-func cacheHome(f *facts) string { return xdg(f, "XDG_CACHE_HOME", ".cache") }
-func stateHome(f *facts) string { return xdg(f, "XDG_STATE_HOME", ".local/state") }
+func cacheHome(f *Facts) string { return XDG(f, "XDG_CACHE_HOME", ".cache") }
+func StateHome(f *Facts) string { return XDG(f, "XDG_STATE_HOME", ".local/state") }
 
 // rootRuntimeDir is where root's are, without the variable.
 const rootRuntimeDir = "/run/sbxrun"
 
-// runtimeDir is where a directory of this user's, that ends with the machine's
+// RuntimeDir is where a directory of this user's, that ends with the machine's
 // uptime, is.
-func runtimeDir(name string) string {
-	if dir := os.Getenv(runtimeVariable); filepath.IsAbs(dir) {
+func RuntimeDir(name string) string {
+	if dir := os.Getenv(RuntimeVariable); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "sbxrun", name)
 	}
 	if os.Geteuid() == 0 {
@@ -147,7 +147,7 @@ func userRuntimeDir(shared, own string) string {
 
 // ownRuntimeDir is below the user's home, "" without one.
 func ownRuntimeDir(name string) string {
-	state := stateHome(&facts{profiles.Facts{Home: os.Getenv("HOME")}})
+	state := StateHome(&Facts{Facts: profiles.Facts{Home: os.Getenv("HOME")}})
 	if state == "" {
 		return ""
 	}

@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"context"
@@ -72,14 +72,14 @@ func TestSelfTestFailsClosed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}}, Require: layers}
-			checks, err := selfTest(context.Background(), &tt.driver, p)
+			checks, err := SelfTest(context.Background(), &tt.driver, p)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if tt.driver.args[1] != probe.CanaryCommand || p.OCI.Process.Args[0] != "x" {
 				t.Errorf("ran %q, and left %q in the run's own policy", tt.driver.args, p.OCI.Process.Args)
 			}
-			err = boundaryError(checks)
+			err = BoundaryError(checks)
 			switch {
 			case tt.want == "" && err != nil:
 				t.Errorf("got %v", err)
@@ -108,7 +108,7 @@ func TestVerifiedMark(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	mark := func(d driver.Driver, image string) string {
 		p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}}}
-		return verifiedMark(d, &profiles.Resolved{Policy: p, Image: image}, &facts{})
+		return verifiedMark(d, &profiles.Resolved{Policy: p, Image: image}, &Facts{})
 	}
 	home := t.TempDir()
 	dir := filepath.Join(home, ".local/bin") // where programs are found

@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"errors"
@@ -23,90 +23,90 @@ import (
 // or why none has to. A use that is not here fails the test, and so does a line
 // without a use.
 var lookups = map[string]string{
-	"internal/cli gatherFactsIn: xdg XDG_CONFIG_HOME":  "/config/sbxrun",
-	"internal/cli gatherFactsIn: /etc/sbxrun":          "/etc/sbxrun",
-	"agents -: /etc/sbxrun/agents":                     "/etc/sbxrun",
-	"internal/cli stateHome: xdg XDG_STATE_HOME":       "/state/sbxrun",
-	"internal/cli cacheHome: xdg XDG_CACHE_HOME":       "/cache/sbxrun",
-	"internal/cli verifiedMark: /sbxrun/verified-":     "/cache/sbxrun",
-	"seccomp writeEntry: CreateTemp dir":               "/cache/sbxrun",
-	"internal/cli ownPlaces: xdg name":                 "/data/sbxrun",
-	"internal/cli runtimeDir: Getenv XDG_RUNTIME_DIR":  "/run/user/7/sbxrun",
-	"internal/cli ownPlaces: Getenv XDG_RUNTIME_DIR":   "/run/user/7/sbxrun",
-	"internal/cli ownPlaces: Getenv SBXRUN_SERVER":     "/server",
-	"internal/cli gatherFactsIn: Getenv SBXRUN_SERVER": "/server",
-	"internal/cli serverDir: Getenv SBXRUN_SERVER":     "/server",
-	"internal/rundir Usual: /var/tmp":                  "/var/tmp/sbxrun-",
-	"internal/cli ownRuntimeDir: Getenv HOME":          "/home/.local/state/sbxrun",
-	"internal/rundir Make: MkdirTemp parent":           "/var/tmp/sbxrun-",
-	"internal/programs Find: Getenv PATH":              "/usr/local/bin",
-	"internal/programs Find: Getenv HOME":              "/home/.local/bin",
-	"internal/cli ownPlaces: Executable":               "sbxrun itself",
-	"internal/cli executeBeside: Executable":           "sbxrun itself",
-	"internal/cli fit: Executable":                     "sbxrun itself",
-	"internal/cli startHolder: Executable":             "sbxrun itself",
-	"internal/cli selfTest: Executable":                "sbxrun itself",
-	"internal/cli hook: Executable":                    "sbxrun itself",
-	"internal/cli locate: Executable":                  "sbxrun itself",
-	"internal/cli -: /run/sbxrun":                      "root's, where XDG_RUNTIME_DIR is not set; Own has it for root",
-	"internal/rundir Usual: /tmp":                      "where there is no /var/tmp; Own asks it too",
-	"internal/cli xdg: Getenv name":                    "its callers are here",
-	"internal/cli locate: xdg name":                    "the directories of the agent that integrate is asked to change",
-	"internal/cli locate: LookPath":                    "the agent, whose version a test of the integration asks for: the caller named it",
-	"internal/cli gatherFactsIn: Getenv HOME":          "where ~ is; all that is below is here",
-	"internal/cli findStore: Getenv XDG_RUNTIME_DIR":   "for a message",
-	"internal/cli openStore: Getenv XDG_RUNTIME_DIR":   "for a message",
-	"internal/cli openChangesIn: Getenv name":          "for a message",
-	"internal/cli unusable: Getenv name":               "for a message",
-	"internal/cli unreadable: Getenv HOME":             "for a message",
-	"internal/cli propose: Getenv HOME":                "for a message",
-	"internal/cli hides: Getenv HOME":                  "for a message",
-	"internal/cli onHost: Getenv PATH":                 "for a message",
-	"internal/probe appArmorFix: Executable":           "for a message",
-	"internal/probe appArmorFix: /usr/bin/sbxrun":      "for a message",
-	"seatbelt Lower: /private/tmp/sbxrun":              "for a message",
-	"internal/cli cleanPath: Executable":               "compared, not executed",
-	"internal/cli findShell: Executable":               "compared, not executed",
-	"internal/cli environ: Getenv PATH":                "given to the command",
-	"internal/cli enter: Getenv PATH":                  "part of a session's key",
-	"internal/cli environ: Getenv name":                "the caller's proxy",
-	"internal/cli environ: Getenv strings.ToLower":     "the caller's proxy",
-	"internal/cli verifiedMark: Getenv name":           "which container engine",
-	"internal/cli checkHTTP: Getenv tokenEnv":          "a token",
-	"internal/cli clone: Getenv ?":                     "a token",
-	"internal/cli hintOf: Getenv ?":                    "the marker of a sandbox",
-	"internal/cli hook: Getenv name":                   "given to the command line that the agent runs",
-	"internal/cli startHolder: Getenv k":               "given to the holder, which is the same program",
-	"internal/cli process: Getenv k":                   "given to the command",
-	"internal/cli settle: Getenv envShellSession":      "the caller's own choice of a session",
-	"internal/cli settle: Getenv envShellWorkspace":    "the caller's own choice of a workspace",
-	"internal/cli claude: Getenv name":                 "files of Claude Code's own; what is read or written of them is bounded there",
-	"internal/cli claude: Getenv HOME":                 "files of Claude Code's own",
-	"internal/cli claude: Getenv CLAUDE_CONFIG_DIR":    "files of Claude Code's own",
-	"internal/cli claude: /tmp":                        "files of Claude Code's own",
-	"internal/cli acts: /tmp":                          "what the self-test tries inside",
-	"internal/cli try: MkdirTemp ":                     "the workspace of doctor's canaries, which they write",
-	"internal/cli anonymous: CreateTemp ":              "a file without a name",
-	"seatbelt start: MkdirTemp ":                       "a command's private storage, which it writes",
-	"agents write: CreateTemp filepath.Dir":            "beside the agent's own configuration, which integrate is asked to change",
-	"agents layBait: MkdirTemp ":                       "the project of an agent that is tried, which its commands write",
+	"internal/engine gatherFactsIn: xdg XDG_CONFIG_HOME":    "/config/sbxrun",
+	"internal/engine gatherFactsIn: /etc/sbxrun":            "/etc/sbxrun",
+	"agents -: /etc/sbxrun/agents":                          "/etc/sbxrun",
+	"internal/engine StateHome: xdg XDG_STATE_HOME":         "/state/sbxrun",
+	"internal/engine cacheHome: xdg XDG_CACHE_HOME":         "/cache/sbxrun",
+	"internal/engine verifiedMark: /sbxrun/verified-":       "/cache/sbxrun",
+	"seccomp writeEntry: CreateTemp dir":                    "/cache/sbxrun",
+	"internal/engine ownPlaces: xdg name":                   "/data/sbxrun",
+	"internal/engine RuntimeDir: Getenv XDG_RUNTIME_DIR":    "/run/user/7/sbxrun",
+	"internal/engine ownPlaces: Getenv XDG_RUNTIME_DIR":     "/run/user/7/sbxrun",
+	"internal/engine ownPlaces: Getenv SBXRUN_SERVER":       "/server",
+	"internal/engine gatherFactsIn: Getenv SBXRUN_SERVER":   "/server",
+	"internal/cli serverDir: Getenv SBXRUN_SERVER":          "/server",
+	"internal/rundir Usual: /var/tmp":                       "/var/tmp/sbxrun-",
+	"internal/engine ownRuntimeDir: Getenv HOME":            "/home/.local/state/sbxrun",
+	"internal/rundir Make: MkdirTemp parent":                "/var/tmp/sbxrun-",
+	"internal/programs Find: Getenv PATH":                   "/usr/local/bin",
+	"internal/programs Find: Getenv HOME":                   "/home/.local/bin",
+	"internal/engine ownPlaces: Executable":                 "sbxrun itself",
+	"internal/cli executeBeside: Executable":                "sbxrun itself",
+	"internal/engine Fit: Executable":                       "sbxrun itself",
+	"internal/cli startHolder: Executable":                  "sbxrun itself",
+	"internal/engine SelfTest: Executable":                  "sbxrun itself",
+	"internal/cli hook: Executable":                         "sbxrun itself",
+	"internal/cli locate: Executable":                       "sbxrun itself",
+	"internal/engine -: /run/sbxrun":                        "root's, where XDG_RUNTIME_DIR is not set; Own has it for root",
+	"internal/rundir Usual: /tmp":                           "where there is no /var/tmp; Own asks it too",
+	"internal/engine XDG: Getenv name":                      "its callers are here",
+	"internal/cli locate: xdg name":                         "the directories of the agent that integrate is asked to change",
+	"internal/cli locate: LookPath":                         "the agent, whose version a test of the integration asks for: the caller named it",
+	"internal/engine gatherFactsIn: Getenv HOME":            "where ~ is; all that is below is here",
+	"internal/cli findStore: Getenv XDG_RUNTIME_DIR":        "for a message",
+	"internal/cli openStore: Getenv XDG_RUNTIME_DIR":        "for a message",
+	"internal/cli openChangesIn: Getenv name":               "for a message",
+	"internal/cli unusable: Getenv name":                    "for a message",
+	"internal/engine Unreadable: Getenv HOME":               "for a message",
+	"internal/cli propose: Getenv HOME":                     "for a message",
+	"internal/cli hides: Getenv HOME":                       "for a message",
+	"internal/cli onHost: Getenv PATH":                      "for a message",
+	"internal/probe appArmorFix: Executable":                "for a message",
+	"internal/probe appArmorFix: /usr/bin/sbxrun":           "for a message",
+	"seatbelt Lower: /private/tmp/sbxrun":                   "for a message",
+	"internal/cli cleanPath: Executable":                    "compared, not executed",
+	"internal/cli findShell: Executable":                    "compared, not executed",
+	"internal/cli environ: Getenv PATH":                     "given to the command",
+	"internal/cli enter: Getenv PATH":                       "part of a session's key",
+	"internal/engine ProxyVariable: Getenv name":            "the caller's proxy",
+	"internal/engine ProxyVariable: Getenv strings.ToLower": "the caller's proxy",
+	"internal/engine verifiedMark: Getenv name":             "which container engine",
+	"internal/cli checkHTTP: Getenv tokenEnv":               "a token",
+	"internal/cli clone: Getenv tokenEnv":                   "a token",
+	"internal/cli hintOf: Getenv MarkerEnv":                 "the marker of a sandbox",
+	"internal/cli hook: Getenv name":                        "given to the command line that the agent runs",
+	"internal/cli startHolder: Getenv k":                    "given to the holder, which is the same program",
+	"internal/cli process: Getenv k":                        "given to the command",
+	"internal/cli settle: Getenv envShellSession":           "the caller's own choice of a session",
+	"internal/cli settle: Getenv envShellWorkspace":         "the caller's own choice of a workspace",
+	"internal/cli claude: Getenv name":                      "files of Claude Code's own; what is read or written of them is bounded there",
+	"internal/cli claude: Getenv HOME":                      "files of Claude Code's own",
+	"internal/cli claude: Getenv CLAUDE_CONFIG_DIR":         "files of Claude Code's own",
+	"internal/cli claude: /tmp":                             "files of Claude Code's own",
+	"internal/engine acts: /tmp":                            "what the self-test tries inside",
+	"internal/cli try: MkdirTemp ":                          "the workspace of doctor's canaries, which they write",
+	"internal/cli anonymous: CreateTemp ":                   "a file without a name",
+	"seatbelt start: MkdirTemp ":                            "a command's private storage, which it writes",
+	"agents write: CreateTemp filepath.Dir":                 "beside the agent's own configuration, which integrate is asked to change",
+	"agents layBait: MkdirTemp ":                            "the project of an agent that is tried, which its commands write",
 }
 
 // TestOwnIsWhole finds in the product's code what reads places and programs by the
 // environment, and holds it to the list.
 func TestOwnIsWhole(t *testing.T) {
 	for name, dir := range map[string]string{"XDG_CONFIG_HOME": "/config", "XDG_STATE_HOME": "/state", "XDG_CACHE_HOME": "/cache", "XDG_DATA_HOME": "/data",
-		runtimeVariable: "/run/user/7", serverEnv: "/server", "HOME": "/home"} {
+		RuntimeVariable: "/run/user/7", ServerEnv: "/server", "HOME": "/home"} {
 		t.Setenv(name, dir)
 	}
-	f := &facts{profiles.Facts{Home: "/home", UID: uint32(os.Geteuid()), ConfigDirs: []string{"/config/sbxrun", "/etc/sbxrun"}}}
+	f := &Facts{Facts: profiles.Facts{Home: "/home", UID: uint32(os.Geteuid()), ConfigDirs: []string{"/config/sbxrun", "/etc/sbxrun"}}}
 	var places []string
 	for _, o := range ownPlaces(f) {
 		places = append(places, o.What+" "+o.Path)
 	}
 	// A run without the variables, later, looks here.
-	os.Unsetenv(runtimeVariable)
-	withoutVariable := runtimeDir("sessions")
+	os.Unsetenv(RuntimeVariable)
+	withoutVariable := RuntimeDir("sessions")
 	for _, usual := range []string{"/home/.config/sbxrun", "/home/.cache/sbxrun", "/home/.local/state/sbxrun", "/home/.local/share/sbxrun", withoutVariable} {
 		if !slices.ContainsFunc(places, func(p string) bool {
 			return strings.HasSuffix(p, " "+usual) || strings.HasSuffix(p, " "+filepath.Dir(usual))
@@ -250,7 +250,7 @@ func called(c *ast.CallExpr) string {
 	name := ""
 	switch f := c.Fun.(type) {
 	case *ast.SelectorExpr:
-		if x, ok := f.X.(*ast.Ident); !ok || x.Name != "os" && x.Name != "exec" && x.Name != "syscall" {
+		if x, ok := f.X.(*ast.Ident); !ok || !slices.Contains([]string{"os", "exec", "syscall", "engine"}, x.Name) {
 			return ""
 		}
 		name = f.Sel.Name
@@ -266,13 +266,9 @@ func called(c *ast.CallExpr) string {
 			s, _ := strconv.Unquote(a.Value)
 			return s
 		case *ast.Ident:
-			switch a.Name {
-			case "runtimeVariable":
-				return runtimeVariable
-			case "serverEnv":
-				return serverEnv
-			}
-			return a.Name
+			return constant(a.Name)
+		case *ast.SelectorExpr:
+			return constant(a.Sel.Name)
 		case *ast.CallExpr:
 			if s, ok := a.Fun.(*ast.SelectorExpr); ok {
 				return fmt.Sprint(s.X, ".", s.Sel)
@@ -285,7 +281,7 @@ func called(c *ast.CallExpr) string {
 		if s := arg(0); placeVariable(s) {
 			return "Getenv " + s
 		}
-	case "xdg":
+	case "XDG":
 		return "xdg " + arg(1)
 	case "MkdirTemp", "CreateTemp":
 		return name + " " + arg(0)
@@ -293,6 +289,17 @@ func called(c *ast.CallExpr) string {
 		return name
 	}
 	return ""
+}
+
+// constant is the value of a constant that names a variable, and any other name.
+func constant(name string) string {
+	switch name {
+	case "RuntimeVariable":
+		return RuntimeVariable
+	case "ServerEnv":
+		return ServerEnv
+	}
+	return name
 }
 
 // placeVariable reports whether a variable can hold a place. One whose name is not

@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"io/fs"
@@ -14,45 +14,54 @@ import (
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// facts are what the host says; they are read once, here.
-type facts struct{ profiles.Facts }
+// Facts are what the host says; they are read once, here.
+type Facts struct {
+	profiles.Facts
 
-// gatherFacts reads what resolving a policy needs to know of the host.
-func gatherFacts() (*facts, error) {
-	cwd, err := workingDirectory()
+	library bool // the program is not sbxrun: nothing beside it is executed
+}
+
+// GatherFacts reads what resolving a policy needs to know of the host.
+func GatherFacts() (*Facts, error) {
+	cwd, err := WorkingDirectory()
 	if err != nil {
 		return nil, err
 	}
-	return gatherFactsIn(cwd)
+	return gatherFactsIn(cwd, false)
 }
 
-// gatherFactsAnywhere is gatherFacts for what needs no working directory, or has
+// LibraryFacts is [GatherFactsAnywhere] for a program that is not sbxrun.
+func LibraryFacts(dir string) (*Facts, error) { return gatherAnywhere(dir, true) }
+
+// GatherFactsAnywhere is gatherFacts for what needs no working directory, or has
 // another as dir: that one was removed, or has too long a name, is no error then. A
 // relative path leads nowhere.
-func gatherFactsAnywhere(dir string) (*facts, error) {
-	cwd, err := workingDirectory()
+func GatherFactsAnywhere(dir string) (*Facts, error) { return gatherAnywhere(dir, false) }
+
+func gatherAnywhere(dir string, library bool) (*Facts, error) {
+	cwd, err := WorkingDirectory()
 	if err != nil {
 		if !filepath.IsAbs(dir) {
 			return nil, err
 		}
 		cwd = "/the working directory is gone"
 	}
-	return gatherFactsIn(cwd)
+	return gatherFactsIn(cwd, library)
 }
 
-func gatherFactsIn(cwd string) (*facts, error) {
-	f := &facts{profiles.Facts{
+func gatherFactsIn(cwd string, library bool) (*Facts, error) {
+	f := &Facts{library: library, Facts: profiles.Facts{
 		Home:    os.Getenv("HOME"),
 		UID:     uint32(os.Geteuid()),
 		GID:     uint32(os.Getegid()),
 		Environ: os.Environ(),
 		// The runtime counts sched_getaffinity(2)'s processors at start.
 		CPUs: runtime.NumCPU(),
-		FS:   hostFS{},
+		FS:   HostFS{},
 	}}
 	f.Cwd = cwd
 	if f.Home == "" {
-		f.Home = homeOf(int(f.UID))
+		f.Home = HomeOf(int(f.UID))
 	}
 	if f.Home != "" {
 		// A home behind a symlink is hidden by its real name.
@@ -60,12 +69,12 @@ func gatherFactsIn(cwd string) (*facts, error) {
 			return nil, &usageError{"HOME is " + strconv.Quote(f.Home) + ", not an absolute path", "set HOME to your home directory"}
 		}
 	}
-	if config := xdg(f, "XDG_CONFIG_HOME", ".config"); config != "" {
+	if config := XDG(f, "XDG_CONFIG_HOME", ".config"); config != "" {
 		f.ConfigDirs = append(f.ConfigDirs, filepath.Join(config, "sbxrun"))
 	}
 	f.ConfigDirs = append(f.ConfigDirs, "/etc/sbxrun")
-	if dir := os.Getenv(serverEnv); dir != "" && dir != "none" && !filepath.IsAbs(dir) {
-		return nil, errServerDir(dir)
+	if dir := os.Getenv(ServerEnv); dir != "" && dir != "none" && !filepath.IsAbs(dir) {
+		return nil, BadServerDir(dir)
 	}
 	f.Own = ownPlaces(f)
 	return f, nil
@@ -78,10 +87,10 @@ const (
 	minTasks = 32
 )
 
-// enough reports an error if limits of the caller's are too small for sbxrun, which
+// Enough reports an error if limits of the caller's are too small for sbxrun, which
 // would fail at some step, or in the runtime of Go, otherwise. Nothing else says by how
 // many processes of the user a limit is used up.
-func enough() error {
+func Enough() error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err == nil && l.Cur < minFiles {
 		return &usageError{"the limit on open files is " + strconv.FormatUint(l.Cur, 10) + ", and sbxrun needs " + strconv.Itoa(minFiles), "raise it: ulimit -n 1024"}
@@ -92,21 +101,21 @@ func enough() error {
 	return nil
 }
 
-// hostFS is os.DirFS("/"), but that no file is waited for: a FIFO can have taken the
+// HostFS is os.DirFS("/"), but that no file is waited for: a FIFO can have taken the
 // place of one that was looked at.
-type hostFS struct{}
+type HostFS struct{}
 
-func (hostFS) Open(name string) (fs.File, error) {
+func (HostFS) Open(name string) (fs.File, error) {
 	return os.OpenFile("/"+name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 }
-func (hostFS) Stat(name string) (fs.FileInfo, error)      { return os.Stat("/" + name) }
-func (hostFS) Lstat(name string) (fs.FileInfo, error)     { return os.Lstat("/" + name) }
-func (hostFS) ReadLink(name string) (string, error)       { return os.Readlink("/" + name) }
-func (hostFS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir("/" + name) }
+func (HostFS) Stat(name string) (fs.FileInfo, error)      { return os.Stat("/" + name) }
+func (HostFS) Lstat(name string) (fs.FileInfo, error)     { return os.Lstat("/" + name) }
+func (HostFS) ReadLink(name string) (string, error)       { return os.Readlink("/" + name) }
+func (HostFS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir("/" + name) }
 
-// workingDirectory returns the working directory without symlinks: $PWD, which
+// WorkingDirectory returns the working directory without symlinks: $PWD, which
 // os.Getwd believes, may have some.
-func workingDirectory() (string, error) {
+func WorkingDirectory() (string, error) {
 	cwd, err := syscall.Getwd()
 	if err != nil {
 		what := "the working directory is gone: "
@@ -122,8 +131,8 @@ func workingDirectory() (string, error) {
 	return cwd, nil
 }
 
-// homeOf looks a user's home up in /etc/passwd, for callers without HOME.
-func homeOf(uid int) string {
+// HomeOf looks a user's home up in /etc/passwd, for callers without HOME.
+func HomeOf(uid int) string {
 	data, err := os.ReadFile("/etc/passwd")
 	if err != nil {
 		return ""

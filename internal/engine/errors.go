@@ -1,0 +1,32 @@
+package engine
+
+import "github.com/sbxrun/sbxrun/driver"
+
+// usageError is a mistake of the caller's.
+type usageError struct{ what, hint string }
+
+func (e *usageError) Error() string     { return e.what }
+func (e *usageError) Hint() string      { return e.hint }
+func (e *usageError) Code() driver.Code { return driver.CodeInvalid }
+
+// hinted is an error with what to do about it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (e *hinted) Unwrap() error { return e.error }
+func (e *hinted) Hint() string  { return e.hint }
+
+// Invalid gives an error about the request its code.
+func Invalid(err error) error {
+	if driver.CodeOf(err) != driver.CodeCreationFailed {
+		return err
+	}
+	return &invalidError{err}
+}
+
+type invalidError struct{ error }
+
+func (e *invalidError) Unwrap() error     { return e.error }
+func (e *invalidError) Code() driver.Code { return driver.CodeInvalid }

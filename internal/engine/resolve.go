@@ -1,0 +1,32 @@
+package engine
+
+import (
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
+)
+
+// Resolve makes a policy of a request, and the directories that a command must not be
+// able to make ([profiles.Resolved.Missing]).
+func Resolve(req *profiles.Request, f *Facts) (*profiles.Resolved, error) {
+	r, err := profiles.Resolve(req, &f.Facts)
+	if err != nil {
+		return nil, Invalid(Unreadable(err, req, f))
+	}
+	if err := labelled(req.Require, r.Policy.OCI.Process); err != nil {
+		return nil, err
+	}
+	return r, makeOwn(r)
+}
+
+// labelled reports a layer that was asked for and that is nothing without a name.
+func labelled(require policy.Layers, p *specs.Process) error {
+	switch {
+	case require.Has(policy.LayerSELinux) && p.SelinuxLabel == "":
+		return &usageError{"flag --require: selinux is a label, and there is none", "add --selinux-label LABEL"}
+	case require.Has(policy.LayerAppArmor) && p.ApparmorProfile == "":
+		return &usageError{"flag --require: apparmor is a profile of AppArmor's, and there is none", "add --apparmor-profile NAME"}
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package sbxrun_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sbxrun/sbxrun"
+	"github.com/sbxrun/sbxrun/driver"
+)
+
+func command(t *testing.T, name string, arg ...string) *sbxrun.Cmd {
+	c := sbxrun.Command(name, arg...)
+	c.Options, c.Dir = anywhere, t.TempDir()
+	return c
+}
+
+// TestBytes: what goes in comes out, through pipes and through files, and after a
+// writer has failed the command ends all the same.
+func TestBytes(t *testing.T) {
+	in := make([]byte, 8<<20)
+	rand.New(rand.NewSource(1)).Read(in)
+	var out, errs bytes.Buffer
+	c := command(t, "sh", "-c", "cat; echo done >&2")
+	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(in), &out, &errs
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if sha256.Sum256(out.Bytes()) != sha256.Sum256(in) || errs.String() != "done\n" {
+		t.Errorf("%d bytes of %d, stderr %q", out.Len(), len(in), errs.String())
+	}
+
+	f, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c = command(t, "echo", "to a file")
+	c.Stdout = f
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	if b, _ := os.ReadFile(f.Name()); string(b) != "to a file\n" {
+		t.Errorf("%q", b)
+	}
+
+	full := errors.New("full")
+	c = command(t, "head", "-c", "1000000", "/dev/zero")
+	c.Stdout = failing{full}
+	if err := c.Run(); err != full || c.Result.ExitCode != 0 {
+		t.Errorf("%v, %+v", err, c.Result)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// TestOutputLimit: Output keeps no more than the limit, and says so.
+func TestOutputLimit(t *testing.T) {
+	c := command(t, "head", "-c", "100000", "/dev/zero")
+	limit := int64(1000)
+	c.Options.MaxOutput = &limit
+	out, err := c.Output()
+	if err != nil || len(out) != 1000 || !c.Result.StdoutTruncated || len(c.Result.Stdout) != 1000 {
+		t.Errorf("%d bytes, %v, truncated %v", len(out), err, c.Result.StdoutTruncated)
+	}
+}
+
+// TestBlockedReader: a reader that never returns does not hold up the end.
+func TestBlockedReader(t *testing.T) {
+	r, w := io.Pipe()
+	defer w.Close()
+	c := command(t, "true")
+	c.Stdin = r
+	if err := c.Run(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestErrors: what kept a command from running is told from a command that failed.
+func TestErrors(t *testing.T) {
+	var exit *sbxrun.ExitError
+	c := command(t, "no-such-program")
+	if err := c.Run(); err == nil || errors.As(err, &exit) || driver.ExitCodeOf(err) != driver.ExitNotFound || c.Result.Reason != driver.ReasonSetup {
+		t.Errorf("%v, %+v", err, c.Result)
+	}
+	c = command(t, "true")
+	c.Options.Profile = "strcit"
+	if err := c.Run(); err == nil || !strings.Contains(sbxrun.HintOf(err), "strict") {
+		t.Errorf("%v, hint %q", err, sbxrun.HintOf(err))
+	}
+	c = command(t, "sh", "-c", "echo why >&2; exit 7")
+	if _, err := c.Output(); !errors.As(err, &exit) || exit.ExitCode() != 7 || string(exit.Stderr) != "why\n" {
+		t.Errorf("%v", err)
+	}
+	if err := c.Run(); err == nil || errors.As(err, &exit) {
+		t.Errorf("run twice: %v", err)
+	}
+	c = command(t, "sh", "-c", "kill -9 $$")
+	if err := c.Run(); !errors.As(err, &exit) || err.Error() != "signal: SIGKILL" && err.Error() != "signal: KILL" {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestEnvironment: nil is the profile's, anything else is all that there is.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("SECRET_TOKEN", "x")
+	c := command(t, "env")
+	out, err := c.Output()
+	if err != nil || strings.Contains(string(out), "SECRET_TOKEN") || !strings.Contains(string(out), "PATH=") {
+		t.Errorf("%s%v", out, err)
+	}
+	c = command(t, "/usr/bin/env")
+	c.Env = []string{"A=1"}
+	if out, err = c.Output(); err != nil || !strings.Contains(string(out), "A=1\n") || strings.Contains(string(out), "LANG=") {
+		t.Errorf("%s%v", out, err)
+	}
+}
+
+// TestAudit: a library's runs are in the operator's log as the program's are.
+func TestAudit(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "audit.log")
+	c := command(t, "true")
+	c.Options.Audit = log
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(log)
+	if err != nil || !strings.Contains(string(b), `"source":"go"`) || !strings.Contains(string(b), `"true"`) {
+		t.Errorf("%s%v", b, err)
+	}
+	c = command(t, "true")
+	c.Options.Audit = "/nonesuch/audit.log"
+	if err := c.Run(); err == nil {
+		t.Error("ran without a record")
+	}
+}
+
+// TestSessionCommand: a command of a session has the session's options and no others.
+func TestSessionCommand(t *testing.T) {
+	o := anywhere
+	o.Dir = t.TempDir()
+	s, err := sbxrun.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Command("pwd")
+	c.Options.InheritEnv = true
+	if err := c.Run(); err == nil {
+		t.Error("options of its own were ignored")
+	}
+	c = s.Command("sh", "-c", "pwd; echo $A")
+	c.Dir, c.Env = "/tmp", []string{"A=b", "PATH=/usr/bin:/bin"}
+	if out, err := c.Output(); err != nil || string(out) != "/tmp\nb\n" {
+		t.Errorf("%s%v", out, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-s.Done()
+	if err := s.Command("true").Run(); err == nil {
+		t.Error("ran in a session that has ended")
+	}
+}

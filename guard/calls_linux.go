@@ -95,7 +95,10 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 		if a == removes || a == movesFrom {
 			ask = w.g.rules.Undoes
 		}
-		if rule = ask(e.parent, e.name, dirs); rule != "" {
+		if rule = ask(e.parent, e.name, dirs); rule == "" && a == aliases && w.g.rules.Within(e.parent, len(g.Path), dirs) != nil {
+			rule = ".git/"
+		}
+		if rule != "" {
 			v = Protected
 		}
 	}
@@ -103,6 +106,24 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 		return 0, ""
 	}
 	return refused, rule
+}
+
+// enters decides about what is to be renamed into a repository: a symbolic link through
+// which Git would write, or a directory that could hold one, or be a repository that Git
+// takes for a worktree's or a submodule's.
+func (w *worker) enters(from, to *entry) (syscall.Errno, string) {
+	g := to.mount.grant
+	if !g.Guarded || w.look(from) != 0 {
+		return 0, ""
+	}
+	if kind := w.stat.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFLNK {
+		return 0, ""
+	}
+	repository := w.g.rules.Within(to.parent, len(g.Path), w.dirs(to))
+	if repository == nil || bytes.Equal(repository, w.g.rules.Within(from.parent, len(g.Path), w.dirs(from))) {
+		return 0, ""
+	}
+	return refused, ".git/"
 }
 
 // note records a refusal.
@@ -315,7 +336,8 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	asked := [...]struct {
 		e *entry
 		a act
-	}{{&from, movesFrom}, {&to, movesTo}, {&to, movesFrom}, {&from, movesTo}}
+		o *entry // the other
+	}{{&from, movesFrom, &to}, {&to, movesTo, &from}, {&to, movesFrom, &from}, {&from, movesTo, &to}}
 	n := 2
 	if flags&unix.RENAME_EXCHANGE != 0 {
 		n = 4
@@ -327,6 +349,9 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 		if refusal == 0 {
 			of = q.e
 			refusal, rule = w.decide(q.e, q.a)
+		}
+		if refusal == 0 && q.a == movesTo {
+			refusal, rule = w.enters(q.o, q.e)
 		}
 	}
 	if errno, done := w.unmovable(&from, &to, flags, refusal); done {
@@ -382,11 +407,15 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	if err := unix.Fstat(old, &w.stat); err != nil {
 		return failed(err.(syscall.Errno))
 	}
+	a := makes
+	if w.stat.Mode&unix.S_IFMT == unix.S_IFLNK {
+		a = aliases // a second name for a symbolic link is one
+	}
 	// Another name for it would be a way to change it.
 	if errno := w.mayChange(op, old); errno != 0 {
 		return failed(errno)
 	}
-	if errno := w.mayMake(op, &to, makes); errno != 0 {
+	if errno := w.mayMake(op, &to, a); errno != 0 {
 		return failed(errno)
 	}
 	cwd := unix.AT_FDCWD

@@ -248,6 +248,24 @@ func (r *Rules) Undoes(dir, name []byte, dirs Dirs) string {
 	return ".git/"
 }
 
+// Within returns the repository that the entries of a directory are part of, the nearest
+// of several; nil for none, or if ".git/" is no pattern. Git writes through a symbolic link
+// that it finds in one: COMMIT_EDITMSG -> config.
+//
+// Preconditions: as for Match.
+func (r *Rules) Within(dir []byte, root int, dirs Dirs) []byte {
+	if r.ready(); !r.repos || dirs == nil {
+		return nil
+	}
+	var buf [256]byte
+	for at := dir; len(at) > 0; at = at[:lastSlash(at)] {
+		if string(fold(buf[:0], at[lastSlash(at)+1:])) == ".git" || len(at) >= root && dirs.Repository(at) {
+			return at
+		}
+	}
+	return nil
+}
+
 // Copied returns the pattern that protects a path which somebody is about to make, of
 // a name that a command chose, in a directory of the host; "" if none does. What
 // leads to the directory is the host's.
@@ -265,6 +283,9 @@ func (r *Rules) Copied(dir, name string, link bool) string {
 		return pattern // where a link leads could be what is protected by its name
 	}
 	at := lastSlash(path)
+	if link && r.Within(path[:at], len(root), host{}) != nil {
+		return ".git/"
+	}
 	return r.Completes(path[:at], path[at+1:], host{})
 }
 

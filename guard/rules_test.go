@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 	"testing/quick"
@@ -192,6 +193,49 @@ func TestCompletes(t *testing.T) {
 		}
 		if newRules(t, ".vscode").Completes([]byte("/w/x"), []byte(tt.name), d) != "" {
 			t.Errorf("%q and %s: refused without the pattern", tt.there, tt.name)
+		}
+	}
+}
+
+// TestWithin: what is part of a repository of any name is found, and a symbolic link is not
+// copied there.
+func TestWithin(t *testing.T) {
+	d := tree{"/w/x/HEAD": true, "/w/x/commondir": true, "/w/b.git/HEAD": true, "/w/b.git/objects": true, "/w/b.git/refs": true}
+	for _, tt := range []struct {
+		dir  string
+		root int
+		want string
+	}{
+		{"/w/.git", 2, "/w/.git"},
+		{"/w/.GIT/logs/refs", 2, "/w/.GIT"},
+		{"/w/.git/logs", 11, "/w/.git"}, // above what is writable, by its name
+		{"/w/.git/a/.git/b", 2, "/w/.git/a/.git"},
+		{"/w/x/logs", 2, "/w/x"},
+		{"/w/b.git", 8, "/w/b.git"},
+		{"/w/b.git/refs", 13, ""},
+		{"/w/sub/logs", 2, ""},
+		{"/w/git", 2, ""},
+		{"/", 0, ""},
+	} {
+		if got := string(newRules(t, patterns...).Within([]byte(tt.dir), tt.root, d)); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.dir, got, tt.want)
+		}
+		if got := newRules(t, ".vscode").Within([]byte(tt.dir), tt.root, d); got != nil {
+			t.Errorf("%s: %q without the pattern", tt.dir, got)
+		}
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"/r/.git", "/b/objects", "/b/refs", "/b/HEAD"} {
+		if err := os.MkdirAll(dir+name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{"r/.git/COMMIT_EDITMSG": ".git/", "b/refs/x": ".git/", "r/x": "", "b": ""} {
+		if got := newRules(t, patterns...).Copied(dir, name, true); got != want {
+			t.Errorf("a link %s: %q, want %q", name, got, want)
+		}
+		if got := newRules(t, patterns...).Copied(dir, name, false); got != "" {
+			t.Errorf("%s: %q", name, got)
 		}
 	}
 }

@@ -445,6 +445,7 @@ var listStrictProtect = []string{
 	".git/rebase-merge",
 	".git/rebase-apply",
 	".git/sequencer",
+	".git/safe",
 	".gitconfig",
 	".config/git",
 	".hg/",

@@ -765,6 +765,69 @@ END`)
 	})
 }
 
+// TestNothingComesIn: the next commit on the host writes through no symbolic link that a
+// command put into the repository, a worktree's part of it is not exchanged for a repository
+// that came with the project, and no name that leads to protected ones becomes a link.
+func TestNothingComesIn(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		act := func(f *fixture, flags ...string) (out, ran string) {
+			f.repository("r")
+			r, wt, ran := filepath.Join(f.ws, "r"), filepath.Join(f.ws, "wt"), filepath.Join(f.ws, "ran")
+			os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
+			for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"commit", "-q", "--allow-empty", "-m", "first"},
+				{"worktree", "add", "-q", wt}, {"init", "-q", "--bare", r + "/testdata/x.git"}} {
+				f.git(append([]string{"-C", r}, args...)...)
+			}
+			f.write("ws/r/testdata/x.git/config", "[core]\n\trepositoryformatversion = 0\n\tworktree = "+wt+"\n\tfsmonitor = echo worktree >>"+ran+";\n", 0o644)
+			f.own()
+			o := f.do(call{args: f.strict(flags, "python3", "-c", `
+import os, sys
+ran = sys.argv[1]
+def try_(what, call):
+    try: call(); print(what, "done")
+    except OSError as e: print(what, e.strerror)
+os.makedirs("made"); open("made/config.toml", "w").close(); os.symlink("made", "link"); os.symlink("made", "other")
+try_("beside", lambda: os.link("link", "second", follow_symlinks=False))
+try_("leads", lambda: os.link("link", ".cargo", follow_symlinks=False))
+git = "r/.git/"
+if os.path.exists(git + "COMMIT_EDITMSG"): os.remove(git + "COMMIT_EDITMSG")
+open(git + "MERGE_MSG", "w").write("[core]\n\trepositoryformatversion = 0\n\tfsmonitor = echo message >>" + ran + ";\n[user]\n\tname = A\n\temail = a@example.com\n")
+os.symlink("config", "config")
+try_("symlink", lambda: os.symlink("config", git + "COMMIT_EDITMSG"))
+try_("link", lambda: os.link("config", git + "logs/x", follow_symlinks=False))
+try_("rename", lambda: os.rename("config", git + "refs/x"))
+os.makedirs("full"); os.symlink("x", "full/x"); os.makedirs(git + "logs/mine")
+try_("directory", lambda: os.rename("full", git + "logs/full"))
+try_("within", lambda: os.rename(git + "logs/mine", git + "refs/mine"))
+try_("bare", lambda: os.symlink("x", "r/testdata/x.git/refs/x"))
+os.rename(git + "worktrees/wt", git + "worktrees/was")
+try_("worktree", lambda: os.rename("r/testdata/x.git", git + "worktrees/wt"))
+if os.path.exists(git + "worktrees/was") and not os.path.exists(git + "worktrees/wt"): os.rename(git + "worktrees/was", git + "worktrees/wt")
+try_("safe", lambda: os.mkdir(git + "safe"))
+`, ran)})
+			git := f.need("git")
+			f.do(call{args: f.who.command(git, "-C", r, "commit", "--allow-empty"), env: []string{"GIT_EDITOR=true"}})
+			f.do(call{args: f.who.command(git, "-C", r, "status")})
+			f.do(call{args: f.who.command(git, "-C", wt, "status")})
+			b, _ := os.ReadFile(ran)
+			return o.stdout, string(b)
+		}
+		const no = "Permission denied"
+		out, ran := act(f)
+		f.wantLines(out, "beside done", "leads "+no, "symlink "+no, "link "+no, "rename "+no, "directory "+no, "within done", "bare "+no, "worktree "+no, "safe "+no)
+		if ran != "" {
+			f.Errorf("Git on the host ran what the command planted: %q", ran)
+		}
+		f.Run("control without protected paths", func(t *testing.T) {
+			c := newFixture(t, f.who)
+			out, ran := act(c, "--unprotect", "all")
+			if strings.Contains(out, no) || !strings.Contains(ran, "message") || !strings.Contains(ran, "worktree") {
+				t.Errorf("Git on the host ran %q: %s", ran, out)
+			}
+		})
+	})
+}
+
 // TestProtectedAnswers: calls that the guard makes fail as the kernel lets them
 // fail, where programs go by it.
 func TestProtectedAnswers(t *testing.T) {

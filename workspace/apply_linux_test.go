@@ -703,6 +703,51 @@ func TestKeptRepository(t *testing.T) {
 	}
 }
 
+// TestInRepository: where the workspace is a repository, or a directory of settings, its
+// own name counts; and no symbolic link comes into a repository. What is beside them does.
+func TestInRepository(t *testing.T) {
+	patterns := []string{".git/", ".git/hooks", ".git/config", ".config/fish"}
+	for _, c := range []struct{ ws, there, config, other string }{
+		{"bare", "HEAD", "hooks/pre-commit", "description"},
+		{".git", "x", "config", "info/exclude"},
+		{".config", "x", "fish/config.fish", "fisher/x"},
+		{"ws", ".git/HEAD", ".git/hooks/pre-commit", ".git/info/exclude"},
+		{"ws", "sub.git/HEAD", "sub.git/config", "sub.git/description"},
+	} {
+		w := newWorld(t)
+		ws := filepath.Join(filepath.Dir(w.ws), "in", c.ws)
+		w.ws = ws
+		at := filepath.Dir(ws + "/" + c.there)
+		for _, name := range []string{"objects/x", "refs/x", filepath.Base(c.there)} {
+			w.write(at+"/"+name, "ref: refs/heads/main\n")
+		}
+		w.take()
+		w.write(w.layer+"/"+c.config, "planted")
+		w.write(w.layer+"/"+c.other, "new")
+		if err := os.Symlink("config", filepath.Dir(w.layer+"/"+c.other)+"/COMMIT_EDITMSG"); err != nil {
+			t.Fatal(err)
+		}
+		r, err := w.apply(w.collect(patterns...), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		protected := map[string]bool{}
+		for _, st := range r.Protected {
+			protected[st.Path] = true
+		}
+		link := filepath.Join(filepath.Dir(c.other), "COMMIT_EDITMSG")
+		if !protected[c.config] || protected[c.other] || protected[link] != (c.ws != ".config") {
+			t.Errorf("%s: %v are protected", c.config, protected)
+		}
+		w.holds(ws+"/"+c.config, "")
+		if r, err = w.apply(w.collect(), Options{}); err != nil || r.Refused() {
+			t.Errorf("%s without patterns: %+v, %v", c.config, r, err)
+		}
+		w.holds(ws+"/"+c.config, "planted")
+		w.holds(ws+"/"+c.other, "new")
+	}
+}
+
 // TestSpecialThere: what is in the way is named.
 func TestSpecialThere(t *testing.T) {
 	w := newWorld(t)

@@ -258,7 +258,7 @@ func (v *view) holds(rules *guard.Rules, rel string) (string, error) {
 	}
 	for _, name := range list {
 		at := join(rel, name)
-		if verdict, pattern := rules.Match([]byte("/"+at), 0, v); verdict == guard.Protected {
+		if verdict, pattern := rules.Match(v.name(at), len(v.w.Path), v); verdict == guard.Protected {
 			return pattern, nil
 		}
 		n, err := v.w.lookup(at)
@@ -296,19 +296,31 @@ var repositoryNames = []string{"head", "objects", "refs", "commondir", "config",
 
 // protected returns the pattern that protects a change's path, "" for none.
 func (v *view) protected(rules *guard.Rules, c *Change) string {
-	p := []byte("/" + c.Path)
-	verdict, pattern := rules.Match(p, 0, v)
-	switch {
+	verdict, pattern := rules.Match(v.name(c.Path), len(v.w.Path), v)
+	link := c.New != nil && c.New.Type == Symlink
+	dir, name := split(c.Path)
+	switch above := v.name(dir); {
 	case verdict == guard.Protected:
 		return pattern
-	case verdict == guard.Leads && c.New != nil && c.New.Type == Symlink:
+	case verdict == guard.Leads && link:
 		return pattern // where it leads could be what is protected by its name
-	}
-	if c.New == nil {
+	case c.New == nil:
 		return ""
+	case link && rules.Within(above, len(v.w.Path), v) != nil:
+		return ".git/"
+	default:
+		return rules.Completes(above, []byte(name), v)
 	}
-	dir, name := split(c.Path)
-	return rules.Completes([]byte("/"+dir), []byte(name), v)
+}
+
+// name is the path of what lies in the workspace: the workspace's own name counts, as it
+// can be a repository, or part of one.
+func (v *view) name(rel string) []byte { return []byte(path.Join(v.w.Path, rel)) }
+
+// rel is what name was made of; false for what does not lie in the workspace.
+func (v *view) rel(name []byte) (string, bool) {
+	rel := strings.TrimPrefix(string(name), v.w.Path)
+	return strings.TrimPrefix(rel, "/"), within(string(name), v.w.Path)
 }
 
 var _ guard.Dirs = (*view)(nil)
@@ -316,14 +328,17 @@ var _ guard.Dirs = (*view)(nil)
 // Repository reports whether Git would take a directory for a repository, before
 // the changes or after.
 func (v *view) Repository(dir []byte) bool {
-	rel := strings.TrimPrefix(string(dir), "/")
+	rel, ok := v.rel(dir)
+	if !ok {
+		return false
+	}
 	return repository(func(name string) bool { return v.before(rel, name) }) || repository(func(name string) bool { return v.after(rel, name) })
 }
 
 // Completes reports whether the changes make a repository, or what can stand for
 // one, of a directory that is none.
 func (v *view) Completes(dir []byte, name string) bool {
-	rel := strings.TrimPrefix(string(dir), "/")
+	rel, _ := v.rel(dir)
 	if !slices.Contains(repositoryNames, name) || repository(func(name string) bool { return v.before(rel, name) }) {
 		return false
 	}

@@ -56,11 +56,30 @@ func (r *resolver) repository(st []statement, mode string) []statement {
 	return st
 }
 
-// project reports whether a directory may be one of a project. Directories of the home
-// with a dot are settings.
+// project reports whether a directory may be one of a project. No home is, whatever HOME
+// says, and directories of a home with a dot are settings.
 func (r *resolver) project(dir string) bool {
-	home := r.facts.home()
-	return checkWorkspace(dir, "", r.facts, r.values[keySecrets].parts) == nil && (home == "" || !strings.HasPrefix(dir, home+"/."))
+	if checkWorkspace(dir, "", r.facts, r.values[keySecrets].parts) != nil {
+		return false
+	}
+	for at := range ancestors(dir) {
+		if (at == dir || dir[len(at)+1] == '.') && r.isHome(at) {
+			return false
+		}
+	}
+	return true
+}
+
+// isHome reports whether a directory is somebody's home, by its place or by what it holds.
+func (r *resolver) isHome(dir string) bool {
+	switch path.Dir(dir) {
+	case "/home", "/Users":
+		return true
+	}
+	return dir == "/root" || dir == r.facts.home() || slices.ContainsFunc([]string{"/.ssh", "/.gnupg"}, func(name string) bool {
+		_, err := fs.Lstat(r.facts.FS, fsPath(dir+name))
+		return err == nil
+	})
 }
 
 // isRepository reports whether a directory is a repository of the caller's.

@@ -56,6 +56,15 @@ func TestRepository(t *testing.T) {
 	putFile(f, "home/u/.config/tool/x", "x")
 	repository("tmp/.git")
 	putFile(f, "tmp/p/x", "x")
+	// Homes that HOME does not name.
+	repository("home/other/.git")
+	putFile(f, "home/other/p/x", "x")
+	repository("srv/agent/.git")
+	repository("srv/agent/.cfg/.git")
+	repository("srv/agent/mono/.git")
+	for _, name := range []string{".ssh/key", "p/x", ".cfg/p/x", "mono/p/x"} {
+		putFile(f, "srv/agent/"+name, "x")
+	}
 	for _, c := range []struct {
 		profile, dir, path, want string
 		change                   func(r *Request)
@@ -95,6 +104,10 @@ func TestRepository(t *testing.T) {
 		{profile: "aicode", dir: "home/u/.config/tool", path: "home/u/.config"},
 		{profile: "strict", dir: "home/u/src/project/sub", path: "home/u/src"},
 		{profile: "strict", dir: "tmp/p", path: "tmp/.git"},
+		{profile: "strict", dir: "home/other/p", path: "home/other"},
+		{profile: "strict", dir: "srv/agent/p", path: "srv/agent"},
+		{profile: "strict", dir: "srv/agent/.cfg/p", path: "srv/agent/.cfg"},
+		{profile: "strict", dir: "srv/agent/mono/p", path: "srv/agent/mono", want: "r-x"},
 	} {
 		req := Request{Profile: c.profile, Dir: "/" + c.dir}
 		if c.change != nil {

@@ -385,7 +385,7 @@ func (r *resolver) identify(isolated bool) error {
 		}
 	case "private":
 		// At the caller's own path, so that tools find what a grant shows of the home.
-		if info, err := fs.Stat(r.facts.FS, fsPath(h)); h != "" && h != "/" && err == nil && info.IsDir() && !within(h, "/proc") && !within(h, "/dev") {
+		if info, err := fs.Stat(r.facts.FS, fsPath(h)); h != "" && err == nil && info.IsDir() && !ofSystem(h) {
 			r.home = path.Clean(h)
 		}
 	}

@@ -3,6 +3,7 @@ package profiles
 import (
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -144,10 +145,8 @@ func Proposable(p, home string) bool {
 // systemDirectory reports whether dir belongs to the system (hier(7)). Places
 // below /usr where people keep sources are not the system's.
 func systemDirectory(dir string) bool {
-	for _, d := range [...]string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr"} {
-		if within(dir, d) {
-			return !strings.HasPrefix(dir, "/usr/src/") && !strings.HasPrefix(dir, "/usr/local/src/")
-		}
+	if ofSystem(dir) {
+		return !strings.HasPrefix(dir, "/usr/src/") && !strings.HasPrefix(dir, "/usr/local/src/")
 	}
 	for _, d := range [...]string{"/home", "/root", "/run", "/var", "/tmp", "/var/tmp", "/opt", "/srv", "/mnt", "/media", "/nix", "/snap",
 		"/var/lib", "/var/log", "/var/run", "/var/spool", "/var/cache", "/usr/src", "/usr/local/src"} {
@@ -156,4 +155,11 @@ func systemDirectory(dir string) bool {
 		}
 	}
 	return false
+}
+
+// ofSystem reports whether dir is or lies in a directory that is the system's with all
+// that it holds.
+func ofSystem(dir string) bool {
+	return slices.ContainsFunc([]string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr"},
+		func(d string) bool { return within(dir, d) })
 }

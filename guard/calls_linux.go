@@ -64,8 +64,11 @@ func (w *worker) nowhere(e *entry) syscall.Errno {
 
 // refuse is how the kernel says what decide says. It records what a pattern refuses.
 func (w *worker) refuse(op string, e *entry, errno syscall.Errno, rule string) syscall.Errno {
-	if errno == notGranted {
+	switch errno {
+	case notGranted:
 		return w.readOnly(e.dir)
+	case crossing:
+		return unix.EXDEV
 	}
 	w.note(op, e.full, rule)
 	return unix.EACCES
@@ -75,6 +78,7 @@ func (w *worker) refuse(op string, e *entry, errno syscall.Errno, rule string) s
 const (
 	refused    syscall.Errno = 4200 + iota // by a pattern
 	notGranted                             // by what the mount is for
+	crossing                               // by the border of a repository
 )
 
 func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
@@ -108,22 +112,39 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 	return refused, rule
 }
 
-// enters decides about what is to be renamed into a repository: a symbolic link through
-// which Git would write, or a directory that could hold one, or be a repository that Git
-// takes for a worktree's or a submodule's.
-func (w *worker) enters(from, to *entry) (syscall.Errno, string) {
-	g := to.mount.grant
-	if !g.Guarded || w.look(from) != 0 {
-		return 0, ""
+// crosses reports whether a rename would leave a repository or come into one. That is
+// refused as between file systems, so that programs copy. What a directory is part of
+// stays so, then, and no symbolic link comes in which another run puts in the place of
+// what is renamed.
+func (w *worker) crosses(from, to *entry) bool {
+	if g := to.mount.grant; g == nil || !g.Guarded || w.identify(from.dir, "") != 0 {
+		return false
 	}
-	if kind := w.stat.Mode & unix.S_IFMT; kind != unix.S_IFDIR && kind != unix.S_IFLNK {
-		return 0, ""
+	dir := w.same()
+	if w.identify(to.dir, "") == 0 && w.same() == dir {
+		return false
 	}
-	repository := w.g.rules.Within(to.parent, len(g.Path), w.dirs(to))
-	if repository == nil || bytes.Equal(repository, w.g.rules.Within(from.parent, len(g.Path), w.dirs(from))) {
-		return 0, ""
+	r1, ok1 := w.repositoryOf(from)
+	r2, ok2 := w.repositoryOf(to)
+	return !ok1 || !ok2 || r1 != r2
+}
+
+// repositoryOf is the repository that an entry is part of, the zero File for none; false
+// if it cannot be told.
+func (w *worker) repositoryOf(e *entry) (File, bool) {
+	dir := w.g.rules.Within(e.parent, len(e.mount.grant.Path), w.dirs(e))
+	if dir == nil {
+		return File{}, true
 	}
-	return refused, ".git/"
+	fd, errno := w.held.open(dir)
+	if errno != 0 {
+		return File{}, false
+	}
+	defer closeFD(fd)
+	if w.identify(fd, "") != 0 {
+		return File{}, false
+	}
+	return w.same(), true
 }
 
 // note records a refusal.
@@ -336,8 +357,7 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	asked := [...]struct {
 		e *entry
 		a act
-		o *entry // the other
-	}{{&from, movesFrom, &to}, {&to, movesTo, &from}, {&to, movesFrom, &from}, {&from, movesTo, &to}}
+	}{{&from, movesFrom}, {&to, movesTo}, {&to, movesFrom}, {&from, movesTo}}
 	n := 2
 	if flags&unix.RENAME_EXCHANGE != 0 {
 		n = 4
@@ -350,9 +370,9 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 			of = q.e
 			refusal, rule = w.decide(q.e, q.a)
 		}
-		if refusal == 0 && q.a == movesTo {
-			refusal, rule = w.enters(q.o, q.e)
-		}
+	}
+	if refusal == 0 && w.crosses(&from, &to) {
+		refusal = crossing
 	}
 	if errno, done := w.unmovable(&from, &to, flags, refusal); done {
 		return failed(errno)

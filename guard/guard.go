@@ -17,7 +17,8 @@
 // renamed between the check and the act. Another run in the same workspace has another
 // guard, which may rename meanwhile: whether a directory is a repository is asked of the
 // open directory and of those above it, and what makes one waits for the other
-// guards ([Config.Lock]). The thread has given up every capability and
+// guards ([Config.Lock]). No rename crosses the border of a repository, so that what an
+// open directory is part of stays so. The thread has given up every capability and
 // has a umask of its own. It is not under Landlock, which would keep it from
 // looking at the callers (hook_ptrace_access_check in security/landlock/task.c);
 // the sandbox's Landlock rules are looked up by the mount instead ([Grant]), beside

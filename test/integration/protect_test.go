@@ -798,6 +798,12 @@ try_("link", lambda: os.link("config", git + "logs/x", follow_symlinks=False))
 try_("rename", lambda: os.rename("config", git + "refs/x"))
 os.makedirs("full"); os.symlink("x", "full/x"); os.makedirs(git + "logs/mine")
 try_("directory", lambda: os.rename("full", git + "logs/full"))
+open("plain", "w").close()
+try_("file", lambda: os.rename("plain", git + "info/plain"))
+try_("out", lambda: os.rename(git + "logs/mine", "mine"))
+try_("between", lambda: os.rename("r/testdata/x.git/description", git + "description2"))
+if os.path.isdir("mine"): os.rename("mine", git + "logs/mine")
+os.system("touch moved; mv moved " + git + "info/; test -e " + git + "info/moved && echo moved")
 try_("within", lambda: os.rename(git + "logs/mine", git + "refs/mine"))
 try_("bare", lambda: os.symlink("x", "r/testdata/x.git/refs/x"))
 os.rename(git + "worktrees/wt", git + "worktrees/was")
@@ -812,16 +818,17 @@ try_("safe", lambda: os.mkdir(git + "safe"))
 			b, _ := os.ReadFile(ran)
 			return o.stdout, string(b)
 		}
-		const no = "Permission denied"
+		const no, copy = "Permission denied", "Invalid cross-device link"
 		out, ran := act(f)
-		f.wantLines(out, "beside done", "leads "+no, "symlink "+no, "link "+no, "rename "+no, "directory "+no, "within done", "bare "+no, "worktree "+no, "safe "+no)
+		f.wantLines(out, "beside done", "leads "+no, "symlink "+no, "link "+no, "rename "+copy, "directory "+copy, "file "+copy, "out "+copy, "between "+copy,
+			"moved", "within done", "bare "+no, "worktree "+copy, "safe "+no)
 		if ran != "" {
 			f.Errorf("Git on the host ran what the command planted: %q", ran)
 		}
 		f.Run("control without protected paths", func(t *testing.T) {
 			c := newFixture(t, f.who)
 			out, ran := act(c, "--unprotect", "all")
-			if strings.Contains(out, no) || !strings.Contains(ran, "message") || !strings.Contains(ran, "worktree") {
+			if strings.Contains(out, no) || strings.Contains(out, copy) || !strings.Contains(ran, "message") || !strings.Contains(ran, "worktree") {
 				t.Errorf("Git on the host ran %q: %s", ran, out)
 			}
 		})

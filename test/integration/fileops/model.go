@@ -159,6 +159,49 @@ func (p *process) judge(full string, made bool) verdict {
 	return v
 }
 
+// part is the repository that an entry is part of, the nearest, "" for none. It is unsure
+// if a nearer directory has some of what makes one.
+func (p *process) part(full string) (repo string, unsure bool) {
+	top := p.top(full)
+	for dir := path.Dir(full); top != "" && len(dir) >= len(top); dir = path.Dir(dir) {
+		switch v := repository(dir, ""); {
+		case v == denied || strings.EqualFold(path.Base(dir), ".git"):
+			return dir, unsure
+		case v == open:
+			unsure = true
+		}
+	}
+	return "", unsure
+}
+
+// linked is the verdict on a symbolic link that is made.
+func (p *process) linked(full string) verdict {
+	switch repo, unsure := p.part(full); {
+	case full == "":
+	case repo != "":
+		return denied
+	case unsure || leads(path.Base(full)): // in the place of what leads to something protected
+		return open
+	}
+	return allowed
+}
+
+// crosses is the verdict on a rename, which must not leave a repository or come into one.
+func (p *process) crosses(from, to string) verdict {
+	if p.top(from) == "" || p.top(from) != p.top(to) || path.Dir(from) == path.Dir(to) {
+		return allowed
+	}
+	r1, unsure1 := p.part(from)
+	r2, unsure2 := p.part(to)
+	switch {
+	case unsure1 || unsure2:
+		return open
+	case r1 != r2:
+		return denied
+	}
+	return allowed
+}
+
 // A place is where a path leads: an entry of a directory.
 type place struct {
 	full string // the entry, or what is open
@@ -374,25 +417,29 @@ func (p *process) verdict(o op) verdict {
 	case "mkdir", "mknod":
 		entry(o.a, false, true)
 	case "symlink":
-		// A link in the place of what leads to something protected.
-		if at := entry(o.b, false, true); leads(path.Base(at.full)) {
-			v = max(v, open)
-		}
+		at := entry(o.b, false, true)
+		v = max(v, p.linked(at.full))
 	case "unlink", "rmdir":
 		entry(o.a, false, false)
 	case "truncate":
 		o.a.dirfd = cwd
 		entry(o.a, true, false)
 	case "link":
-		entry(o.b, false, true)
+		to := entry(o.b, false, true)
 		if o.a.text != "" || flags&unix.AT_EMPTY_PATH != 0 {
-			entry(o.a, flags&unix.AT_SYMLINK_FOLLOW != 0, false)
+			from := entry(o.a, flags&unix.AT_SYMLINK_FOLLOW != 0, false)
+			if from.st != nil && from.st.Mode&unix.S_IFMT == unix.S_IFLNK {
+				v = max(v, p.linked(to.full))
+			}
 		}
 	case "rename", "renameat2":
 		exchange := o.call == "renameat2" && flags&unix.RENAME_EXCHANGE != 0
 		from, to := entry(o.a, false, exchange), entry(o.b, false, true)
 		if leads(path.Base(from.full)) || leads(path.Base(to.full)) {
 			v = max(v, open)
+		}
+		if from.full != "" && to.full != "" {
+			v = max(v, p.crosses(from.full, to.full))
 		}
 		if from.st != nil && to.full != "" && from.st.Mode&unix.S_IFMT == unix.S_IFDIR {
 			v = max(v, p.moves(from.full, to.full))
@@ -484,7 +531,7 @@ func split(text string) (dir, last string) {
 }
 
 // refusal reports whether the guard's answer is one.
-func refusal(got string) bool { return got == "EACCES" || got == "EPERM" }
+func refusal(got string) bool { return got == "EACCES" || got == "EPERM" || got == "EXDEV" }
 
 // lacking is the errno of what the guard does not have, and refuses.
 func lacking(o op) (errno string, ok bool) {

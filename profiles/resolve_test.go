@@ -158,7 +158,7 @@ func TestHome(t *testing.T) {
 		{"strict", "/home/u", "/home/u"},
 		{"strict", "/home/nobody-here", "/home/sandbox"},
 		{"strict", "/etc/os-release", "/home/sandbox"}, // a file
-		{"strict", "/usr/bin", "/home/sandbox"}, // of bin, daemon, games: storage there would hide the system
+		{"strict", "/usr/bin", "/home/sandbox"},        // of bin, daemon, games: storage there would hide the system
 		{"strict", "/etc", "/home/sandbox"},
 		{"strict", "/", "/home/sandbox"},
 		{"strict", "", "/home/sandbox"},

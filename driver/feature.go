@@ -275,7 +275,7 @@ var Features = []Feature{
 	{Name: "hostname", What: "a host name of its own", Fields: []string{"OCI.Hostname"},
 		Uses: when(func(p *policy.Policy) bool { return p.OCI.Hostname != "" })},
 
-	{Name: "files.read", What: "host paths shown read-only", Fields: []string{"Files.Path", "Files.Access", "Files.Optional", "Files.Origin"},
+	{Name: "files.read", What: "host paths shown read-only", Fields: []string{"Files.Path", "Files.Access", "Files.Discard", "Files.Optional", "Files.Origin"},
 		Uses: files(func(r *policy.FileRule) bool { return r.Access&policy.Read != 0 && r.Access&policy.Write == 0 })},
 	{Name: "files.write", What: "host paths shown writable",
 		Uses: files(func(r *policy.FileRule) bool { return r.Access&policy.Write != 0 })},

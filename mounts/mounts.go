@@ -101,6 +101,11 @@ type Entry struct {
 	Attr   Attr
 	IsDir  bool // Bind, Mask: what the source (or what is masked) is
 
+	// Discard lays what is changed below a Bind of a directory, which is
+	// read-only, over it: an overlay whose upper layer nobody gets. If the kernel
+	// refuses, or the host's tree was left already, the Bind stays alone.
+	Discard bool
+
 	// Optional entries that change what is there (Mask, Readonly) are passed
 	// over if nothing is.
 	Optional bool

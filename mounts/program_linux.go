@@ -289,6 +289,9 @@ func (b *lowering) op(o *Op) {
 		b.clone(b.src.Value(), o, attr, true)
 		b.mountpoint(o)
 		b.attach(o)
+		if o.Discard && b.host == 0 {
+			b.discard(o)
+		}
 	case Overlay:
 		b.overlay(o)
 	case Tmpfs:
@@ -344,19 +347,47 @@ const storeDir = "/proc"
 //	int fsetxattr(int fd, const char *name, const void *value, size_t size, int flags);
 func (b *lowering) overlay(o *Op) {
 	p := b.p
-	name := b.fresh()
-	const lower, upper, work = "/lower", "/upper", "/work"
-	b.make(name, 0o700)
-	b.make(name+lower, 0o700)
-	b.make(name+upper, mode(o)) // its mode is that of the overlay's root
-	b.make(name+work, 0o700)
+	name := b.layers(o)
 	b.layer = p.NewReg()
-	p.Call(b.layer, sys.Step{Name: "openat", Path: overlayStep}, unix.SYS_OPENAT, b.store.Value(), p.Str(name+upper),
+	p.Call(b.layer, sys.Step{Name: "openat", Path: overlayStep}, unix.SYS_OPENAT, b.store.Value(), p.Str(name+upperName),
 		sys.Imm(unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 	attr, value := p.Str("user.sbxrun"), p.Data("y")
 	p.Call(0, sys.Step{Name: "fsetxattr", Path: overlayStep}, unix.SYS_FSETXATTR, b.layer.Value(), attr, value, sys.Imm(1), sys.Imm(0))
 	p.Call(0, sys.Step{Name: "fremovexattr", Path: overlayStep}, unix.SYS_FREMOVEXATTR, b.layer.Value(), attr)
+	b.stack(name, o, o.Attr)
+	b.mountpoint(o)
+	b.attach(o)
+}
 
+// discard lays an overlay over a bind, for what is changed below it. On tmpfs
+// without user attributes files can be made, replaced and removed in it; of what is
+// removed, a directory cannot be made again. All of it is one attempt.
+func (b *lowering) discard(o *Op) {
+	n := b.p.Len()
+	name := b.layers(o)
+	b.stack(name, o, o.Attr&^ReadOnly)
+	b.openTarget(o)
+	b.moveTo(o)
+	b.p.AllowAnyFrom(n)
+}
+
+// Names of an overlay's directories in its own one of the store.
+const lowerName, upperName, workName = "/lower", "/upper", "/work"
+
+// layers makes the directories of an overlay, and returns the name in the store of
+// the one that holds them.
+func (b *lowering) layers(o *Op) string {
+	name := b.fresh()
+	b.make(name, 0o700)
+	b.make(name+lowerName, 0o700)
+	b.make(name+upperName, mode(o)) // its mode is that of the overlay's root
+	b.make(name+workName, 0o700)
+	return name
+}
+
+// stack leaves an overlay of those layers over the source in tree.
+func (b *lowering) stack(name string, o *Op, a Attr) {
+	p := b.p
 	p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
 		sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
 		sys.Imm(unix.SizeofOpenHow))
@@ -366,12 +397,10 @@ func (b *lowering) overlay(o *Op) {
 		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
 	b.setattr(o.Target, unix.AT_EMPTY_PATH, ReadOnly|NoDev)
 	p.Call(0, sys.Step{Name: "move_mount", Path: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
-		b.store.Value(), p.Str(name+lower), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+		b.store.Value(), p.Str(name+lowerName), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	dir := storeDir + "/" + name
-	b.filesystem(b.tree, "overlay", o.Target, o.Attr|NoDev, "userxattr", flagOption,
-		"lowerdir", dir+lower, "upperdir", dir+upper, "workdir", dir+work)
-	b.mountpoint(o)
-	b.attach(o)
+	b.filesystem(b.tree, "overlay", o.Target, a|NoDev, "userxattr", flagOption,
+		"lowerdir", dir+lowerName, "upperdir", dir+upperName, "workdir", dir+workName)
 }
 
 // overlayStep is what steps are about that only an overlay takes.

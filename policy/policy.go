@@ -120,6 +120,13 @@ type FileRule struct {
 	// It needs Write, and at most one rule has it.
 	Overlay bool `json:"overlay,omitempty"`
 
+	// Discard lets the command change what is below a directory that it may
+	// read: the changes are the sandbox's own, in the private storage that
+	// Scratch bounds, and end with it. Where a driver or the kernel cannot do
+	// that, the path is read-only, as Access says. With access to write it
+	// means nothing.
+	Discard bool `json:"discard,omitempty"`
+
 	// Optional rules are passed over when Path does not exist. A rule that is
 	// not optional and does not exist is an error.
 	Optional bool `json:"optional,omitempty"`

@@ -159,6 +159,7 @@ func Sort(rules []FileRule) []FileRule {
 		}
 		last.Access |= r.Access
 		last.Overlay = last.Overlay || r.Overlay
+		last.Discard = last.Discard || r.Discard
 		last.Origin = r.Origin
 	}
 	return merged

@@ -213,7 +213,7 @@ func checkItem(k key, item string) error {
 	case keyNetDeny:
 		_, err := parseEgress(item)
 		return err
-	case keyRead, keyReadTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyReadClean, keyDenyWrite, keyDenyExec, keyDevices:
+	case keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyReadClean, keyDenyWrite, keyDenyExec, keyDevices:
 		if strings.ContainsAny(item, "\x00\n") {
 			return &Error{What: "the path " + quote.Text(item) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
 		}

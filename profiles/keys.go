@@ -35,6 +35,7 @@ const (
 	keyNetLog
 	keyRead
 	keyReadTry
+	keyCopyTry
 	keyWrite
 	keyWriteTry
 	keyHide
@@ -144,6 +145,7 @@ var keys = [numKeys]keyInfo{
 
 	keyRead:        {name: "files.read", kind: kindList, order: orderFewer, doc: "Host paths to read and execute."},
 	keyReadTry:     {name: "files.read_try", kind: kindList, order: orderFewer, doc: "As read, but passed over where the host has no such path."},
+	keyCopyTry:     {name: "files.copy_try", kind: kindList, order: orderFewer, doc: "As read_try, and what the command changes below is kept in private storage and thrown away: for caches of tools. Only read where the driver or the kernel has no overlays."},
 	keyWrite:       {name: "files.write", kind: kindList, order: orderFewer, doc: "Host paths to read, write and execute."},
 	keyWriteTry:    {name: "files.write_try", kind: kindList, order: orderFewer, doc: "As write, but passed over where the host has no such path."},
 	keyHide:        {name: "files.hide", kind: kindList, order: orderMore, doc: "Host paths that are not there, whatever else is said of them."},

@@ -69,6 +69,7 @@ var presetAicode = profile{name: "aicode", values: [numKeys]value{
 	keyNetLog:      {origin: "preset aicode", n: 1},
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}, {"preset aicode", listAicodeReadTry}}},
+	keyCopyTry:     {parts: []part{{"preset aicode", listAicodeCopyTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset aicode", listAicodeSecrets}}},
 	keyReadClean:   {parts: []part{{"preset aicode", listAicodeReadClean}}},
 	keySecretNames: {parts: []part{{"preset aicode", listAicodeSecretNames}}},
@@ -103,6 +104,7 @@ var presetDevelopment = profile{name: "development", values: [numKeys]value{
 	keyNetAllow:    {parts: []part{{"preset development", listDevelopmentNetAllow}}},
 	keyRead:        {parts: []part{{"preset strict", listStrictRead}, {"preset development", listDevelopmentRead}}},
 	keyReadTry:     {parts: []part{{"preset strict", listStrictReadTry}}},
+	keyCopyTry:     {parts: []part{{"preset development", listDevelopmentCopyTry}}},
 	keySecrets:     {parts: []part{{"preset strict", listStrictSecrets}, {"preset development", listDevelopmentSecrets}}},
 	keySecretNames: {parts: []part{{"preset development", listDevelopmentSecretNames}}},
 	keySecretText:  {parts: []part{{"preset development", listDevelopmentSecretText}}},
@@ -666,7 +668,6 @@ var listAicodeReadTry = []string{
 	"~/.local/share/mise",
 	"~/.local/share/rtx",
 	"~/.local/share/fnm",
-	"~/.local/share/pnpm",
 	"~/.local/share/virtualenvs",
 	"~/.local/share/gem",
 	"~/.local/share/swiftly",
@@ -675,15 +676,11 @@ var listAicodeReadTry = []string{
 	"~/.proto",
 	"~/.nix-profile",
 	"~/.terminfo",
-	"~/go/bin",
-	"~/go/pkg",
 	"~/sdk",
 	"~/.goenv",
 	"~/.gvm",
 	"~/.cargo/bin",
 	"~/.cargo/env",
-	"~/.cargo/registry",
-	"~/.cargo/git",
 	"~/.rustup",
 	"~/.nvm",
 	"~/.fnm",
@@ -717,15 +714,11 @@ var listAicodeReadTry = []string{
 	"~/.jdks",
 	"~/.jenv",
 	"~/.jabba",
-	"~/.m2/repository",
 	"~/.m2/wrapper",
 	"~/.gradle/caches",
 	"~/.gradle/wrapper",
-	"~/.ivy2/cache",
-	"~/.cache/coursier",
 	"~/.konan",
 	"~/.dotnet",
-	"~/.nuget/packages",
 	"~/.composer/vendor",
 	"~/.config/composer/vendor",
 	"~/.phpenv",
@@ -744,7 +737,6 @@ var listAicodeReadTry = []string{
 	"~/.hex/packages",
 	"~/.swiftly",
 	"~/.pub-cache/bin",
-	"~/.pub-cache/hosted",
 	"~/.pub-cache/global_packages",
 	"~/flutter",
 	"~/fvm",
@@ -778,6 +770,19 @@ var listAicodeReadTry = []string{
 	"~/.config/opencode/skills",
 }
 
+var listAicodeCopyTry = []string{
+	"~/go/bin",
+	"~/go/pkg",
+	"~/.local/share/pnpm",
+	"~/.cargo/registry",
+	"~/.cargo/git",
+	"~/.m2/repository",
+	"~/.ivy2/cache",
+	"~/.cache/coursier",
+	"~/.nuget/packages",
+	"~/.pub-cache/hosted",
+}
+
 var listAicodeSecrets = []string{
 	"./.env",
 	"./.env.local",
@@ -792,6 +797,8 @@ var listAicodeReadClean = []string{
 	"~/.cargo/config.toml",
 	"~/.cargo/config",
 	"~/.bundle/config",
+	"~/.config/go/env",
+	"~/.npmrc",
 }
 
 var listAicodeSecretNames = []string{
@@ -857,7 +864,7 @@ var listAicodeEnvSet = []string{
 	"XDG_CACHE_HOME=/tmp/.cache",
 	"GOCACHE=/tmp/.cache/go-build",
 	"npm_config_cache=/tmp/.cache/npm",
-	"npm_config_store_dir=/tmp/.cache/pnpm-store",
+	"npm_config_update_notifier=false",
 	"YARN_GLOBAL_FOLDER=/tmp/.cache/yarn-global",
 	"BUN_INSTALL_CACHE_DIR=/tmp/.cache/bun",
 	"PIP_CACHE_DIR=/tmp/.cache/pip",
@@ -872,6 +879,19 @@ var listDevelopmentNetAllow = []string{
 
 var listDevelopmentRead = []string{
 	"/",
+}
+
+var listDevelopmentCopyTry = []string{
+	"~/go/bin",
+	"~/go/pkg",
+	"~/.local/share/pnpm",
+	"~/.cargo/registry",
+	"~/.cargo/git",
+	"~/.m2/repository",
+	"~/.ivy2/cache",
+	"~/.cache/coursier",
+	"~/.nuget/packages",
+	"~/.pub-cache/hosted",
 }
 
 var listDevelopmentSecrets = []string{
@@ -937,7 +957,7 @@ var listDevelopmentEnvSet = []string{
 	"XDG_CACHE_HOME=/tmp/.cache",
 	"GOCACHE=/tmp/.cache/go-build",
 	"npm_config_cache=/tmp/.cache/npm",
-	"npm_config_store_dir=/tmp/.cache/pnpm-store",
+	"npm_config_update_notifier=false",
 	"YARN_GLOBAL_FOLDER=/tmp/.cache/yarn-global",
 	"BUN_INSTALL_CACHE_DIR=/tmp/.cache/bun",
 	"PIP_CACHE_DIR=/tmp/.cache/pip",

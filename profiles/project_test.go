@@ -19,7 +19,7 @@ var looser = [numKeys][]string{
 	keyVerify: {"false"}, keyWorkspace: {"bind", "overlay", "ro", "none"}, keyHome: {"host"}, keyUser: {`"0:0"`, `"1000:0"`}, keyHostname: {"other"},
 	keyNetMode: {"host", "proxy"}, keyNetAllow: {`["*"]`, "[a.example]", `["tcp://a.example:443"]`, `["tcp://b.example:443"]`, "[]"}, keyNetDeny: {"[]", "[deny.example]", `["tcp://b.example:443"]`}, keyNetTools: {"true"},
 	keyNetPublish: {`["8080:80"]`, `["0.0.0.0:8080:80"]`, "[]"}, keyNetRate: {"none", "100000"}, keyNetLog: {"false"},
-	keyRead: {"[/]", "[/etc]", "[~]", "[]"}, keyReadTry: {"[/]", "[~]", "[~/.ssh]"}, keyWrite: {"[~]", "[/data/real]", "[]"}, keyWriteTry: {"[~]", "[/data]"},
+	keyRead: {"[/]", "[/etc]", "[~]", "[]"}, keyReadTry: {"[/]", "[~]", "[~/.ssh]"}, keyCopyTry: {"[/etc]", "[~]", "[~/.ssh]"}, keyWrite: {"[~]", "[/data/real]", "[]"}, keyWriteTry: {"[~]", "[/data]"},
 	keyHide: {"[]", "[/data]"}, keySecrets: {"[]", "[~/.ssh]", "[~/.ssh/known_hosts]", "[/usr]"}, keyDenyWrite: {"[]", "[~/.ssh]"}, keyDenyExec: {"[]", "[/usr/bin]"},
 	keyReadClean: {"[~/.npmrc]", "[/etc/passwd]", "[]"}, keySecretNames: {"[]", "[b.pem]"}, keySecretText: {"[]", `["*"]`},
 	keyProtect: {"[]", "[.git]", "[.git/]", "[.git/hooks/]"}, keyUnprotect: {"[all]", "[.git]", "[.git/hooks]", "[]"},

@@ -397,7 +397,7 @@ func (r *resolver) showsHomes() bool {
 	homes := func(item string) bool {
 		return item != "" && item[0] == '/' && len(item) < len("/home")+4 && within("/home", path.Clean(item))
 	}
-	for _, k := range [...]key{keyRead, keyReadTry, keyWrite, keyWriteTry} {
+	for _, k := range [...]key{keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry} {
 		for _, part := range r.values[k].parts {
 			if slices.ContainsFunc(part.items, homes) {
 				return true

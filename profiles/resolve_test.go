@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -26,9 +27,10 @@ func hostFS() fstest.MapFS {
 		"home/u/src/project/sub", "home/u/.ssh", "home/u/.aws", "home/u/.cache", "home/u/go/pkg", "home/other/.ssh", "data/real"} {
 		f[d] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
 	}
-	for _, n := range []string{"etc/ld.so.cache", "etc/shadow", "home/u/.npmrc", "home/u/.ssh/id_ed25519", "home/u/.ssh/known_hosts", "home/u/src/project/.env", "home/u/src/project/main.go", "home/u/src/project/a.pem", "home/u/src/project/sub/b.pem", "run/docker.sock"} {
+	for _, n := range []string{"etc/ld.so.cache", "etc/shadow", "home/u/.ssh/id_ed25519", "home/u/.ssh/known_hosts", "home/u/src/project/.env", "home/u/src/project/main.go", "home/u/src/project/a.pem", "home/u/src/project/sub/b.pem", "run/docker.sock"} {
 		putFile(f, n, "x")
 	}
+	putFile(f, "home/u/.npmrc", "//npm.example/:_authToken=x\n")
 	for l, t := range map[string]string{"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64", "home/u/link": "/data/real", "data/link": "real", "home/u/loop": "loop", "var/run": "/run", "home/u/src/plink": "project"} {
 		f[l] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(t)}
 	}
@@ -208,6 +210,7 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("%s: the workspace is %q", c.name, access(t, r, "/home/u/src/project"))
 		}
 	}
+	// What ~/.npmrc says of tokens, if it does, is left out: TestCleanNpmrc.
 	r := mustResolve(t, Request{Profile: "development"}, facts)
 	for _, p := range []string{"/etc/shadow", "/etc/ssh", "/root", "/boot", "/home/other/.ssh", "/home/u/src/project/.env"} {
 		if got := access(t, r, p); got != "---" {
@@ -719,5 +722,34 @@ func TestOverlay(t *testing.T) {
 		if rules, err := resolve(req); err == nil {
 			t.Errorf("%+v: %+v", req, rules)
 		}
+	}
+}
+
+// TestDiscard: what may be changed for the run alone can be read, and no rule that says
+// otherwise of the path or of one in it is lost.
+func TestDiscard(t *testing.T) {
+	const dir = "/home/u/go/pkg"
+	list := statement{path: dir, access: policy.ReadExec, discard: true}
+	for _, tt := range []struct {
+		name string
+		more []statement
+		want []policy.FileRule
+	}{
+		{"alone", nil, []policy.FileRule{{Path: dir, Access: policy.ReadExec, Discard: true}}},
+		{"in what is shown", []statement{{path: "/", access: policy.ReadExec}}, []policy.FileRule{{Path: "/", Access: policy.ReadExec}, {Path: dir, Access: policy.ReadExec, Discard: true}}},
+		{"writable by a flag", []statement{{path: dir, access: policy.All, flag: true}}, []policy.FileRule{{Path: dir, Access: policy.All}}},
+		{"read-only by a flag", []statement{{path: dir, access: policy.ReadExec, flag: true}}, []policy.FileRule{{Path: dir, Access: policy.ReadExec}}},
+		{"writable by a list", []statement{{path: dir, access: policy.All}}, []policy.FileRule{{Path: dir, Access: policy.All}}},
+		{"no writing", []statement{{path: dir, deny: policy.Write}}, []policy.FileRule{{Path: dir, Access: policy.ReadExec}}},
+		{"read-only below", []statement{{path: dir + "/x", access: policy.ReadExec}}, []policy.FileRule{{Path: dir, Access: policy.ReadExec, Discard: true}, {Path: dir + "/x", Access: policy.ReadExec}}},
+		{"hidden below", []statement{{path: dir + "/x", hide: true}}, []policy.FileRule{{Path: dir, Access: policy.ReadExec, Discard: true}, {Path: dir + "/x", Optional: true}}},
+		{"hidden", []statement{{path: "/home/u/go", hide: true}}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := combine(append(tt.more, list), nil)
+			if !reflect.DeepEqual(got, tt.want) && len(got)+len(tt.want) > 0 {
+				t.Errorf("%+v, want %+v", got, tt.want)
+			}
+		})
 	}
 }

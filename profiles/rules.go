@@ -26,6 +26,7 @@ type statement struct {
 	link     bool          // the path is a symbolic link, granted so that it can be followed
 	way      *place        // how the path was found, if by a link that an earlier command can have made
 	overlay  bool          // the path is copy-on-write
+	discard  bool          // what is changed below is the sandbox's own
 	flag     bool          // a flag grants it: what weaker sources grant for this very path does not count
 
 	hide   bool          // hidden, whatever else is said
@@ -55,6 +56,7 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 		visible bool // something of the host is shown here
 		access  policy.Access
 		overlay bool // copy-on-write
+		discard bool
 		deny    policy.Access
 		hidden  bool
 		secret  bool
@@ -67,13 +69,13 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 		}
 		above := stack[len(stack)-1]
 		if above.visible && covered(above.path, n.path, mounts) {
-			above.visible, above.access, above.overlay = false, 0, false
+			above.visible, above.access, above.overlay, above.discard = false, 0, false, false
 		}
 		at := above
 		at.path = n.path
 		at.deny |= n.deny
 		emit := func(a policy.Access, optional bool) {
-			rules = append(rules, policy.FileRule{Path: n.path, Access: a, Overlay: at.overlay && n.overlay, Optional: optional, Origin: n.origin})
+			rules = append(rules, policy.FileRule{Path: n.path, Access: a, Overlay: at.overlay && n.overlay, Discard: at.discard && a != policy.Hide, Optional: optional, Origin: n.origin})
 		}
 		switch {
 		case above.hidden:
@@ -82,18 +84,19 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 			if at.visible {
 				emit(policy.Hide, true)
 			}
-			at.visible, at.access, at.overlay = false, 0, false
+			at.visible, at.access, at.overlay, at.discard = false, 0, false, false
 		case n.access != 0 && (!above.secret || n.named) && !(n.link && above.visible):
 			at.secret = false
 			at.access = n.access &^ at.deny
 			at.visible = true
 			at.overlay = n.overlay && at.access&policy.Write != 0 || above.overlay && above.access == at.access
-			if !above.visible || above.access != at.access || n.overlay {
+			at.discard = n.discard && at.access&policy.Read != 0 && (at.access|at.deny)&policy.Write == 0
+			if !above.visible || above.access != at.access || above.discard != at.discard || n.overlay {
 				emit(at.access, n.optional)
 			}
 		case at.visible && at.access&at.deny != 0:
 			at.access &^= at.deny
-			at.overlay = false
+			at.overlay, at.discard = false, false
 			emit(at.access, true)
 		}
 		stack = append(stack, at)
@@ -138,12 +141,13 @@ func mergeStatements(statements []statement) []statement {
 		switch {
 		case s.access == 0:
 		case m.access == 0 || s.flag && !m.flag:
-			m.access, m.optional, m.link, m.overlay, m.flag, m.origin = s.access, s.optional, s.link, s.overlay, s.flag, s.origin
+			m.access, m.optional, m.link, m.overlay, m.discard, m.flag, m.origin = s.access, s.optional, s.link, s.overlay, s.discard, s.flag, s.origin
 		case s.flag == m.flag:
 			m.access |= s.access
 			m.optional = m.optional && s.optional
 			m.link = m.link && s.link
 			m.overlay = m.overlay || s.overlay
+			m.discard = m.discard || s.discard
 			m.origin = s.origin
 		}
 		m.named = m.named || s.named
@@ -179,6 +183,7 @@ func (c *collected) listedStatements(facts *Facts, workspace string) ([]statemen
 	}{
 		{keyRead, statement{access: policy.ReadExec}},
 		{keyReadTry, statement{access: policy.ReadExec, optional: true}},
+		{keyCopyTry, statement{access: policy.ReadExec, optional: true, discard: true}},
 		{keyWrite, statement{access: policy.All}},
 		{keyWriteTry, statement{access: policy.All, optional: true}},
 		{keyHide, statement{hide: true, optional: true}},

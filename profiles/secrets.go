@@ -334,6 +334,9 @@ func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statemen
 				continue
 			}
 			clean := cleanText(text)
+			if path.Base(full) == ".npmrc" {
+				clean = cleanNpmrc(clean)
+			}
 			if clean == text {
 				if st, err = appendStatements(st, statement{access: policy.Read, optional: true, origin: part.origin}, item, r.workspace, r.facts); err != nil {
 					return nil, at(part.origin, err)
@@ -359,6 +362,23 @@ func cleanText(text string) string {
 		}
 		drop := continues || section || secret
 		if continues = drop && strings.HasSuffix(lower, `\`); !drop {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// cleanNpmrc leaves out of an npmrc(5) what it says of who asks a registry, however
+// short, and proxies, which are the host's.
+func cleanNpmrc(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		key, _, _ := strings.Cut(line, "=")
+		key = strings.Trim(key, " \t\r\n\"'[]")
+		switch {
+		case strings.HasPrefix(key, "//"), strings.HasPrefix(key, "_"):
+		case slices.Contains([]string{"username", "email", "key", "cert", "otp", "proxy", "https-proxy", "http-proxy", "noproxy"}, strings.ToLower(key)):
+		default:
 			b.WriteString(line)
 		}
 	}

@@ -425,6 +425,8 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 		t := s.findTools(workspace)
 		v := &c.values[keyNetAllow]
 		v.parts = slices.Concat(v.parts, t.parts)
+		w := &c.values[keyCopyTry]
+		w.parts = slices.Concat(w.parts, t.copies)
 		c.notes = append(c.notes, t.notes...)
 		c.env = t.env
 		b.remotes = t.remotes

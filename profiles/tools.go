@@ -15,8 +15,9 @@ import (
 )
 
 // This file finds the hosts that the caller's own tools are set up to use:
-// network.tools. No host is listed here or anywhere in this program: what a tool
-// uses without being told is not known, and has to be allowed.
+// network.tools. What a tool uses without being told is in builtin, and counts if
+// the tool is installed and nothing tells it otherwise. No other host is listed
+// here or anywhere in this program.
 //
 // The caller's files are believed: whoever can write them needs no sandbox. The
 // workspace's are not, for a command of an earlier run can have written them. So
@@ -27,8 +28,18 @@ import (
 // maxToolFile bounds what is read of a tool's configuration.
 const maxToolFile = 1 << 20
 
+// builtin are the hosts that tools use without being told. Go's are in a file of
+// its own since Go 1.21, which comes first.
+var builtin = struct{ goProxy, goSums, npm, yarn []string }{
+	goProxy: []string{"https://proxy.golang.org"},
+	goSums:  []string{"https://sum.golang.org"},
+	npm:     []string{"https://registry.npmjs.org"},
+	yarn:    []string{"https://registry.yarnpkg.com", "https://repo.yarnpkg.com"},
+}
+
 // toolset is what the tools were found to use.
 type toolset struct {
+	copies  []part   // of files.copy_try
 	parts   []part   // of network.allow
 	remotes []part   // those of them that the workspace named
 	env     []string // variables that stand for files that a sandbox hides
@@ -63,6 +74,26 @@ func (s source) tool(name string) string {
 func (s source) env(name string) string {
 	v, _ := variables(s.facts.Environ).get(name)
 	return v
+}
+
+// program returns where the caller's PATH leads to the first of some programs,
+// links followed; "" if it has none of them.
+func (s source) program(names ...string) string {
+	list := s.env("PATH")
+	if list == "" {
+		list = defaultPath
+	}
+	for _, name := range names {
+		for dir := range strings.SplitSeq(list, ":") {
+			if !path.IsAbs(dir) {
+				continue
+			}
+			if pl, err := s.facts.follow(path.Join(dir, name)); err == nil && pl.mode.IsRegular() {
+				return pl.real
+			}
+		}
+	}
+	return ""
 }
 
 // allow adds the hosts of URLs.
@@ -150,8 +181,9 @@ func (s source) goTools(t *toolset) {
 		}
 		files[0] = config + "/go/env"
 	}
-	for _, root := range [...]string{s.env("GOROOT"), "/usr/local/go", "/usr/lib/go", "/usr/share/go"} {
-		if root != "" {
+	program := s.program("go")
+	for _, root := range [...]string{s.env("GOROOT"), path.Dir(path.Dir(program)), "/usr/local/go", "/usr/lib/go", "/usr/share/go"} {
+		if len(root) > 1 {
 			files = append(files, root+"/go.env")
 		}
 	}
@@ -176,17 +208,41 @@ func (s source) goTools(t *toolset) {
 				clean = strings.Replace(clean, p, c, 1)
 			}
 		}
-		if origin == "environment" {
+		// In a file it is shown, but for lines with credentials.
+		if origin == "environment" || clean != v {
 			t.env = append(t.env, "GOPROXY="+clean)
 		}
+	} else if program != "" {
+		t.allow("go: built in", builtin.goProxy...)
 	}
-	if v, origin := find("GOSUMDB"); v != "" && v != "off" {
+	if v, origin := find("GOSUMDB"); v == "" && program != "" {
+		t.allow("go: built in", builtin.goSums...)
+	} else if v != "" && v != "off" {
 		name, at, _ := strings.Cut(v, " ")
 		name, _, _ = strings.Cut(name, "+")
 		if at == "" {
 			at = "https://" + name
 		}
 		t.allow("go: GOSUMDB in "+origin, at)
+	}
+	// Modules and programs in another place than ~/go.
+	for _, dir := range [...]struct {
+		name  string
+		below []string
+	}{{"GOPATH", []string{"/pkg", "/bin"}}, {"GOMODCACHE", []string{""}}} {
+		v, origin := find(dir.name)
+		first, _, _ := strings.Cut(v, ":")
+		if first = path.Clean(first); !path.IsAbs(first) || first == "/" || checkItem(keyCopyTry, first) != nil || isGlob(first) {
+			continue
+		}
+		var items []string
+		for _, below := range dir.below {
+			items = append(items, first+below)
+		}
+		t.copies = append(t.copies, part{"tool go: " + dir.name + " in " + origin, items})
+		if origin == "environment" {
+			t.env = append(t.env, dir.name+"="+v)
+		}
 	}
 }
 
@@ -204,9 +260,32 @@ func (s source) npmTools(t *toolset) {
 			registry = own
 		}
 	}
-	// ~/.npmrc holds tokens, and is hidden.
+	// Of ~/.npmrc a command sees at most what holds no tokens.
 	if u := withoutUser(registry); u != "" {
 		t.env = append(t.env, "npm_config_registry="+u)
+	}
+	if registry != "" {
+		return
+	}
+	if s.program("npm", "pnpm", "bun", "corepack") != "" {
+		t.allow("npm: built in", builtin.npm...)
+	}
+	yarn := s.env("YARN_NPM_REGISTRY_SERVER") + s.env("YARN_REGISTRY")
+	t.allow("yarn: environment", s.env("YARN_NPM_REGISTRY_SERVER"), s.env("YARN_REGISTRY"))
+	for line := range strings.Lines(s.tool("~/.yarnrc.yml")) {
+		if v, ok := strings.CutPrefix(line, "npmRegistryServer:"); ok {
+			yarn += v
+			t.allow("yarn: ~/.yarnrc.yml", strings.Trim(strings.TrimSpace(v), `"'`))
+		}
+	}
+	for line := range strings.Lines(s.tool("~/.yarnrc")) {
+		if v, ok := strings.CutPrefix(line, "registry "); ok {
+			yarn += v
+			t.allow("yarn: ~/.yarnrc", strings.Trim(strings.TrimSpace(v), `"'`))
+		}
+	}
+	if yarn == "" && s.program("yarn", "yarnpkg", "corepack") != "" {
+		t.allow("yarn: built in", builtin.yarn...)
 	}
 }
 

@@ -1,10 +1,13 @@
 package profiles
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 func TestHostOf(t *testing.T) {
@@ -75,6 +78,27 @@ func TestFindTools(t *testing.T) {
 		env     []string
 	}{
 		{name: "nothing"},
+		{
+			name:    "what tools use without being told",
+			files:   map[string]string{"/opt/go/bin/go": "", "/opt/js/npm": "", "/opt/js/yarn": ""},
+			environ: []string{"PATH=.:/nowhere:/opt/go/bin:/opt/js"},
+			want: []string{"proxy.golang.org:443 tool go: built in", "sum.golang.org:443 tool go: built in", "registry.npmjs.org:443 tool npm: built in",
+				"registry.yarnpkg.com:443 tool yarn: built in", "repo.yarnpkg.com:443 tool yarn: built in"},
+		},
+		{
+			name: "and what they are told instead",
+			files: map[string]string{"/opt/go/bin/go": "", "/opt/go/go.env": "GOPROXY=direct\nGOSUMDB=off\n", "/opt/js/npm": "", "/opt/js/yarn": "",
+				"/etc/npmrc": "registry=https://npm.example\n"},
+			environ: []string{"PATH=/opt/go/bin:/opt/js"},
+			want:    []string{"npm.example:443 tool npm: /etc/npmrc"},
+			env:     []string{"npm_config_registry=https://npm.example"},
+		},
+		{
+			name:    "yarn alone",
+			files:   map[string]string{"/opt/js/yarn": "", "/home/me/.yarnrc.yml": "npmRegistryServer: \"https://yarn.example\"\n"},
+			environ: []string{"PATH=/opt/js"},
+			want:    []string{"yarn.example:443 tool yarn: ~/.yarnrc.yml"},
+		},
 		{
 			name:    "go, in the environment",
 			environ: []string{"GOPROXY=https://me:secret@goproxy.example|http://second.example:8080,direct", "GOSUMDB=sum.example+key https://sums.example/db"},
@@ -152,6 +176,35 @@ func TestFindTools(t *testing.T) {
 				t.Errorf("credentials get in: %s", s)
 			}
 		})
+	}
+}
+
+// TestGoElsewhere: modules in another place than ~/go are shown there.
+func TestGoElsewhere(t *testing.T) {
+	_, tools := found(t, map[string]string{"/home/me/.config/go/env": "GOMODCACHE=/data/mod\n"}, "GOPATH=/work/go:/more")
+	if want := []part{{"tool go: GOPATH in environment", []string{"/work/go/pkg", "/work/go/bin"}}, {"tool go: GOMODCACHE in ~/.config/go/env", []string{"/data/mod"}}}; !reflect.DeepEqual(tools.copies, want) {
+		t.Errorf("%v, want %v", tools.copies, want)
+	}
+	if !slices.Equal(tools.env, []string{"GOPATH=/work/go:/more"}) {
+		t.Errorf("%q", tools.env)
+	}
+	for _, v := range []string{"GOPATH=/", "GOPATH=../x", "GOMODCACHE=off", "GOMODCACHE=/a\nb", "GOMODCACHE=/*"} {
+		if _, tools := found(t, nil, v); tools.copies != nil {
+			t.Errorf("%q: %v", v, tools.copies)
+		}
+	}
+}
+
+// TestCleanNpmrc: a command sees how npm works, and not as whom.
+func TestCleanNpmrc(t *testing.T) {
+	const keep = "# mine\nregistry = https://npm.example/\n@corp:registry=https://corp.example\nsave-exact=true\nengine-strict=true\nca[]=\"-----BEGIN CERTIFICATE-----\"\n"
+	const drop = "//npm.example/:_authToken=${TOKEN}\n//r/:_password=x\n _auth = abc\n_authToken=y\nusername=me\nemail=me@example.org\nproxy=http://p:1\nhttps-proxy=http://p:1\nkey=\"-----BEGIN PRIVATE KEY-----\"\ncert=x\notp=123456\nregistry=https://me:secret@npm.example/\n"
+	facts := testFacts(hostFS())
+	facts.FS.(fstest.MapFS)["home/u/.npmrc"] = &fstest.MapFile{Data: []byte(drop + keep)}
+	r := mustResolve(t, Request{Profile: "aicode"}, facts)
+	i := slices.IndexFunc(r.Policy.Synthetic, func(f policy.SyntheticFile) bool { return f.Path == "/home/u/.npmrc" })
+	if i < 0 || r.Policy.Synthetic[i].Content != keep || access(t, r, "/home/u/.npmrc") != "" {
+		t.Errorf("%+v", r.Policy.Synthetic)
 	}
 }
 

@@ -178,8 +178,14 @@ func (l *lowering) file(r policy.FileRule) error {
 		}
 		e.Kind, e.Mode = mounts.Overlay, node.Mode
 	}
+	access := r.Access
+	if r.Discard && isDir && access&policy.Write == 0 {
+		// The mount is read-only where it stays the host's.
+		e.Discard = true
+		access |= policy.Write
+	}
 	l.entries = append(l.entries, e)
-	l.grant(r.Path, rights(r.Access), !isDir)
+	l.grant(r.Path, rights(access), !isDir)
 	return nil
 }
 

@@ -49,7 +49,7 @@ type call struct {
 	args  [6]uintptr
 	regs  uint8  // bit i: args[i] is the number of a register
 	out   Reg    // where the result goes
-	allow uint16 // an errno that counts as success
+	allow uint16 // an errno that counts as success, or anyErrno
 	skip  uint16 // how many calls to pass over after that errno
 	name  string
 	path  string // what the call is about, for StepError
@@ -136,6 +136,23 @@ func (c *CallRef) Allow(e syscall.Errno) { c.p.calls[c.i].allow = uint16(e) }
 func (c *CallRef) AllowSkip(e syscall.Errno, n int) {
 	c.p.calls[c.i].allow = uint16(e)
 	c.p.calls[c.i].skip = uint16(n)
+}
+
+// anyErrno stands for each: errnos are below 4096.
+const anyErrno = ^uint16(0)
+
+// AllowAny is AllowSkip for every error: the n calls after it are passed over.
+func (c *CallRef) AllowAny(n int) {
+	c.p.calls[c.i].allow = anyErrno
+	c.p.calls[c.i].skip = uint16(n)
+}
+
+// AllowAnyFrom makes the calls that were appended since there were n one attempt:
+// an error of one of them counts as success, and skips those after it.
+func (p *Program) AllowAnyFrom(n int) {
+	for i := n; i < len(p.calls); i++ {
+		(&CallRef{p, i}).AllowAny(len(p.calls) - 1 - i)
+	}
 }
 
 // Str is a pointer to s with a NUL after it, alive as long as the program.
@@ -292,7 +309,7 @@ func (r Runnable) Run(regs *Regs) (done uintptr, errno uintptr) {
 			res, e = Raw(c.nr, a[0], a[1], a[2], a[3], a[4], a[5])
 		}
 		if e != 0 {
-			if e != uintptr(c.allow) {
+			if e != uintptr(c.allow) && c.allow != anyErrno {
 				return done, e
 			}
 			res = 0

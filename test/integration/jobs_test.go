@@ -1,0 +1,209 @@
+//go:build linux
+
+package integration
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Everyday jobs, as they are typed: docs/jobs.md has the table.
+
+// as is a run under a profile, quiet where who has no cgroup.
+func (f *fixture) as(profile string, flags []string, script string) *outcome {
+	f.Helper()
+	args := append(f.who.command(sbxrun, "--profile", profile, "-C", f.ws), f.quiet()...)
+	return f.run(call{args: append(append(args, flags...), "--", "bash", "-euo", "pipefail", "-c", script)})
+}
+
+// TestCopyTry: what a tool fetches into can be changed for the run alone, and nothing
+// that is hidden in it comes to light by that.
+func TestCopyTry(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		for path, content := range map[string]string{
+			"home/cache/file": "host\n", "home/cache/old": "old\n", "home/cache/dir/a": "a\n", "home/cache/dir/hidden": "a secret\n", "home/cache/dir/.npmrc": "//r/:_authToken=a-secret-too\n", "home/kept/file": "kept\n",
+		} {
+			f.write(path, content, 0o644)
+		}
+		f.write("ws/p.yaml", "extends: aicode\nnetwork: {mode: none}\nfiles:\n  copy_try: [~/cache, ~/nothing]\n  hide: [~/cache/dir/hidden]\n", 0o644)
+		f.own()
+		f.before = f.snapshot()
+		profile := filepath.Join(f.ws, "p.yaml")
+		script := `
+			cd ~/cache
+			cat file old
+			echo more >>file; rm old; mkdir -p new/x; echo new >new/x/y; mv dir/a dir/b; ln file link; chmod 600 file
+			cat file new/x/y dir/b link; ls
+			! cat dir/hidden dir/.npmrc 2>/dev/null
+			for i in dir/hidden dir/.npmrc; do ! rm -f $i 2>/dev/null; ! mv $i shown 2>/dev/null; ! ln $i shown 2>/dev/null; done
+			mv dir moved 2>/dev/null || true; rm -rf dir 2>/dev/null || true; cp -r dir copy 2>/dev/null || true
+			! grep -r secret . 2>/dev/null
+			! touch ~/kept/x 2>/dev/null || true`
+		for range 2 { // nothing stays for the second
+			o := f.as(profile, nil, script)
+			if want := "host\nold\nhost\nmore\nnew\na\nhost\nmore\ndir\nfile\nlink\nnew\n"; o.code != 0 || o.stdout != want {
+				f.Errorf("want %q\n%v", want, o)
+			}
+			f.wantUnchanged()
+		}
+		// What the caller says of the directory itself comes first.
+		if o := f.as(profile, []string{"--ro", "~/cache"}, `cat ~/cache/file; echo x >>~/cache/file`); o.code == 0 || o.stdout != "host\n" || !strings.Contains(o.stderr, "Read-only file system") && !strings.Contains(o.stderr, "Permission denied") {
+			f.Errorf("--ro: %v", o)
+		}
+		f.wantUnchanged()
+		if o := f.as(profile, []string{"--rw", "~/cache"}, `echo x >>~/cache/file`); o.code != 0 {
+			f.Errorf("--rw: %v", o)
+		}
+		if b, _ := os.ReadFile(f.path("home/cache/file")); string(b) != "host\nx\n" {
+			f.Errorf("--rw: the host has %q", b)
+		}
+	})
+}
+
+// A moduleProxy serves versions of one Go module, and says what it was asked.
+type moduleProxy struct {
+	*httptest.Server
+	mu       sync.Mutex
+	versions []string
+	asked    []string
+}
+
+func newModuleProxy(t *testing.T, versions ...string) *moduleProxy {
+	p := &moduleProxy{versions: versions}
+	const dir = "/example.com/dep/@v/"
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asked = append(p.asked, r.URL.Path)
+		name, ok := strings.CutPrefix(r.URL.Path, dir)
+		if ok && name == "list" {
+			fmt.Fprintln(w, strings.Join(p.versions, "\n"))
+			return
+		}
+		for _, v := range p.versions {
+			switch name {
+			case v + ".info":
+				fmt.Fprintf(w, `{"Version":%q,"Time":"2026-01-02T03:04:05Z"}`, v)
+				return
+			case v + ".mod":
+				fmt.Fprint(w, "module example.com/dep\n\ngo 1.22\n")
+				return
+			case v + ".zip":
+				var b bytes.Buffer
+				z := zip.NewWriter(&b)
+				for file, text := range map[string]string{"go.mod": "module example.com/dep\n\ngo 1.22\n", "dep.go": "package dep\n\nconst Version = \"" + v + "\"\n"} {
+					w, err := z.Create("example.com/dep@" + v + "/" + file)
+					if err == nil {
+						_, err = w.Write([]byte(text))
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				z.Close()
+				w.Write(b.Bytes())
+				return
+			}
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(p.Close)
+	return p
+}
+
+// took returns what was asked since the last time, of files with an ending.
+func (p *moduleProxy) took(end string) (list []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, path := range p.asked {
+		if strings.HasSuffix(path, end) {
+			list = append(list, path)
+		}
+	}
+	p.asked = nil
+	return list
+}
+
+// goJob is a module that needs another, and the tool chain as the user has it.
+func (f *fixture) goJob(proxy string) (flags, env []string) {
+	f.Helper()
+	f.files(map[string]string{
+		"m/go.mod":       "module example.com/m\n\ngo 1.22\n",
+		"m/main.go":      "package main\n\nimport \"example.com/dep\"\n\nfunc main() { println(dep.Version) }\n",
+		"m/main_test.go": "package main\n\nimport \"testing\"\n\nfunc TestMain(t *testing.T) {}\n",
+	})
+	tc := f.readable(goEnv(f.T, "GOROOT"), "bin", "pkg", "src", "VERSION", "go.env")
+	return tc.flags, []string{"GOPROXY=" + proxy, "GOSUMDB=off", "PATH=" + tc.root + "/bin:/usr/bin:/bin"}
+}
+
+// TestGoGet: modules are fetched as they are outside, whatever the caller has fetched
+// before, and what the command fetches stays in the sandbox.
+func TestGoGet(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		proxy := newModuleProxy(t, "v1.0.0")
+		flags, env := f.goJob(proxy.URL)
+		in := func(script string) *outcome {
+			f.Helper()
+			args := append(f.who.command(sbxrun, "--profile", "aicode", "-C", f.ws+"/m"), f.quiet()...)
+			return f.run(call{args: append(append(args, flags...), "--", "bash", "-euo", "pipefail", "-c", script), env: env})
+		}
+		want := func(o *outcome, version string) {
+			f.Helper()
+			if mod, _ := os.ReadFile(f.path("ws/m/go.mod")); o.code != 0 || !strings.Contains(string(mod), "example.com/dep "+version) || !strings.HasSuffix(o.stdout, version+"\n") {
+				f.Errorf("want %s\n%s\n%v", version, mod, o)
+			}
+			f.wantUnchanged()
+		}
+		const show = `; go list -m -f '{{.Version}}' example.com/dep`
+		want(in(`go get example.com/dep; go mod tidy; go mod verify >/dev/null; test -f ~/go/pkg/mod/example.com/dep@v1.0.0/dep.go`+show), "v1.0.0")
+		if len(proxy.took(".zip")) != 1 {
+			f.Error("an empty cache was not filled")
+		}
+
+		// What the caller fetched is there, and is not fetched again.
+		gobin := strings.TrimPrefix(strings.Split(env[2], ":")[0], "PATH=") + "/go"
+		if o := f.do(call{args: f.who.command("env", "-C", f.ws+"/m", gobin, "mod", "download"), env: append(env, "GOFLAGS=-modcacherw")}); o.code != 0 {
+			f.Fatalf("%v", o)
+		}
+		f.before = f.snapshot()
+		proxy.took("")
+		want(in(`go mod download; go mod verify >/dev/null`+show), "v1.0.0")
+		if got := proxy.took(""); len(got) > 0 {
+			f.Errorf("a full cache was filled again: %q", got)
+		}
+		// Nor does it hide what is newer.
+		proxy.mu.Lock()
+		proxy.versions = append(proxy.versions, "v1.1.0")
+		proxy.mu.Unlock()
+		want(in(`go get -u ./...; test -d ~/go/pkg/mod/example.com/dep@v1.0.0`+show), "v1.1.0")
+	})
+}
+
+// TestNpmInstall: npm works with the caller's settings and without the caller's tokens,
+// and says nothing of the sandbox's own variables.
+func TestNpmInstall(t *testing.T) {
+	reg := newRegistry(t)
+	eachWho(t, func(f *fixture) {
+		f.need("npm")
+		f.write("home/.npmrc", "save-exact=true\nfund=false\naudit=false\n//127.0.0.1/:_authToken=a-secret\nproxy=http://127.0.0.1:1\n", 0o600)
+		f.files(map[string]string{"package.json": `{"name":"a","version":"1.0.0","scripts":{"test":"node -p 'require(\"dep\")'"}}`})
+		f.before = f.snapshot()
+		args := append(f.who.command(sbxrun, "--profile", "aicode", "-C", f.ws), f.quiet()...)
+		o := f.run(call{args: append(args, "--", "bash", "-euo", "pipefail", "-c", `npm install dep; npm --silent test; ! grep -r secret ~ 2>/dev/null`), env: []string{"npm_config_registry=" + reg.URL}})
+		if o.code != 0 || !strings.HasSuffix(o.stdout, "\ndep 1.2.3\n") || strings.Contains(o.stderr, "config") || strings.Contains(o.stderr, "sbxrun:") {
+			f.Errorf("%v", o)
+		}
+		if b, _ := os.ReadFile(f.path("ws/package.json")); !strings.Contains(strings.ReplaceAll(string(b), ": ", ":"), `"dep":"1.2.3"`) {
+			f.Errorf("save-exact of ~/.npmrc was not heard: %s", b)
+		}
+		f.wantUnchanged()
+	})
+}

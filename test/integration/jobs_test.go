@@ -207,3 +207,106 @@ func TestNpmInstall(t *testing.T) {
 		f.wantUnchanged()
 	})
 }
+
+// A job is what people do every day, and what it prints.
+type job struct {
+	name   string
+	need   []string
+	flags  []string // without which strict does not do it
+	script string
+	want   string
+}
+
+// shortJobs cost little; longJobs do not.
+var shortJobs = []job{
+	{"make", []string{"make", "gcc"}, nil, `printf 'all: p\n\t./p\np: p.c\n\tgcc -o p p.c\n' >Makefile; echo 'int puts(const char *); int main(void) { puts("built"); return 0; }' >p.c; make -s -j4`, "built\n"},
+	{"cmake and ninja", []string{"cmake", "ninja", "gcc"}, nil, `printf 'cmake_minimum_required(VERSION 3.10)\nproject(p C)\nenable_testing()\nadd_executable(p p.c)\nadd_test(NAME p COMMAND p)\n' >CMakeLists.txt
+		echo 'int main(void) { return 0; }' >p.c; cmake -G Ninja -S . -B build >/dev/null; cmake --build build >/dev/null; ctest --test-dir build | grep -o '100% tests passed'`, "100% tests passed\n"},
+	{"node server", []string{"node", "curl"}, nil, `node -e 'require("http").createServer((q, r) => r.end("served\n")).listen(3000)' & until curl -s http://localhost:3000/; do sleep 0.1; done; kill $!`, "served\n"},
+	{"sqlite3", []string{"sqlite3"}, nil, `sqlite3 db 'create table t(n); insert into t values(42)'; sqlite3 db 'select n from t'`, "42\n"},
+	{"tmux", []string{"tmux"}, nil, `tmux new-session -d 'echo in tmux >out; tmux wait-for -S ready; sleep 60'; tmux wait-for ready; cat out; tmux kill-server`, "in tmux\n"},
+	{"strace", []string{"strace"}, []string{"--seccomp", "default"}, `strace -qq -e trace=write -o trace echo out; grep -o 'write(1, "out' trace`, "out\nwrite(1, \"out\n"},
+	{"tar", []string{"tar"}, nil, `mkdir -p d/e; echo x >d/e/f; tar czf d.tgz d; mkdir o; tar xzf d.tgz -C o; cat o/d/e/f`, "x\n"},
+	{"rsync", []string{"rsync"}, nil, `mkdir -p a/b c; echo x >a/b/f; echo old >c/old; rsync -a --delete a/ c/; diff -r a c; ls c`, "b\n"},
+	{"ssh-keygen", []string{"ssh-keygen"}, nil, `ssh-keygen -q -t ed25519 -N '' -f ~/key; ssh-keygen -y -f ~/key | cut -d' ' -f1`, "ssh-ed25519\n"},
+	{"perl and ruby", []string{"perl", "ruby"}, nil, `perl -e 'print 6*7, "\n"'; ruby -e 'puts 6*7'`, "42\n42\n"},
+}
+
+var longJobs = []job{
+	{"pip install of a wheel", []string{"python3"}, nil, `python3 - <<end
+import zipfile
+with zipfile.ZipFile("hello-1.0-py3-none-any.whl", "w") as z:
+    info = "hello-1.0.dist-info/"
+    z.writestr("hello.py", "answer = 42\n")
+    z.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n")
+    z.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    z.writestr(info + "RECORD", "hello.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n")
+end
+		python3 -m venv env; env/bin/pip --disable-pip-version-check install -q --no-index ./hello-1.0-py3-none-any.whl; env/bin/python -c 'import hello; print(hello.answer)'`, "42\n"},
+	{"postgres", []string{"psql"}, nil, `PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin | tail -1); initdb -N -A trust -D db -U me >/dev/null 2>&1; pg_ctl -D db -o '-k /tmp -c fsync=off' -l log -w start >/dev/null
+		psql -h /tmp -U me -Atc 'select 6*7' postgres; pg_ctl -D db -m fast -w stop >/dev/null`, "42\n"},
+}
+
+// TestJobs does everyday jobs with the real tools, as each user, under strict and under
+// aicode.
+func TestJobs(t *testing.T) { runJobs(t, shortJobs) }
+
+// TestLongJobs does those that take longer.
+func TestLongJobs(t *testing.T) {
+	runJobs(t, longJobs)
+	t.Run("go build and test", func(t *testing.T) {
+		t.Parallel()
+		eachWho(t, func(f *fixture) {
+			proxy := newModuleProxy(t, "v1.0.0")
+			flags, env := f.goJob(proxy.URL)
+			defer build()()
+			args := append(f.who.command(sbxrun, "--profile", "aicode", "-C", f.ws+"/m"), f.quiet()...)
+			o := f.run(call{args: append(append(args, flags...), "--", "bash", "-euo", "pipefail", "-c", `go get example.com/dep; go build; ./m 2>&1; go test ./...; go vet ./...; go install; ~/go/bin/m 2>&1`), env: env, timeout: 5 * limit})
+			if o.code != 0 || !strings.HasPrefix(o.stdout, "v1.0.0\nok  \texample.com/m\t") || !strings.HasSuffix(o.stdout, "\nv1.0.0\n") {
+				f.Errorf("%v", o)
+			}
+			f.wantUnchanged()
+		})
+	})
+}
+
+func runJobs(t *testing.T, list []job) {
+	table, err := os.ReadFile("../../docs/jobs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range list {
+		t.Run(j.name, func(t *testing.T) {
+			t.Parallel()
+			if !strings.Contains(string(table), "| "+j.name+" |") {
+				t.Errorf("docs/jobs.md has no line for it")
+			}
+			for i, w := range whos {
+				for k, profile := range []string{"strict", "aicode"} {
+					// Both users and both profiles, not each with each: that takes longer.
+					if len(whos) > 1 && i != k {
+						continue
+					}
+					t.Run(w.name+"/"+profile, func(t *testing.T) {
+						f := newFixture(t, w)
+						for _, program := range j.need {
+							f.need(program)
+						}
+						var flags []string
+						if profile == "strict" && j.flags != nil {
+							flags = j.flags
+							if o := f.as(profile, nil, j.script); o.code == 0 {
+								f.Errorf("it does without %q: docs/jobs.md says otherwise: %v", flags, o)
+							}
+						}
+						o := f.as(profile, flags, j.script)
+						if o.code != 0 || o.stdout != j.want || strings.Contains(o.stderr, "sbxrun:") {
+							f.Errorf("want %q\n%v", j.want, o)
+						}
+						f.wantUnchanged()
+					})
+				}
+			}
+		})
+	}
+}

@@ -90,6 +90,7 @@ var packages = map[string]string{
 	"gcc": "gcc libc6-dev", "make": "make", "git": "git", "python3": "python3 python3-venv",
 	"node": "nodejs", "npm": "npm", "javac": "default-jdk-headless", "java": "default-jdk-headless", "rustc": "rustc",
 	"bash": "bash", "script": "bsdutils", "flock": "util-linux", "sqlite3": "sqlite3", "tar": "tar", "find": "findutils", "xargs": "findutils", "ps": "procps",
+	"cmake": "cmake", "ninja": "ninja-build", "tmux": "tmux", "strace": "strace", "rsync": "rsync", "ssh-keygen": "openssh-client", "perl": "perl", "ruby": "ruby",
 	"curl": "curl", "ssh": "openssh-client", "psql": "postgresql-client", "ip": "iproute2",
 }
 

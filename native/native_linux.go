@@ -699,7 +699,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	if p.group != nil {
 		// A stage that was killed reports nothing, but its processes die with
 		// it; what the cgroup counted is there as long as the cgroup is.
-		if !p.frugal || exit == nil || exit.Status != 0 {
+		if !p.frugal || exit == nil || exit.Status != 0 || monotonic()-p.begin > longRun {
 			if st, err := p.group.Stats(); err == nil {
 				stats = st
 			}
@@ -740,6 +740,10 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	exited(status, exit, p.begin)
 	return status, nil
 }
+
+// longRun is from when on, in nanoseconds, the counts of a command that succeeded are
+// read as well: whether a limit held it back, and reading takes nothing beside.
+const longRun = 5e9
 
 // statusOf is the part of a status that the cgroup counted.
 func statusOf(layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {

@@ -31,6 +31,7 @@ type options struct {
 	keys       []byte // that detach from a command of a session
 	checkout   checkout
 	session    string         // to run in, instead of a sandbox of the command's own
+	policy     *policy.Policy // that runs; nil before, and where nothing is resolved
 	given      *pflag.FlagSet // the flags of a run; nil where the command has others
 
 	// What only a shell has: another directory to start in than the workspace,

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -193,6 +194,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 // start selects what isolates, and runs.
 func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts) (*driver.Result, error) {
 	p := r.Policy
+	o.policy = p
 	inst, err := o.installFirst(p, r.Workspace.Path)
 	if err != nil {
 		return nil, err
@@ -334,7 +336,12 @@ func (o *options) command(args []string) error {
 func (o *options) explain(res *driver.Result) {
 	switch res.Reason {
 	case driver.ReasonTimeout:
-		say.note("the time limit ended the command", "--timeout sets it; --timeout none removes it")
+		text := "the time limit ended the command"
+		if p := o.policy; p != nil && o.req.Timeout == nil {
+			// Nobody typed it.
+			text += ", after " + p.Limits.WallTime.String()
+		}
+		say.note(text, "--timeout sets it; --timeout none removes it")
 	case driver.ReasonOOM:
 		say.note(oomNote("the command", res.OOMBy))
 	case driver.ReasonPids:
@@ -348,6 +355,9 @@ func (o *options) explain(res *driver.Result) {
 		if n := res.Usage.OOMKills; n > 0 && res.ExitCode != 0 {
 			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))
 		}
+	}
+	if o.policy != nil && o.req.CPUs == nil && heldBack(res, cpuLimit(o.policy)) {
+		say.note("the limit of "+strconv.FormatFloat(cpuLimit(o.policy), 'g', 3, 64)+" cpu held the command back for most of its run", "--cpus sets it; --cpus none removes it")
 	}
 	explainDenials(res)
 	explainDependencies(res.Dependencies)
@@ -365,6 +375,28 @@ func (o *options) explain(res *driver.Result) {
 		}
 		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
 	}
+}
+
+// cpuLimit is how many processors a policy gives, 0 for all.
+func cpuLimit(p *policy.Policy) float64 {
+	if p.OCI == nil || p.OCI.Linux == nil || p.OCI.Linux.Resources == nil {
+		return 0
+	}
+	c := p.OCI.Linux.Resources.CPU
+	if c == nil || c.Quota == nil || c.Period == nil || *c.Quota <= 0 || *c.Period == 0 {
+		return 0
+	}
+	return float64(*c.Quota) / float64(*c.Period)
+}
+
+// heldBack reports whether a limit of so many processors bound a run, by what the
+// kernel counted: it used up most of what it was given, and was held back for half as
+// long as it ran or longer. The kernel counts the latter on each processor, so that
+// alone tells little where there are many. What is over soon needs no word.
+func heldBack(res *driver.Result, cpus float64) bool {
+	const soon, most = 5000, 0.8
+	u := &res.Usage
+	return cpus > 0 && res.DurationMS > soon && u.ThrottledMS > res.DurationMS/2 && u.CPUUserMS+u.CPUSystemMS > most*cpus*res.DurationMS
 }
 
 // oomNote says who ended something for want of memory, and what to do.

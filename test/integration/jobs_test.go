@@ -310,3 +310,27 @@ func runJobs(t *testing.T, list []job) {
 		})
 	}
 }
+
+// TestTold: a limit that nobody typed is named when it ended the command or held it back.
+func TestTold(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.who.needCgroup(f.T)
+		const busy = "the limit of 0.02 cpu held the command back for most of its run"
+		for _, tt := range []struct {
+			env, script string
+			flags       []string
+			code        int
+			want, not   string
+		}{
+			{"SBXRUN_CPUS=0.02", `timeout 7 sh -c "while :; do :; done" || true`, nil, 0, "sbxrun: note: " + busy + "\nsbxrun: hint: --cpus", ""},
+			{"SBXRUN_CPUS=0.02", "sleep 6", nil, 0, "", busy},
+			{"SBXRUN_TIMEOUT=1s", "sleep 60", nil, 124, "the time limit ended the command, after 1s\nsbxrun: hint: --timeout", ""},
+			{"A=b", "sleep 60", []string{"--timeout", "1s"}, 124, "the time limit ended the command\n", ""},
+		} {
+			o := f.run(call{args: f.strict(tt.flags, "sh", "-c", tt.script), env: []string{tt.env}})
+			if o.code != tt.code || !strings.Contains(o.stderr, tt.want) || tt.not != "" && strings.Contains(o.stderr, tt.not) {
+				f.Errorf("%s: want %q, and not %q\n%v", tt.env, tt.want, tt.not, o)
+			}
+		}
+	})
+}

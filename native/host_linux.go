@@ -94,7 +94,7 @@ func (l *mountLog) look() (err error) {
 			if len(f) < 5 {
 				return fmt.Errorf("/proc/self/mountinfo: %q", line)
 			}
-			l.point = append(l.point, unescape.Replace(f[4]))
+			l.point = append(l.point, unescape(f[4]))
 		}
 	}
 	if more := len(l.point) - keepPoints; more > 0 {
@@ -105,5 +105,8 @@ func (l *mountLog) look() (err error) {
 	return nil
 }
 
-// unescape undoes what the kernel does to names in mountinfo.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+// unescape undoes what the kernel does to names in mountinfo. That is rare, and a
+// variable would be made at each start.
+func unescape(name string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(name)
+}

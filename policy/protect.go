@@ -66,15 +66,29 @@ func plain(pattern string) bool {
 	}
 	named := false // the name has a character beside * and .
 	for i := 0; i < len(pattern); i++ {
-		switch c := pattern[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+		switch signs[pattern[i]] {
+		case 'x':
 			named = true
-		case c == '.', c == '*':
-		case c == '/' && named:
+		case '.':
+		case '/':
+			if !named {
+				return false
+			}
 			named = false
 		default:
 			return false
 		}
 	}
 	return named || pattern[len(pattern)-1] == '/'
+}
+
+// signs are what bytes of a pattern are to plain: x is a character of a name, . and *
+// make none, and 0 is for examine.
+var signs = [256]byte{
+	'.': '.', '*': '.', '/': '/', '-': 'x', '_': 'x',
+	'0': 'x', '1': 'x', '2': 'x', '3': 'x', '4': 'x', '5': 'x', '6': 'x', '7': 'x', '8': 'x', '9': 'x',
+	'A': 'x', 'B': 'x', 'C': 'x', 'D': 'x', 'E': 'x', 'F': 'x', 'G': 'x', 'H': 'x', 'I': 'x', 'J': 'x', 'K': 'x', 'L': 'x', 'M': 'x',
+	'N': 'x', 'O': 'x', 'P': 'x', 'Q': 'x', 'R': 'x', 'S': 'x', 'T': 'x', 'U': 'x', 'V': 'x', 'W': 'x', 'X': 'x', 'Y': 'x', 'Z': 'x',
+	'a': 'x', 'b': 'x', 'c': 'x', 'd': 'x', 'e': 'x', 'f': 'x', 'g': 'x', 'h': 'x', 'i': 'x', 'j': 'x', 'k': 'x', 'l': 'x', 'm': 'x',
+	'n': 'x', 'o': 'x', 'p': 'x', 'q': 'x', 'r': 'x', 's': 'x', 't': 'x', 'u': 'x', 'v': 'x', 'w': 'x', 'x': 'x', 'y': 'x', 'z': 'x',
 }

@@ -228,12 +228,27 @@ func (r *resolver) linked(granted []string) []Own {
 		looked[dir] = true
 		for _, name := range o.Programs {
 			link := path.Join(o.Path, name)
-			if info, err := fs.Lstat(r.facts.FS, fsPath(link)); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			if r.facts.isLink(link) {
 				out = append(out, Own{What: o.What, Path: link, File: true, Shown: true, linked: true})
 			}
 		}
 	}
 	return out
+}
+
+// isLink reports whether a path is a symbolic link. Nearly all of those that linked asks
+// about are not, and most are not there: a file system that can tell by less than a look
+// at the file has a method for it.
+func (f *Facts) isLink(p string) bool {
+	fsys := f.FS
+	if r, ok := fsys.(*rememberingFS); ok {
+		fsys = r.FS // nobody asks again
+	}
+	if l, ok := fsys.(interface{ IsLink(name string) bool }); ok {
+		return l.IsLink(fsPath(p))
+	}
+	info, err := fs.Lstat(fsys, fsPath(p))
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
 // ancestors are the directories that lead to a path, from the one in / down, and it.

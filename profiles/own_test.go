@@ -188,6 +188,45 @@ func TestLookedUpOnce(t *testing.T) {
 	}
 }
 
+// linkFS can tell links by less than a look.
+type linkFS struct {
+	countingFS
+	asked map[string]bool
+}
+
+func (l linkFS) IsLink(name string) bool {
+	l.asked[name] = true
+	fi, err := fs.Lstat(l.FS, name)
+	return err == nil && fi.Mode()&fs.ModeSymlink != 0
+}
+
+// TestProgramsAskedAbout: whether programs are links is found out without a look at
+// each, where the file system can, and what they lead to is kept all the same.
+func TestProgramsAskedAbout(t *testing.T) {
+	f := hostFS()
+	facts := ownFacts(f)
+	for _, dir := range []string{"srv/ws", "srv/ws/tools"} {
+		mkdir(dir)(f)
+	}
+	putFile(f, "srv/ws/tools/runc", "")
+	link("usr/local/bin/runc", "/srv/ws/tools/runc")(f)
+	l := linkFS{countingFS{f, map[string]int{}}, map[string]bool{}}
+	facts.FS, facts.Cwd = l, "/srv/ws"
+	r, err := Resolve(&Request{Command: []string{"true"}}, facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := writableAt(r.Policy, "/srv/ws/tools/runc"); f != nil {
+		t.Errorf("the command can write what a program is a link to: %+v", f)
+	}
+	if !l.asked["usr/local/bin/runc"] || !l.asked["usr/local/bin/bwrap"] {
+		t.Errorf("asked about: %v", l.asked)
+	}
+	if n := l.lstats["usr/local/bin/bwrap"]; n != 0 {
+		t.Errorf("looked at a program that is not there %d times", n)
+	}
+}
+
 // Resolve does not look for patterns that a preset has twice.
 func TestPresetsProtectOnce(t *testing.T) {
 	for _, name := range presetNames {

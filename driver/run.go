@@ -157,7 +157,8 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 var ReserveThreads = sync.OnceFunc(func() {
 	// Those in system calls, beside those that there are by now, and one to go on for
 	// each processor. Four cost nothing that could be measured, twelve 5 % of a run.
-	threads := 2 + min(runtime.GOMAXPROCS(0), 8)
+	// A program may begin with fewer processors than it has later.
+	threads := 2 + min(max(runtime.GOMAXPROCS(0), runtime.NumCPU()), 8)
 	var started, ended sync.WaitGroup
 	started.Add(threads)
 	stay := make(chan struct{})

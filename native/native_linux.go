@@ -107,13 +107,13 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 	if err != nil {
 		return nil, explain(err)
 	}
-	if s.guard != nil {
-		s.guard.Start()
-	}
 	// The second stage is at work by now. Meanwhile the cgroup is made, and
 	// what the caller wants in place.
 	if stdio.Starting != nil {
 		stdio.Starting()
+	}
+	if s.guard != nil {
+		s.guard.Start() // after what makes threads: it waits in a system call, on one processor
 	}
 	if s.group != nil {
 		if err := s.group.Create(); err != nil {

@@ -12,11 +12,23 @@ package main
 
 import (
 	"os"
+	"runtime"
+	"time"
 
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/solo"
 )
 
+// beginning is how long the program has one processor: a cold run of true is over, and
+// what goes on wants them all.
+const beginning = 50 * time.Millisecond
+
 func main() {
+	if solo.Processors == runtime.NumCPU() {
+		time.AfterFunc(beginning, solo.End)
+	} else {
+		solo.End() // GOMAXPROCS says so, or there are none
+	}
 	growStack(len(os.Args))
 	os.Exit(cli.Main(os.Args[1:]))
 }

@@ -15,14 +15,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sbxrun/sbxrun/cgroups"
-	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/test/dispositions"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"sbxrun": func() { os.Exit(cli.Main(os.Args[1:])) },
+		"sbxrun": main,
 	})
 }
 

@@ -324,15 +324,17 @@ func TestBulkRaw(t *testing.T) {
 					<-release
 					io.WriteString(s, test.answer)
 				}()
-				r := bufio.NewReaderSize(s, 1<<20)
-				for b := byte(1); b == 1; {
-					var err error
-					if b, err = r.ReadByte(); err != nil {
+				b := make([]byte, 1<<20)
+				for {
+					n, err := s.Read(b)
+					if i := bytes.IndexByte(b[:n], request[0]); i >= 0 {
+						rest, _ := io.ReadAll(s)
+						heard <- string(b[i:n]) + string(rest)
+					}
+					if err != nil {
 						return
 					}
 				}
-				rest, _ := io.ReadAll(r)
-				heard <- " " + string(rest)
 			})
 			before := denials()
 			c := dial()

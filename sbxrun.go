@@ -95,6 +95,10 @@ func prepare(ctx context.Context, o *Options) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l := r.Policy.OCI.Linux; l != nil && l.Seccomp != nil {
+		return nil, &driver.UnsupportedError{Driver: "package sbxrun", Rules: []string{"a system call filter of one's own"},
+			Fix: "name a built-in filter in Options.Seccomp (strict, production, default), or execute the program sbxrun, which has a compiler"}
+	}
 	log, err := engine.OpenAudit(&r.Operator, r.Policy.OCI.Process.Env)
 	if err != nil {
 		return nil, err

@@ -96,6 +96,22 @@ func TestErrors(t *testing.T) {
 	if err := c.Run(); err == nil || !strings.Contains(sbxrun.HintOf(err), "strict") {
 		t.Errorf("%v, hint %q", err, sbxrun.HintOf(err))
 	}
+	c = command(t, "true")
+	c.Options.Seccomp = filepath.Join(c.Dir, "filter.json")
+	if err := os.WriteFile(c.Options.Seccomp, []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Run(); err == nil || !strings.Contains(sbxrun.HintOf(err), "built-in") {
+		t.Errorf("%v, hint %q", err, sbxrun.HintOf(err))
+	}
+	c = command(t, "sh", "-c", "echo x >f; cat f")
+	c.Options.Workspace = "overlay"
+	if out, err := c.Output(); err != nil || string(out) != "x\n" {
+		t.Errorf("overlay: %q, %v", out, err)
+	}
+	if list, err := os.ReadDir(c.Dir); err != nil || len(list) != 0 {
+		t.Errorf("overlay: %v, %v are left on the host", list, err)
+	}
 	c = command(t, "sh", "-c", "echo why >&2; exit 7")
 	if _, err := c.Output(); !errors.As(err, &exit) || exit.ExitCode() != 7 || string(exit.Stderr) != "why\n" {
 		t.Errorf("%v", err)

@@ -35,6 +35,7 @@ func mac() fstest.MapFS {
 	for _, n := range []string{"private/etc/sudoers", "Users/u/.npmrc", "Users/u/.ssh/id_ed25519", "Users/u/.ssh/known_hosts", "Users/u/src/project/.env", "Users/u/src/project/main.go", "private/var/run/docker.sock"} {
 		f[n] = &fstest.MapFile{Data: []byte("x"), Mode: 0o644}
 	}
+	f["Users/u/.npmrc"].Data = []byte("//registry.example.org/:_authToken=x\n")
 	for l, t := range map[string]string{"etc": "private/etc", "tmp": "private/tmp", "var": "private/var"} {
 		f[l] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o755, Data: []byte(t)}
 	}

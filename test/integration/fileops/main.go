@@ -182,7 +182,8 @@ func race(root string) {
 			panic(err)
 		}
 		for i, part := range []string{job[1][:half], job[1][half:]} {
-			c := exec.Command(os.Args[0], "racer", root)
+			// Not by its path: an operation can have closed a directory above it.
+			c := exec.Command("/proc/self/exe", "racer", root)
 			c.Env = append(os.Environ(), fmt.Sprintf("RACER=%d", i))
 			c.Stdin, c.Stderr = strings.NewReader(job[0]+"\t"+part+"\n"), os.Stderr
 			c.ExtraFiles = []*os.File{isReady, start}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Everyday jobs, as they are typed: docs/jobs.md has the table.
@@ -21,7 +22,7 @@ import (
 func (f *fixture) as(profile string, flags []string, script string) *outcome {
 	f.Helper()
 	args := append(f.who.command(sbxrun, "--profile", profile, "-C", f.ws), f.quiet()...)
-	return f.run(call{args: append(append(args, flags...), "--", "bash", "-euo", "pipefail", "-c", script)})
+	return f.run(call{args: append(append(args, flags...), "--", "bash", "-euo", "pipefail", "-c", script), timeout: 5 * time.Minute})
 }
 
 // TestCopyTry: what a tool fetches into can be changed for the run alone, and nothing

@@ -12,7 +12,7 @@ AT_ONCE   := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # make test leaves these packages and tests to make test-rest, which runs them and
 # no others; docs/testing.md says why. A package with one of the tests is in LONGIN.
 LONGPKGS  := ./test/agents ./test/engine
-LONGIN    := ./test/integration ./test/integration/conformance ./native ./internal/reexec ./pool ./docker
+LONGIN    := ./test/integration ./test/integration/conformance ./native ./internal/reexec ./pool ./driver/docker
 LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|TestEvery(Step|Call)Fails|TestSupervisorKilledAtEvery(Step|Call)|TestHolderKilledAtEveryCall|TestThousandAtOnce|TestKilledAtRandom|TestPodman|TestLongJobs)$$|^TestBattery$$/^(R05|R07)$$|^TestConformance$$/^(runc|crun|gvisor|docker|podman)$$
 # The tests that take longest, to begin with.
 FIRST     := ./test/integration ./native
@@ -108,7 +108,7 @@ vmtest-nightly: packages ## those that take too long for every change, on arm64 
 
 .PHONY: race
 race: ## the packages with concurrency, under the race detector
-	$(GO) test -race -timeout 20m ./driver ./egress ./internal/... ./native ./cgroups ./host ./mcpserver/... ./audit ./pool ./session
+	$(GO) test -race -timeout 20m ./driver ./egress ./internal/... ./native ./cgroups ./driver/host ./pool ./session
 
 .PHONY: lint
 lint: $(STATICCHECK) ## gofmt, vet, staticcheck, and that generated files are current

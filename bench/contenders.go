@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/rootfs"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 

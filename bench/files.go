@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/sbxrun/sbxrun/rootfs"
+	"github.com/sbxrun/sbxrun/internal/rootfs"
 )
 
 // hostFiles tells lowering what this machine's files are.

@@ -14,10 +14,10 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
-	"github.com/sbxrun/sbxrun/rootfs"
 )
 
 // resolve returns the policy strict for a command in dir. Cgroups are left out:

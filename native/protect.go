@@ -4,10 +4,10 @@ import (
 	"slices"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/guard"
+	"github.com/sbxrun/sbxrun/internal/guard"
+	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
-	"github.com/sbxrun/sbxrun/rootfs"
 )
 
 // grants are the rights to write that the guard of protected paths goes by: what

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/sbxrun/sbxrun/guard"
+	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )

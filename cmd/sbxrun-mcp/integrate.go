@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sbxrun/sbxrun/agents"
+	"github.com/sbxrun/sbxrun/internal/agents"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/policy"
 )

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/sbxrun/sbxrun/command"
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/internal/mcpserver"
 	"github.com/sbxrun/sbxrun/internal/strictjson"
-	"github.com/sbxrun/sbxrun/mcpserver"
 	"github.com/sbxrun/sbxrun/policy"
 )
 

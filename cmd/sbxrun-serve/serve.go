@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/serve"
 	"github.com/sbxrun/sbxrun/pool"
-	"github.com/sbxrun/sbxrun/serve"
 )
 
 // firstPatience is how long the first sandboxes of a server may take.

@@ -25,8 +25,8 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/serve"
 	"github.com/sbxrun/sbxrun/native"
-	"github.com/sbxrun/sbxrun/serve"
 	"github.com/sbxrun/sbxrun/test/dispositions"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sbxrun/sbxrun/persona"
+	"github.com/sbxrun/sbxrun/internal/persona"
 )
 
 // A process is the one that calls a shell: an agent.

@@ -22,10 +22,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/files"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/files"
+	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/internal/probe"
-	"github.com/sbxrun/sbxrun/persona"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 

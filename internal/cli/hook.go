@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sbxrun/sbxrun/audit"
-	"github.com/sbxrun/sbxrun/persona"
+	"github.com/sbxrun/sbxrun/internal/audit"
+	"github.com/sbxrun/sbxrun/internal/persona"
 )
 
 // blocked is the exit code by which a hook of Claude Code's blocks the call that

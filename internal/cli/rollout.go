@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/host"
+	"github.com/sbxrun/sbxrun/driver/host"
+	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
-	"github.com/sbxrun/sbxrun/persona"
+	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 

@@ -3,8 +3,8 @@ package engine
 import (
 	"os"
 
-	"github.com/sbxrun/sbxrun/audit"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 

@@ -12,9 +12,9 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/bwrap"
-	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/gvisor"
+	"github.com/sbxrun/sbxrun/driver/docker"
+	"github.com/sbxrun/sbxrun/driver/gvisor"
 	"github.com/sbxrun/sbxrun/internal/probe"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sbxrun/sbxrun/agents/model"
+	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
 
 // claude is a command that runs Claude Code with a model of ours.

@@ -1,4 +1,4 @@
 // Package agents tests sbxrun with real coding agents, of the versions that
 // tools/agents installs. A model of our own has them run commands
-// (agents/model); nothing leaves this machine.
+// (internal/agents/model); nothing leaves this machine.
 package agents

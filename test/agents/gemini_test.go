@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sbxrun/sbxrun/agents/model"
+	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
 
 // geminiKey are settings of a user who signs in by a key.

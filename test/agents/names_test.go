@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sbxrun/sbxrun/agents/model"
-	"github.com/sbxrun/sbxrun/guard"
+	"github.com/sbxrun/sbxrun/internal/agents/model"
+	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/policy"
 )
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sbxrun/sbxrun/agents/model"
+	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
 
 // opencode runs opencode with a model of ours and a shell.

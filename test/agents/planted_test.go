@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sbxrun/sbxrun/agents/model"
+	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
 
 // plant puts settings into the project that the agent works in, as whoever wrote

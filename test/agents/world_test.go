@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sbxrun/sbxrun/agents/model"
+	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
 
 // The agents, as tools/agents installs them.

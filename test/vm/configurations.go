@@ -190,7 +190,7 @@ func linux(half string) []suite {
 		{pkg: "mounts"},
 		{pkg: "internal/probe"},
 		{pkg: "internal/sigpipe"},
-		{pkg: "host"},
+		{pkg: "driver/host"},
 	}
 	if half == manyRuns {
 		list = append(list, suite{pkg: "cmd/sbxrun-serve", run: "^(TestRun|TestGone|TestClientKilled|TestAPI)$", short: true})
@@ -220,7 +220,7 @@ func linuxRoot(half string) []suite {
 func arm64(list []suite) []suite {
 	list[0].run = strings.TrimSuffix(list[0].run, ")$") + "|TestGuardDifferential|TestNoThreads|TestProtectedMadeDuringRun|TestProtectedAnswers|TestSessionProtected|TestGitProtected|TestHeadIsHeld)$"
 	return append(list,
-		suite{pkg: "guard", skip: "^TestRenamesElsewhere$"}, // which wants a second processor
+		suite{pkg: "internal/guard", skip: "^TestRenamesElsewhere$"}, // which wants a second processor
 		suite{pkg: "internal/sys"},
 		suite{pkg: "session", short: true},
 		suite{pkg: "pool", skip: "^TestKilledAtRandom$", short: true}, // hundreds of runs

@@ -22,9 +22,9 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/sbxrun/sbxrun/command"
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/mcpserver"
+	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/internal/mcpserver"
 	"github.com/sbxrun/sbxrun/policy"
 )
 

@@ -20,7 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/tailscale/hujson"
 
-	"github.com/sbxrun/sbxrun/agents/model"
+	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
 
 // A Proof is what came of having an agent run a command that reaches for what it

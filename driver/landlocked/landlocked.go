@@ -36,9 +36,9 @@ import (
 	"strings"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/rootfs"
 )
 
 // Name is the driver's name.

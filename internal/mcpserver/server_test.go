@@ -17,9 +17,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/sbxrun/sbxrun/command"
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/files"
+	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/internal/files"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"

@@ -9,8 +9,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/rootfs"
 )
 
 type fakeHost map[string]rootfs.Node

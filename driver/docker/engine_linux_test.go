@@ -20,8 +20,8 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/sbxrun/sbxrun/docker"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/driver/docker"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/test/engine"

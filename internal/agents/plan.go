@@ -13,7 +13,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/sbxrun/sbxrun/persona"
+	"github.com/sbxrun/sbxrun/internal/persona"
 )
 
 // Names are the agents that there is a plan for.

@@ -86,10 +86,16 @@ func generatePresets(t *testing.T) []byte {
 					if shared[id] == "" {
 						shared[id] = "list" + title(pt.origin[len("preset "):]) + keyConst[k][len("key"):]
 						fmt.Fprintf(&lists, "\nvar %s = []string{\n", shared[id])
+						line := "\t"
 						for _, s := range pt.items {
-							fmt.Fprintf(&lists, "\t%q,\n", s)
+							if item := fmt.Sprintf("%q, ", s); len(line)+len(item) > 118 {
+								lists.WriteString(line + "\n\t")
+								line = item
+							} else {
+								line += item
+							}
 						}
-						lists.WriteString("}\n")
+						lists.WriteString(line + "\n}\n")
 					}
 					fmt.Fprintf(&b, "{%q, %s}, ", pt.origin, shared[id])
 				}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -422,53 +423,8 @@ func parseLayers(parts []part) (policy.Layers, error) {
 // didYouMean is a hint that names the candidate nearest to s, or "" if none is
 // near.
 func didYouMean(s string, candidates []string) string {
-	if c := nearest(s, candidates); c != "" {
+	if c := nearest.Name(s, candidates); c != "" {
 		return "did you mean " + c + "?"
 	}
 	return ""
-}
-
-// nearest returns the candidate with the smallest edit distance to s, if that
-// is small for their length. Letter case does not count.
-func nearest(s string, candidates []string) string {
-	best, bestDistance := "", len(s)/3+2
-	switch {
-	case len(s) < 3:
-		bestDistance = 1 // one edit makes anything of two letters
-	case len(s) < 5:
-		bestDistance = 2 // two make anything of three
-	}
-	for _, c := range candidates {
-		if d := distance(strings.ToLower(s), strings.ToLower(c)); d < bestDistance {
-			best, bestDistance = c, d
-		}
-	}
-	return best
-}
-
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that make b of a (optimal string alignment).
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 { // no key is that long
-		return 64
-	}
-	var before, prev, cur [65]int
-	for j := range len(b) + 1 {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], before[j-2]+1)
-			}
-		}
-		before, prev = prev, cur
-	}
-	return prev[len(b)]
 }

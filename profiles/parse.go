@@ -10,6 +10,8 @@ import (
 	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/sbxrun/sbxrun/internal/nearest"
 )
 
 // Bounds of a profile file. The largest preset has 4 KiB and two levels.
@@ -201,7 +203,7 @@ func (p *fileParser) mapping(prefix string, n ast.Node) error {
 // suggest names the key that was meant: one of this level, or one of another.
 func (p *fileParser) suggest(prefix, name string) string {
 	level := keysBelow(prefix)
-	if c := nearest(name, level); c != "" {
+	if c := nearest.Name(name, level); c != "" {
 		if strings.EqualFold(c, name) {
 			return "keys are in lower case: " + prefix + c
 		}
@@ -213,7 +215,7 @@ func (p *fileParser) suggest(prefix, name string) string {
 		}
 	}
 	for i := range keys {
-		if _, last, ok := strings.Cut(keys[i].name, "."); ok && nearest(name, []string{last}) != "" || keys[i].name == name {
+		if _, last, ok := strings.Cut(keys[i].name, "."); ok && nearest.Name(name, []string{last}) != "" || keys[i].name == name {
 			return "did you mean " + keys[i].name + "? write it as nested keys"
 		}
 	}

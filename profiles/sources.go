@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
@@ -265,7 +266,7 @@ func fromEnviron(environ []string) (p *profile, notes []string, err error) {
 					all = append(all, keys[i].env)
 				}
 			}
-			if near := nearest(name, all); near != "" && !slices.Contains(otherEnv, name) {
+			if near := nearest.Name(name, all); near != "" && !slices.Contains(otherEnv, name) {
 				notes = append(notes, envPrefix+name+" is not known; did you mean "+envPrefix+near+"?")
 			}
 			continue

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -31,7 +32,7 @@ func driverError(err error, known []driver.Driver) error {
 	for _, d := range known {
 		names = append(names, d.Name())
 	}
-	if near := nearest(invalid.Value, names); near != "" {
+	if near := nearest.Name(invalid.Value, names); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	return &usageError{"there is no driver " + strconv.Quote(invalid.Value) + ": want " + invalid.Want, hint}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -89,46 +90,7 @@ func flagError(fs *pflag.FlagSet, err error) error {
 func nearestFlag(fs *pflag.FlagSet, name string) string {
 	var names []string
 	fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return nearest(name, names)
-}
-
-// nearest returns the name that is at most two edits away, or one if what was given
-// is so short that two would make it anything.
-func nearest(name string, names []string) string {
-	best, at := "", 3
-	switch {
-	case len(name) < 3:
-		return ""
-	case len(name) < 5:
-		at = 2
-	}
-	for _, n := range names {
-		if d := distance(name, n); d < at {
-			best, at = n, d
-		}
-	}
-	return best
-}
-
-// distance counts the edits between two words (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := last
-			if a[i] != b[j] {
-				cost++
-			}
-			last = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return nearest.Name(name, names)
 }
 
 // say is how sbxrun speaks: one line each, on stderr, never on stdout.

@@ -5,6 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/sbxrun/sbxrun/internal/nearest"
 )
 
 // misplaced says what a command that nobody has was meant to be, "" if that is not
@@ -19,7 +21,7 @@ func misplaced(name string, args []string) string {
 	case isSubcommand(name):
 		return name + " is a command of sbxrun only as the first word"
 	case len(args) > 0 && args[0] == name:
-		if near := nearest(name, commandNames(Root())); near != "" {
+		if near := nearest.Name(name, commandNames(Root())); near != "" {
 			return "did you mean sbxrun " + near + "?"
 		}
 	}
@@ -48,7 +50,7 @@ func onlyCommands(c *cobra.Command, args []string) error {
 
 func unknownCommand(c *cobra.Command, name string) error {
 	hint := "see " + c.CommandPath() + " --help"
-	if near := nearest(name, commandNames(c)); near != "" {
+	if near := nearest.Name(name, commandNames(c)); near != "" {
 		hint = "did you mean " + c.CommandPath() + " " + near + "?"
 	}
 	return &usageError{"unknown command " + name + " of " + c.CommandPath(), hint}

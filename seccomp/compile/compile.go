@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	libseccomp "github.com/seccomp/libseccomp-golang"
 
+	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/seccomp/internal/bpf"
 )
 
@@ -84,7 +85,7 @@ func resolve(name, goarch string, target libseccomp.ScmpArch) (nr uint32, absent
 	}
 	n, err := libseccomp.GetSyscallFromNameByArch(name, target)
 	if err != nil {
-		if near := nearest(name); near != "" {
+		if near := nearest.Name(name, Calls()); near != "" {
 			return 0, false, fmt.Errorf("unknown system call %q; did you mean %q", name, near)
 		}
 		return 0, false, fmt.Errorf("unknown system call %q", name)
@@ -266,36 +267,4 @@ func Number(name, goarch string) (nr uint32, ok bool) {
 	}
 	nr, absent, err := resolve(name, goarch, target)
 	return nr, err == nil && !absent
-}
-
-// nearest returns the known name closest to a mistyped one, or "".
-func nearest(name string) string {
-	best, dist := "", 3
-	for _, n := range Calls() {
-		if d := distance(name, n); d < dist {
-			best, dist = n, d
-		}
-	}
-	return best
-}
-
-// distance is the number of letters to insert, delete or change.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diag := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diag
-			if a[i] != b[j] {
-				cost++
-			}
-			diag = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/serve"
 	"github.com/sbxrun/sbxrun/pool"
 )
@@ -49,7 +50,7 @@ func serveAll(ctx context.Context, s *cli.Server) error {
 	go prune(ctx, s.Prune)
 	err := serve.Serve(ctx, cfg)
 	if errors.Is(err, serve.ErrRunning) {
-		return cli.Hinted(fmt.Errorf("%s: %w", s.Dir, err), "sbxrun pool status shows it; SBXRUN_SERVER=DIR makes and finds another")
+		return engine.Hinted(fmt.Errorf("%s: %w", s.Dir, err), "sbxrun pool status shows it; SBXRUN_SERVER=DIR makes and finds another")
 	}
 	return err
 }
@@ -74,7 +75,7 @@ func pools(dir string, counted, json bool) error {
 	defer cancel()
 	version, list, err := serve.Pools(ctx, dir)
 	if errors.Is(err, serve.ErrNotRunning) {
-		return cli.Hinted(fmt.Errorf("%s: %w", dir, err), "sbxrun serve starts one")
+		return engine.Hinted(fmt.Errorf("%s: %w", dir, err), "sbxrun serve starts one")
 	}
 	if err != nil {
 		return err

@@ -47,7 +47,7 @@ func (b *Beside) Main(args []string) int {
 	}
 	killable()
 	root := &cobra.Command{Use: "sbxrun", Short: "Does some of the work of sbxrun: not for people", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		return &usageError{"this program is started by sbxrun", "see sbxrun --help"}
+		return engine.Usage("this program is started by sbxrun", "see sbxrun --help")
 	}}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(b.commands()...)
@@ -64,7 +64,7 @@ func (b *Beside) newCommand() *cobra.Command {
 		Short: "Ask a command policy what it says of a script: check",
 		Args:  onlyCommands,
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{"command needs a command: check", "see sbxrun command --help"}
+			return engine.Usage("command needs a command: check", "see sbxrun command --help")
 		},
 	}
 	o := &options{}

@@ -49,7 +49,7 @@ func openChangesIn(dir string) (*workspace.Store, error) {
 func changesDir(f *facts) (string, error) {
 	dir := engine.StateHome(f)
 	if dir == "" {
-		return "", &usageError{"there is no home directory to keep changes in", "set HOME or XDG_STATE_HOME"}
+		return "", engine.Usage("there is no home directory to keep changes in", "set HOME or XDG_STATE_HOME")
 	}
 	return filepath.Join(dir, "sbxrun", "changes"), nil
 }
@@ -85,7 +85,7 @@ func freeForChanges(f *facts, p *policy.Policy, id string) error {
 	}
 	defer st.Close()
 	if st.Exists(id) {
-		return &hinted{fmt.Errorf("%s: %w", id, workspace.ErrExists), "sbxrun diff " + id + " shows the changes; sbxrun apply or discard them, or choose another name"}
+		return engine.Hinted(fmt.Errorf("%s: %w", id, workspace.ErrExists), "sbxrun diff "+id+" shows the changes; sbxrun apply or discard them, or choose another name")
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (c *changes) result() (*driver.Changes, error) {
 	r := &driver.Changes{Workspace: c.base.Path, Full: c.full}
 	if c.err != nil {
 		r.Error = c.err.Error()
-		return r, &hinted{c.err, "what the command changed is lost; see that there is room in the directory for changes ($XDG_STATE_HOME/sbxrun/changes)"}
+		return r, engine.Hinted(c.err, "what the command changed is lost; see that there is room in the directory for changes ($XDG_STATE_HOME/sbxrun/changes)")
 	}
 	if c.set != nil {
 		i := &c.set.Info
@@ -335,7 +335,7 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 		case errors.Is(err, workspace.ErrNotFound) && runs:
 			return nil, errors.New("session " + args[0] + " has changed nothing in its workspace so far, or that is not copy-on-write")
 		case errors.Is(err, workspace.ErrNotFound):
-			return nil, &hinted{err, "sbxrun diff --list shows all that there are"}
+			return nil, engine.Hinted(err, "sbxrun diff --list shows all that there are")
 		}
 		return set, err
 	}
@@ -354,7 +354,7 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 		if err != nil {
 			return nil, err
 		}
-		return nil, &hinted{errors.New("no changes of " + f.Cwd + " are kept"), "sbxrun --workspace overlay keeps what a command changes; sbxrun diff --list shows the changes of other directories"}
+		return nil, engine.Hinted(errors.New("no changes of "+f.Cwd+" are kept"), "sbxrun --workspace overlay keeps what a command changes; sbxrun diff --list shows the changes of other directories")
 	}
 	if others > 0 {
 		say.note("change set "+id+", the last of "+strconv.Itoa(others+1)+" of this directory", "sbxrun diff --list shows all")
@@ -387,7 +387,7 @@ func settled(set *workspace.Set) error {
 		return nil
 	}
 	if runs, _ := snapshot(set.ID); runs {
-		return &hinted{errors.New("session " + set.ID + " still runs"), "sbxrun session stop " + set.ID + "; until then sbxrun diff shows what it has changed so far"}
+		return engine.Hinted(errors.New("session "+set.ID+" still runs"), "sbxrun session stop "+set.ID+"; until then sbxrun diff shows what it has changed so far")
 	}
 	return nil
 }
@@ -409,7 +409,7 @@ func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace
 	}
 	w, err := set.Open()
 	if err != nil {
-		return &hinted{err, "sbxrun discard " + set.ID + " removes the change set"}
+		return engine.Hinted(err, "sbxrun discard "+set.ID+" removes the change set")
 	}
 	defer w.Close()
 	w.Obeyed = engine.Obeyed(f)
@@ -432,7 +432,7 @@ with #.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if list {
 				if len(args) > 0 {
-					return &usageError{"--list shows all change sets, and was given one", "leave out the ID or --list"}
+					return engine.Usage("--list shows all change sets, and was given one", "leave out the ID or --list")
 				}
 				return o.listChanges()
 			}
@@ -652,10 +652,10 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		}
 	}
 	for _, s := range r.Protected {
-		say.error(&hinted{errors.New(quote.Inside(s.Path) + " is protected (" + s.Protected + ")"), ""})
+		say.error(engine.Hinted(errors.New(quote.Inside(s.Path)+" is protected ("+s.Protected+")"), ""))
 	}
 	for _, s := range r.Conflicts {
-		say.error(&hinted{errors.New(quote.Inside(s.Path) + ": " + s.Why), ""})
+		say.error(engine.Hinted(errors.New(quote.Inside(s.Path)+": "+s.Why), ""))
 	}
 	if r.Refused() {
 		var hints []string
@@ -668,11 +668,11 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		case len(r.Conflicts) > 0:
 			hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
 		}
-		say.error(&hinted{errors.New("nothing was changed"), strings.Join(hints, "; ")})
+		say.error(engine.Hinted(errors.New("nothing was changed"), strings.Join(hints, "; ")))
 		return exitError(1)
 	}
 	if err != nil {
-		return &hinted{err, strconv.Itoa(len(r.Remaining)) + " of " + strconv.Itoa(set.Len()) + " changes were not made; when the cause is gone, sbxrun apply " + set.ID + " makes the rest"}
+		return engine.Hinted(err, strconv.Itoa(len(r.Remaining))+" of "+strconv.Itoa(set.Len())+" changes were not made; when the cause is gone, sbxrun apply "+set.ID+" makes the rest")
 	}
 	text := count(uint64(len(r.Applied)), "change", "changes") + " made in " + set.Workspace
 	if r.Done > 0 {
@@ -710,7 +710,7 @@ func newDiscard() *cobra.Command {
 			defer st.Close()
 			if all {
 				if len(args) > 0 {
-					return &usageError{"--all is every change set, and some were named", "leave out the IDs or --all"}
+					return engine.Usage("--all is every change set, and some were named", "leave out the IDs or --all")
 				}
 				list, lerr := st.List()
 				for _, i := range list {
@@ -731,7 +731,7 @@ func newDiscard() *cobra.Command {
 					}
 				}
 				if rerr := st.Remove(id); rerr != nil {
-					return &hinted{rerr, "sbxrun diff --list shows all that there are"}
+					return engine.Hinted(rerr, "sbxrun diff --list shows all that there are")
 				}
 				say.note("change set "+id+" is removed", "")
 			}

@@ -40,7 +40,7 @@ func newProfile() *cobra.Command {
 		Short: "List, show, check and compare profiles",
 		Args:  onlyCommands,
 		RunE: func(c *cobra.Command, args []string) error {
-			return &usageError{"profile needs a command: list, show, check or diff", "see sbxrun profile --help"}
+			return engine.Usage("profile needs a command: list, show, check or diff", "see sbxrun profile --help")
 		},
 	}
 	c.AddCommand(newProfileList(), newProfileShow(), newProfileCheck(), newProfileDiff())
@@ -209,7 +209,7 @@ func newDriver() *cobra.Command {
 		Short: "List the drivers",
 		Args:  onlyCommands,
 		RunE: func(c *cobra.Command, args []string) error {
-			return &usageError{"driver needs a command: list", "see sbxrun driver --help"}
+			return engine.Usage("driver needs a command: list", "see sbxrun driver --help")
 		},
 	}
 	o := &options{}
@@ -301,7 +301,7 @@ func noDriver(f *facts, name string) error {
 	for _, d := range engine.Drivers(f) {
 		names = append(names, d.Name())
 	}
-	return &usageError{"there is no driver " + strconv.Quote(name), "there are " + strings.Join(names, ", ")}
+	return engine.Usage("there is no driver "+strconv.Quote(name), "there are "+strings.Join(names, ", "))
 }
 
 // printClaims prints what one driver can enforce.
@@ -405,7 +405,7 @@ func newCompletion() *cobra.Command {
 			case "fish":
 				return c.Root().GenFishCompletion(os.Stdout, true)
 			}
-			return &usageError{"no completion for " + args[0], "one of bash, zsh, fish"}
+			return engine.Usage("no completion for "+args[0], "one of bash, zsh, fish")
 		},
 	}
 	return c
@@ -418,7 +418,7 @@ func noArgs(c *cobra.Command, args []string) error { return maxArgs(0)(c, args) 
 func maxArgs(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) > n {
-			return &usageError{"too many arguments: " + args[n], "usage: " + c.UseLine()}
+			return engine.Usage("too many arguments: "+args[n], "usage: "+c.UseLine())
 		}
 		return nil
 	}
@@ -427,7 +427,7 @@ func maxArgs(n int) cobra.PositionalArgs {
 func minArgs(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < n {
-			return &usageError{c.Name() + " needs " + what, "usage: " + c.UseLine()}
+			return engine.Usage(c.Name()+" needs "+what, "usage: "+c.UseLine())
 		}
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
@@ -51,7 +52,7 @@ func (o *options) installFirst(p *policy.Policy, dir string) (*install, error) {
 	}
 	fd := 3 + len(o.extra)
 	if fd > 9 {
-		return nil, &usageError{"--install-deps needs one of the descriptors 3 to 9, and all are passed on", "pass on fewer"}
+		return nil, engine.Usage("--install-deps needs one of the descriptors 3 to 9, and all are passed on", "pass on fewer")
 	}
 	i := &install{list: list}
 	if i.r, i.w, err = os.Pipe(); err != nil {
@@ -139,7 +140,7 @@ func (o *options) installInSession(id, dir string) error {
 				return err
 			}
 			if res.ExitCode != 0 {
-				return &hinted{errors.New("installing what " + d.File + " names failed: " + d.Command + " ended with " + strconv.Itoa(res.ExitCode)), installHint(res.ExitCode, d.Manager)}
+				return engine.Hinted(errors.New("installing what "+d.File+" names failed: "+d.Command+" ended with "+strconv.Itoa(res.ExitCode)), installHint(res.ExitCode, d.Manager))
 			}
 		}
 		return nil

@@ -58,7 +58,7 @@ home and workspace. The exit code is 0 if there are none, else 1.`,
 				return o.listSecrets()
 			}
 			if c.Flags().Changed("profile") {
-				return &usageError{"--profile is for --secrets: doctor tries what strict needs", "add --secrets, or leave out --profile"}
+				return engine.Usage("--profile is for --secrets: doctor tries what strict needs", "add --secrets, or leave out --profile")
 			}
 			d, err := diagnose(context.Background())
 			if err != nil {
@@ -93,7 +93,7 @@ func (o *options) listSecrets() error {
 		return err
 	}
 	if !r.Isolated {
-		return &usageError{"the profile " + r.Policy.Profile + " isolates nothing: every file can be read", "name another with --profile"}
+		return engine.Usage("the profile "+r.Policy.Profile+" isolates nothing: every file can be read", "name another with --profile")
 	}
 	found, complete := profiles.Credentials(r.Policy, &f.Facts)
 	if o.json {

@@ -35,5 +35,5 @@ func driverError(err error, known []driver.Driver) error {
 	if near := nearest.Name(invalid.Value, names); near != "" {
 		hint = "did you mean " + near + "?"
 	}
-	return &usageError{"there is no driver " + strconv.Quote(invalid.Value) + ": want " + invalid.Want, hint}
+	return engine.Usage("there is no driver "+strconv.Quote(invalid.Value)+": want "+invalid.Want, hint)
 }

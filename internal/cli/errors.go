@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -17,13 +18,6 @@ import (
 type exitError int
 
 func (e exitError) Error() string { return "exit" }
-
-// usageError is a mistake on the command line.
-type usageError struct{ what, hint string }
-
-func (e *usageError) Error() string     { return e.what }
-func (e *usageError) Hint() string      { return e.hint }
-func (e *usageError) Code() driver.Code { return driver.CodeInvalid }
 
 // report prints an error that ends the program and returns the exit code.
 func report(fs *pflag.FlagSet, err error) int {
@@ -62,26 +56,26 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		} else if long := shortOf(unknown); long != "" && fs.Lookup(long) != nil {
 			hint = "only the long form here: --" + long
 		}
-		return &usageError{"unknown flag " + name, hint}
+		return engine.Usage("unknown flag "+name, hint)
 	case errors.As(err, &missing):
 		name := missing.GetSpecifiedName()
 		if f := missing.GetFlag(); f != nil {
 			name = f.Name
 		}
-		return &usageError{"flag --" + name + " needs a value", helpHint}
+		return engine.Usage("flag --"+name+" needs a value", helpHint)
 	case errors.As(err, &invalid):
 		hint := helpHint
 		cause := invalid.Unwrap()
 		if errors.Is(cause, errNoValue) {
-			return &usageError{"flag --" + invalid.GetFlag().Name + " " + cause.Error(), "for example --" + invalid.GetFlag().Name + " " + invalid.GetFlag().Value.Type() + " -- CMD"}
+			return engine.Usage("flag --"+invalid.GetFlag().Name+" "+cause.Error(), "for example --"+invalid.GetFlag().Name+" "+invalid.GetFlag().Value.Type()+" -- CMD")
 		}
 		if f := invalid.GetFlag(); f.Value.Type() == "bool" && driver.HintOf(cause) == "" {
-			cause = &usageError{strconv.Quote(invalid.GetValue()) + " is neither true nor false", "say --" + f.Name + " or --" + f.Name + "=false"}
+			cause = engine.Usage(strconv.Quote(invalid.GetValue())+" is neither true nor false", "say --"+f.Name+" or --"+f.Name+"=false")
 		}
 		if h := driver.HintOf(cause); h != "" {
 			hint = h
 		}
-		return &usageError{"flag --" + invalid.GetFlag().Name + ": " + cause.Error(), hint}
+		return engine.Usage("flag --"+invalid.GetFlag().Name+": "+cause.Error(), hint)
 	}
 	return err
 }

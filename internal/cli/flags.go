@@ -106,7 +106,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 			for name := range strings.SplitSeq(s, ",") {
 				l, err := policy.ParseLayer(name)
 				if err != nil {
-					return &usageError{strconv.Quote(name) + " is not a layer", "one of " + strings.Join(policy.LayerNames(), ", ")}
+					return engine.Usage(strconv.Quote(name)+" is not a layer", "one of "+strings.Join(policy.LayerNames(), ", "))
 				}
 				*to |= l
 			}
@@ -269,7 +269,7 @@ func (o *options) reportFlags(fs *pflag.FlagSet) {
 	arg("result-fd", "", "N", "write the result object to an open descriptor", func(s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
-			return &usageError{strconv.Quote(s) + " is not a descriptor", "for example: sbxrun --result-fd 3 -- CMD 3>result.json"}
+			return engine.Usage(strconv.Quote(s)+" is not a descriptor", "for example: sbxrun --result-fd 3 -- CMD 3>result.json")
 		}
 		o.resultFD = n
 		return nil
@@ -289,7 +289,7 @@ type boolValue struct{ to **bool }
 func (v *boolValue) Set(s string) error {
 	b, err := strconv.ParseBool(s)
 	if err != nil {
-		return &usageError{strconv.Quote(s) + " is neither true nor false", "say --verify or --verify=false"}
+		return engine.Usage(strconv.Quote(s)+" is neither true nor false", "say --verify or --verify=false")
 	}
 	*v.to = &b
 	return nil
@@ -314,16 +314,16 @@ func oneOf(to *string, names ...string) func(string) error {
 				return nil
 			}
 		}
-		return &usageError{strconv.Quote(s) + " is not one of its values", "one of " + strings.Join(names, ", ")}
+		return engine.Usage(strconv.Quote(s)+" is not one of its values", "one of "+strings.Join(names, ", "))
 	}
 }
 
 func checkPath(s string) error {
 	switch {
 	case s == "":
-		return &usageError{"the path is empty", "name a file or directory"}
+		return engine.Usage("the path is empty", "name a file or directory")
 	case strings.ContainsAny(s, "\x00\n"):
-		return &usageError{strconv.Quote(s) + " holds a newline or NUL byte", "rename the file: such paths are refused"}
+		return engine.Usage(strconv.Quote(s)+" holds a newline or NUL byte", "rename the file: such paths are refused")
 	}
 	return nil
 }
@@ -331,7 +331,7 @@ func checkPath(s string) error {
 func checkEnv(s string) error {
 	name, _, _ := strings.Cut(s, "=")
 	if name == "" || strings.ContainsAny(s, "\x00") || strings.ContainsAny(name, " \t\n") {
-		return &usageError{strconv.Quote(s) + " is not a variable", "want KEY=VALUE, or KEY to pass the caller's value"}
+		return engine.Usage(strconv.Quote(s)+" is not a variable", "want KEY=VALUE, or KEY to pass the caller's value")
 	}
 	return nil
 }
@@ -342,7 +342,7 @@ func parseBind(s string) (profiles.Bind, error) {
 	part := strings.Split(s, ":")
 	ro := len(part) == 3 && part[2] == "ro"
 	if len(part) < 2 || len(part) > 3 || len(part) == 3 && !ro && part[2] != "rw" {
-		return profiles.Bind{}, &usageError{strconv.Quote(s) + " is not a bind", "want SRC:DST or SRC:DST:ro"}
+		return profiles.Bind{}, engine.Usage(strconv.Quote(s)+" is not a bind", "want SRC:DST or SRC:DST:ro")
 	}
 	for _, p := range part[:2] {
 		if err := checkPath(p); err != nil {
@@ -363,7 +363,7 @@ func parseTmpfs(s string) (profiles.Tmpfs, error) {
 
 // parseUser reads UID[:GID]; the group is the user's number unless given.
 func parseUser(s string) (*profiles.User, error) {
-	bad := &usageError{strconv.Quote(s) + " is not a user", "want numbers, UID or UID:GID, for example 1000:1000"}
+	bad := engine.Usage(strconv.Quote(s)+" is not a user", "want numbers, UID or UID:GID, for example 1000:1000")
 	uid, gid, has := strings.Cut(s, ":")
 	if !has {
 		gid = uid
@@ -390,7 +390,7 @@ func parseNet(s string) (*policy.EgressMode, error) {
 	case "host":
 		m = policy.EgressHost
 	default:
-		return nil, &usageError{strconv.Quote(s) + " is not a network mode", "none (loopback only), proxy (what --allow-host names) or host (not isolated)"}
+		return nil, engine.Usage(strconv.Quote(s)+" is not a network mode", "none (loopback only), proxy (what --allow-host names) or host (not isolated)")
 	}
 	return &m, nil
 }
@@ -422,11 +422,12 @@ func readEnvFile(name string) ([]string, error) {
 			continue
 		}
 		if err := checkEnv(line); err != nil {
-			return nil, &usageError{name + ":" + strconv.Itoa(n) + ": " + err.Error(), driver.HintOf(err)}
+			return nil, engine.Usage(name+":"+strconv.Itoa(n)+": "+err.Error(), driver.HintOf(err))
 		}
 		if !strings.Contains(line, "=") && !kept {
-			return nil, &usageError{name + ":" + strconv.Itoa(n) + ": " + quote.Text(line) + " would pass the caller's value, and a command of an earlier run can have written this file",
-				"--env " + quote.Text(line) + " passes it; a file may say so in the directory of sbxrun's configuration"}
+			return nil, engine.Usage(name+":"+strconv.Itoa(n)+": "+quote.Text(line)+" would pass the caller's value, and a command of an earlier run can have written this file",
+				"--env "+quote.Text(line)+" passes it; a file may say so in the directory of sbxrun's configuration")
+
 		}
 		env = append(env, line)
 	}

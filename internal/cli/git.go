@@ -50,7 +50,7 @@ func (o *options) gitFlags(fs *pflag.FlagSet) {
 		if s != "none" {
 			var err error
 			if n, err = strconv.Atoi(s); err != nil || n < 1 {
-				return &usageError{strconv.Quote(s) + " is not a number of commits", "1 or more, or none for all of them"}
+				return engine.Usage(strconv.Quote(s)+" is not a number of commits", "1 or more, or none for all of them")
 			}
 		}
 		c.depth = &n
@@ -69,9 +69,9 @@ func (c *checkout) check() error {
 	case c.git != nil:
 		return nil
 	case c.depth != nil:
-		return &usageError{"--git-depth is about --git, which was not given", "add --git URL, or leave it out"}
+		return engine.Usage("--git-depth is about --git, which was not given", "add --git URL, or leave it out")
 	case c.tokenEnv != "":
-		return &usageError{"--git-token-env is about --git, which was not given", "add --git URL, or leave it out"}
+		return engine.Usage("--git-token-env is about --git, which was not given", "add --git URL, or leave it out")
 	}
 	return nil
 }
@@ -90,14 +90,14 @@ func (o *options) clone(ctx context.Context, f *facts, stay bool) (done func(), 
 	token := ""
 	if c.tokenEnv != "" {
 		if token = os.Getenv(c.tokenEnv); token == "" {
-			return done, &usageError{"--git-token-env: there is no variable " + c.tokenEnv + ", or it is empty", "set it to a token, for example from a secret store"}
+			return done, engine.Usage("--git-token-env: there is no variable "+c.tokenEnv+", or it is empty", "set it to a token, for example from a secret store")
 		}
 		if strings.ContainsAny(token, "\r\n\x00") {
-			return done, &usageError{"--git-token-env: the token in " + c.tokenEnv + " has a line break in it", "see how the variable is set"}
+			return done, engine.Usage("--git-token-env: the token in "+c.tokenEnv+" has a line break in it", "see how the variable is set")
 		}
 		for _, e := range o.req.Env {
 			if name, v, _ := strings.Cut(e, "="); name == c.tokenEnv || v == token {
-				return done, &usageError{"--env gives the command the token that --git-token-env keeps from it", "leave out one of the two"}
+				return done, engine.Usage("--env gives the command the token that --git-token-env keeps from it", "leave out one of the two")
 			}
 		}
 		// By no way does the command get it: not with --inherit-env, nor from a
@@ -105,7 +105,7 @@ func (o *options) clone(ctx context.Context, f *facts, stay bool) (done func(), 
 		f.Environ = slices.DeleteFunc(slices.Clone(f.Environ), func(e string) bool { return strings.HasPrefix(e, c.tokenEnv+"=") || strings.Contains(e, token) })
 		os.Unsetenv(c.tokenEnv)
 		if strings.HasPrefix(c.git.URL, "http:") && !isLoopback(c.git.Host()) {
-			return done, &usageError{"a token would cross the network unencrypted", "use an https URL"}
+			return done, engine.Usage("a token would cross the network unencrypted", "use an https URL")
 		}
 	}
 	dir, made := o.req.Dir, false
@@ -114,7 +114,7 @@ func (o *options) clone(ctx context.Context, f *facts, stay bool) (done func(), 
 	}
 	switch {
 	case dir == "" && o.req.Workspace == "overlay":
-		return done, &usageError{"the changes of a copy-on-write workspace need one that stays, and --git makes one for this run alone", "name a directory to clone into with --cd"}
+		return done, engine.Usage("the changes of a copy-on-write workspace need one that stays, and --git makes one for this run alone", "name a directory to clone into with --cd")
 	case dir == "":
 		if c.own, err = rundir.Make(rundir.Parent(os.Geteuid())+"-clones", "r", nil); err != nil {
 			return done, err
@@ -163,7 +163,7 @@ func emptyDir(dir string) (made bool, err error) {
 		return false, err
 	}
 	if len(list) > 0 {
-		return false, &usageError{dir + " is not empty, and --git clones into it", "name another directory with --cd"}
+		return false, engine.Usage(dir+" is not empty, and --git clones into it", "name another directory with --cd")
 	}
 	return false, nil
 }
@@ -244,7 +244,7 @@ func (c *checkout) run(ctx context.Context, f *facts, dir, token string, req pro
 		if res.Reason == driver.ReasonTimeout {
 			text = "not done after " + cloneTime.String()
 		}
-		return &hinted{errors.New("clone of " + c.git.URL + ": " + strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), ": ")), hint}
+		return engine.Hinted(errors.New("clone of "+c.git.URL+": "+strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), ": ")), hint)
 	}
 	c.Commit = strings.TrimSpace(res.Stdout)
 	return nil

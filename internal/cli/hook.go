@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/internal/audit"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/persona"
 )
 
@@ -62,14 +63,14 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 		return pflag.ErrHelp
 	}
 	if len(args) == 0 || args[0] != "claude-code" {
-		return &usageError{"hook needs an agent: claude-code", "see sbxrun hook --help"}
+		return engine.Usage("hook needs an agent: claude-code", "see sbxrun hook --help")
 	}
 	// Checked now: a shell that refuses them tells nobody before the first command.
 	if err := fs.Parse(args[1:]); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
-		return &usageError{"unexpected argument " + fs.Arg(0), "see sbxrun hook --help"}
+		return engine.Usage("unexpected argument "+fs.Arg(0), "see sbxrun hook --help")
 	}
 	if s.keep != "" && s.keep != autoSession {
 		if err := checkNamed(fs, s.keep, "decision"); err != nil {

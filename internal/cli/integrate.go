@@ -108,17 +108,17 @@ a command that reaches for what it must not get, and says whether it did.`,
 				return err
 			}
 			if fs.NArg() != 1 {
-				return &usageError{"integrate needs one agent", "one of claude-code, codex, opencode, gemini, goose"}
+				return engine.Usage("integrate needs one agent", "one of claude-code, codex, opencode, gemini, goose")
 			}
 			own := []string{"print", "undo", "verify", "by", "agent", "managed", "quiet", "verbose", "color"}
 			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
 			if i.Agent == "codex" && fs.Changed("rollout-key") {
-				return &usageError{"flag --rollout-key: codex executes by a run, and a run is never part of a roll-out", "leave it out"}
+				return engine.Usage("flag --rollout-key: codex executes by a run, and a run is never part of a roll-out", "leave it out")
 			}
 			if i.Agent == "codex" || i.Agent == "gemini" {
 				for _, name := range []string{"session", "shell", "ignore-env", "cwd-fd"} {
 					if fs.Changed(name) {
-						return &usageError{"flag --" + name + " is for agents that call a shell; " + i.Agent + " keeps one sandbox", "leave it out"}
+						return engine.Usage("flag --"+name+" is for agents that call a shell; "+i.Agent+" keeps one sandbox", "leave it out")
 					}
 				}
 			}
@@ -128,7 +128,7 @@ a command that reaches for what it must not get, and says whether it did.`,
 			}{{"print", print}, {"undo", undo}, {"verify", verify}} {
 				switch {
 				case d.on && i.Do != "":
-					return &usageError{"--" + i.Do + " and --" + d.name + " are two things", "one at a time"}
+					return engine.Usage("--"+i.Do+" and --"+d.name+" are two things", "one at a time")
 				case d.on:
 					i.Do = d.name
 				}
@@ -197,7 +197,7 @@ func words(fs *pflag.FlagSet, args, without []string) []string {
 // locate finds where the user's things are.
 func (i *Integration) locate(f *facts) error {
 	if f.Home == "" {
-		return &usageError{"there is no home directory", "set HOME"}
+		return engine.Usage("there is no home directory", "set HOME")
 	}
 	or := func(name, below string) string { return filepath.Clean(engine.XDG(f, name, below)) }
 	i.Home = f.Home
@@ -222,7 +222,7 @@ func (i *Integration) locate(f *facts) error {
 			path, err = filepath.EvalSymlinks(path)
 		}
 		if err != nil {
-			return &usageError{"the agent's program: " + err.Error(), "--agent names it"}
+			return engine.Usage("the agent's program: "+err.Error(), "--agent names it")
 		}
 		i.Program = launched(path)
 	}

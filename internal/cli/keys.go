@@ -5,6 +5,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/internal/engine"
 )
 
 // defaultKeys detach from a command, as in docker attach.
@@ -16,7 +18,7 @@ func parseKeys(s string) ([]byte, error) {
 	if s == "none" {
 		return nil, nil
 	}
-	bad := &usageError{strconv.Quote(s) + " are no keys", "for example --detach-keys ctrl-p,ctrl-q; none for none"}
+	bad := engine.Usage(strconv.Quote(s)+" are no keys", "for example --detach-keys ctrl-p,ctrl-q; none for none")
 	var keys []byte
 	for k := range strings.SplitSeq(s, ",") {
 		c, ctrl := strings.CutPrefix(strings.ToLower(k), "ctrl-")

@@ -102,7 +102,7 @@ each session.`,
 	c.Flags().VarPF(&value{"N", func(n string) error {
 		var err error
 		if s.MaxSessions, err = strconv.Atoi(n); err != nil || s.MaxSessions < 1 || s.MaxSessions > 1000 {
-			return &usageError{strconv.Quote(n) + " is not a number of sessions", "1 to 1000; each can use the limits on memory, cpu and processes in full"}
+			return engine.Usage(strconv.Quote(n)+" is not a number of sessions", "1 to 1000; each can use the limits on memory, cpu and processes in full")
 		}
 		return nil
 	}}, "max-sessions", "", "sessions that there can be at a time, of all clients (default 4)")
@@ -120,7 +120,7 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 	fs.VarPF(&value{"URL", func(s string) error {
 		u, err := url.Parse(s)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-			return &usageError{strconv.Quote(s) + " is not the address of a package index", "for example https://pypi.org/simple"}
+			return engine.Usage(strconv.Quote(s)+" is not the address of a package index", "for example https://pypi.org/simple")
 		}
 		port := u.Port()
 		if port == "" {
@@ -143,7 +143,7 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 		}
 		dir, err := filepath.Abs(s)
 		if err != nil || strings.ContainsAny(dir, " \t") {
-			return &usageError{strconv.Quote(s) + " cannot be a directory of wheels: pip would read more than one from it", "rename it, without spaces"}
+			return engine.Usage(strconv.Quote(s)+" cannot be a directory of wheels: pip would read more than one from it", "rename it, without spaces")
 		}
 		o.req.ReadOnly = append(o.req.ReadOnly, dir)
 		o.req.Env = append(o.req.Env, "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+dir)
@@ -156,7 +156,7 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 	fs.VarPF(&value{"ADDR:PORT", func(a string) error {
 		ap, err := netip.ParseAddrPort(a)
 		if err != nil {
-			return &usageError{strconv.Quote(a) + " is not an address and a port", "for example 127.0.0.1:7777, or [::1]:0 for any free port"}
+			return engine.Usage(strconv.Quote(a)+" is not an address and a port", "for example 127.0.0.1:7777, or [::1]:0 for any free port")
 		}
 		h.Address, s.HTTP = ap, h
 		return nil
@@ -164,7 +164,7 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&h.Remote, "http-remote", false, "let --http be an address that other machines reach; needs --token-file")
 	fs.VarPF(&value{"NAME[:PORT]", func(n string) error {
 		if n == "" || strings.ContainsAny(n, "/ \t\r\n\x00@") {
-			return &usageError{strconv.Quote(n) + " is not a host name", "what clients have between http:// and /mcp"}
+			return engine.Usage(strconv.Quote(n)+" is not a host name", "what clients have between http:// and /mcp")
 		}
 		h.Hosts = append(h.Hosts, n)
 		return nil
@@ -202,7 +202,7 @@ func (s *Service) checkHTTP(c *cobra.Command) error {
 	if h == nil {
 		for _, name := range []string{"http-remote", "http-host", "token-file", "idle-timeout"} {
 			if c.Flags().Changed(name) {
-				return &usageError{"--" + name + " is about --http, which is not there", "--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout"}
+				return engine.Usage("--"+name+" is about --http, which is not there", "--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout")
 			}
 		}
 		return nil
@@ -214,10 +214,10 @@ func (s *Service) checkHTTP(c *cobra.Command) error {
 		return nil
 	}
 	if !h.Remote {
-		return &usageError{"--http " + h.Address.String() + " is not a loopback address: other machines could call", "name 127.0.0.1, or say --http-remote"}
+		return engine.Usage("--http "+h.Address.String()+" is not a loopback address: other machines could call", "name 127.0.0.1, or say --http-remote")
 	}
 	if h.TokenFile == "" && h.Token == "" {
-		return &usageError{"--http-remote needs a token that you chose", "--token-file FILE, or $" + tokenEnv}
+		return engine.Usage("--http-remote needs a token that you chose", "--token-file FILE, or $"+tokenEnv)
 	}
 	say.warn("--http-remote: token and commands cross the network unencrypted; put a proxy with TLS in front")
 	return nil

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/nearest"
 )
 
@@ -53,7 +54,7 @@ func unknownCommand(c *cobra.Command, name string) error {
 	if near := nearest.Name(name, commandNames(c)); near != "" {
 		hint = "did you mean " + c.CommandPath() + " " + near + "?"
 	}
-	return &usageError{"unknown command " + name + " of " + c.CommandPath(), hint}
+	return engine.Usage("unknown command "+name+" of "+c.CommandPath(), hint)
 }
 
 // helpTopics has help say which topic it does not know, instead of printing the

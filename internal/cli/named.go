@@ -102,5 +102,5 @@ func unnamed(file string, err error) error {
 	if fix == "" {
 		fix = "name a regular file, or a descriptor: /dev/stdin, /dev/fd/3"
 	}
-	return &usageError{file + ": " + err.Error(), fix}
+	return engine.Usage(file+": "+err.Error(), fix)
 }

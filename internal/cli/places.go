@@ -21,7 +21,7 @@ func unusable(err error, name, fix string) error {
 	}
 	for _, cause := range []error{fs.ErrPermission, fs.ErrNotExist, syscall.ENOTDIR, syscall.EROFS} {
 		if errors.Is(err, cause) {
-			return &usageError{name + " is " + dir + ", which cannot be used: " + err.Error(), fix}
+			return engine.Usage(name+" is "+dir+", which cannot be used: "+err.Error(), fix)
 		}
 	}
 	return err

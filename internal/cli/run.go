@@ -69,7 +69,7 @@ func (o *options) unparsed(fs *pflag.FlagSet, args []string, err error) error {
 func (r *results) failed(err error) error {
 	res := &driver.Result{}
 	driver.Fail(res, err)
-	say.error(&reported{err, res.Hint})
+	say.error(engine.Hinted(err, res.Hint))
 	if err := r.write(res); err != nil {
 		say.error(err)
 	}
@@ -109,7 +109,7 @@ func (o *options) run(args []string) error {
 		driver.Fail(res, err)
 	}
 	if err != nil {
-		say.error(&reported{err, res.Hint})
+		say.error(engine.Hinted(err, res.Hint))
 	}
 	if err := result.write(res); err != nil {
 		if res.Reason == driver.ReasonSetup {
@@ -117,7 +117,7 @@ func (o *options) run(args []string) error {
 			return exitError(res.ExitCode)
 		}
 		// Not 125: who reads that nothing ran runs it again.
-		say.error(Hinted(fmt.Errorf("the command has run, and ended with %d; the result could not be written: %w", res.ExitCode, err), "do not take the missing result for a run that never was"))
+		say.error(engine.Hinted(fmt.Errorf("the command has run, and ended with %d; the result could not be written: %w", res.ExitCode, err), "do not take the missing result for a run that never was"))
 		return exitError(driver.ExitUnreported)
 	}
 	if !o.json && err == nil {
@@ -128,15 +128,6 @@ func (o *options) run(args []string) error {
 	}
 	return exitError(res.ExitCode)
 }
-
-// reported is an error with the hint that the result carries.
-type reported struct {
-	error
-	hint string
-}
-
-func (e *reported) Unwrap() error { return e.error }
-func (e *reported) Hint() string  { return e.hint }
 
 // do resolves, selects and runs. The result is nil if it did not come to a run.
 func (o *options) do(args []string) (*driver.Result, error) {
@@ -150,7 +141,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return o.inSession()
 	}
 	if o.json && o.req.Terminal {
-		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
+		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty")
 	}
 	if err := engine.Enough(); err != nil {
 		return nil, err
@@ -163,7 +154,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, err
 	}
 	if o.dryRun && o.checkout.git != nil {
-		return nil, &usageError{"--dry-run starts nothing, and --git clones", "leave out one of the two"}
+		return nil, engine.Usage("--dry-run starts nothing, and --git clones", "leave out one of the two")
 	}
 	done, err := o.clone(context.Background(), facts, false)
 	if err != nil {
@@ -321,7 +312,7 @@ func (o *options) command(args []string) error {
 		return nil
 	}
 	if len(args) == 0 {
-		return &usageError{"no command to run", "for example: sbxrun -- make test; see sbxrun --help"}
+		return engine.Usage("no command to run", "for example: sbxrun -- make test; see sbxrun --help")
 	}
 	if args[0] == "" {
 		// Looked for in PATH it would be each directory itself. Shells and

@@ -102,7 +102,7 @@ func poolFlags(fs *pflag.FlagSet, s *pool.Settings) {
 		fs.VarPF(&value{"N", func(s string) error {
 			n, err := strconv.Atoi(s)
 			if err != nil || n < 1 || n > 1000 {
-				return &usageError{strconv.Quote(s) + " is not a number of sandboxes", "1 to 1000"}
+				return engine.Usage(strconv.Quote(s)+" is not a number of sandboxes", "1 to 1000")
 			}
 			*to = n
 			return nil
@@ -115,7 +115,7 @@ func poolFlags(fs *pflag.FlagSet, s *pool.Settings) {
 		fs.VarPF(&value{"DURATION", func(s string) error {
 			t, err := profiles.ParseDuration(s)
 			if err == nil && t <= 0 {
-				return &usageError{"--" + name + " " + s, "want more than 0"}
+				return engine.Usage("--"+name+" "+s, "want more than 0")
 			}
 			*to = t
 			return err
@@ -130,16 +130,16 @@ func poolFlags(fs *pflag.FlagSet, s *pool.Settings) {
 // serve resolves what the flags ask for, and serves it.
 func (o *options) serve(b *Beside, s *Server, names []string) error {
 	if o.req.Terminal {
-		return &usageError{"a pool has no terminal", "leave out --tty: each run says whether it wants one"}
+		return engine.Usage("a pool has no terminal", "leave out --tty: each run says whether it wants one")
 	}
 	if len(names) > 0 && o.req.Profile != "" {
-		return &usageError{"profiles are named twice, with --profile and after the flags", "leave one out"}
+		return engine.Usage("profiles are named twice, with --profile and after the flags", "leave one out")
 	}
 	if len(names) == 0 {
 		names = []string{o.req.Profile}
 	}
 	if s.Dir = serverDir(); s.Dir == "" {
-		return &usageError{engine.ServerEnv + " is none", "unset it"}
+		return engine.Usage(engine.ServerEnv+" is none", "unset it")
 	}
 	f, err := engine.GatherFacts()
 	if err != nil {
@@ -235,7 +235,7 @@ func (b *Beside) newPool() *cobra.Command {
 		Short: "Show what a server keeps ready: status, stats",
 		Args:  onlyCommands,
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{"pool needs a command: status or stats", "see sbxrun pool --help"}
+			return engine.Usage("pool needs a command: status or stats", "see sbxrun pool --help")
 		},
 	}
 	for _, sub := range []struct{ name, short string }{
@@ -250,14 +250,14 @@ func (b *Beside) newPool() *cobra.Command {
 				}
 				dir := serverDir()
 				if dir == "" {
-					return &usageError{engine.ServerEnv + " is none", "unset it"}
+					return engine.Usage(engine.ServerEnv+" is none", "unset it")
 				}
 				if !filepath.IsAbs(dir) {
 					return engine.BadServerDir(dir)
 				}
 				err := b.Pools(dir, sub.name == "stats", o.json)
 				if errors.Is(err, syscall.EACCES) && driver.HintOf(err) == "" {
-					return &hinted{err, "a server is its owner's alone"}
+					return engine.Hinted(err, "a server is its owner's alone")
 				}
 				return err
 			},
@@ -273,9 +273,6 @@ func PrintTable(rows [][]string) error { return printTable(os.Stdout, rows) }
 
 // PrintJSON prints a value as JSON, for programs beside sbxrun.
 func PrintJSON(v any) error { return printJSON(v) }
-
-// Hinted is an error with what to do about it.
-func Hinted(err error, hint string) error { return &hinted{err, hint} }
 
 // pooled is a driver that has a run's sandbox from a server, if there is one that
 // has exactly that ready.

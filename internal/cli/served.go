@@ -30,7 +30,7 @@ type served struct {
 // service resolves what the flags ask for.
 func (o *options) service(s *Service) error {
 	if o.req.Terminal {
-		return &usageError{"mcp gives no command a terminal", "leave out --tty"}
+		return engine.Usage("mcp gives no command a terminal", "leave out --tty")
 	}
 	f, err := engine.GatherFacts()
 	if err != nil {

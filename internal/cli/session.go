@@ -57,7 +57,7 @@ one leaves running, the next finds.`,
   sbxrun session exec -d build -- ./server
   sbxrun session stop build && sbxrun session rm build`,
 		RunE: func(*cobra.Command, []string) error {
-			return &usageError{"session needs a command: create, exec, attach, cp, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help"}
+			return engine.Usage("session needs a command: create, exec, attach, cp, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help")
 		},
 	}
 	c.AddCommand(newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
@@ -82,13 +82,13 @@ func withSession(id string, do func(*session.Store, *session.Client) error) erro
 func sessionError(err error) error {
 	switch {
 	case errors.Is(err, session.ErrNotFound):
-		return &hinted{err, "sbxrun session ls lists them; sbxrun session create makes one"}
+		return engine.Hinted(err, "sbxrun session ls lists them; sbxrun session create makes one")
 	case errors.Is(err, session.ErrExists):
-		return &hinted{err, "choose another name, or end it: sbxrun session stop, sbxrun session rm"}
+		return engine.Hinted(err, "choose another name, or end it: sbxrun session stop, sbxrun session rm")
 	case errors.Is(err, session.ErrNotRunning):
-		return &hinted{err, "sbxrun session rm removes what is left of it"}
+		return engine.Hinted(err, "sbxrun session rm removes what is left of it")
 	case errors.Is(err, syscall.EBUSY):
-		return &hinted{stillRuns{err}, "stop it first: sbxrun session stop; or sbxrun session rm --force"}
+		return engine.Hinted(stillRuns{err}, "stop it first: sbxrun session stop; or sbxrun session rm --force")
 	}
 	return err
 }
@@ -108,16 +108,8 @@ func noCommand(err error, id string) error {
 	if !errors.As(err, &none) {
 		return err
 	}
-	return &hinted{err, "sbxrun session inspect " + id + " lists the commands; exec --detach starts one that stays, with --tty one to attach to"}
+	return engine.Hinted(err, "sbxrun session inspect "+id+" lists the commands; exec --detach starts one that stays, with --tty one to attach to")
 }
-
-type hinted struct {
-	error
-	hint string
-}
-
-func (e *hinted) Unwrap() error { return e.error }
-func (e *hinted) Hint() string  { return e.hint }
 
 func newSessionCreate() *cobra.Command {
 	o := &options{}
@@ -164,7 +156,7 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 		return nil, nil, err
 	}
 	if o.req.Terminal {
-		return nil, nil, &usageError{"a session has no terminal of its own", "sbxrun session exec -t gives a command one"}
+		return nil, nil, engine.Usage("a session has no terminal of its own", "sbxrun session exec -t gives a command one")
 	}
 	if err := engine.Enough(); err != nil {
 		return nil, nil, err
@@ -297,7 +289,7 @@ func startHolder(spec *session.Spec) (confirm func() error, err error) {
 	}
 	if res.Error != "" {
 		cmd.Wait()
-		return nil, &hinted{errors.New(res.Error), res.Hint}
+		return nil, engine.Hinted(errors.New(res.Error), res.Hint)
 	}
 	return func() error {
 		defer inW.Close()
@@ -434,7 +426,7 @@ func (e *execution) flags(fs *pflag.FlagSet) {
 
 func (e *execution) run(args []string) error {
 	if len(args) == 0 {
-		return &usageError{"exec needs a session", "for example: sbxrun session exec build -- make"}
+		return engine.Usage("exec needs a session", "for example: sbxrun session exec build -- make")
 	}
 	if err := session.CheckID(args[0]); err != nil {
 		return err
@@ -496,7 +488,7 @@ sbxrun.`,
 			if len(args) == 2 {
 				var err error
 				if n, err = strconv.Atoi(args[1]); err != nil || n < 1 {
-					return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
+					return engine.Usage(strconv.Quote(args[1])+" is not the number of a command", "sbxrun session inspect lists them")
 				}
 			}
 			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return o.attach(c, args[0], n) })
@@ -619,7 +611,7 @@ func checkFlags(given *pflag.FlagSet, id string, own ...string) error {
 		case "no-pool", "verify":
 			hint = "the sandbox is there already; leave it out"
 		}
-		err = &usageError{"--" + f.Name + " is not a flag of a session's command", hint}
+		err = engine.Usage("--"+f.Name+" is not a flag of a session's command", hint)
 	})
 	return err
 }
@@ -627,7 +619,7 @@ func checkFlags(given *pflag.FlagSet, id string, own ...string) error {
 // inSession runs the command in a session that there is.
 func (o *options) inSession() (*driver.Result, error) {
 	if o.json && o.req.Terminal {
-		return nil, &usageError{"--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty"}
+		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty")
 	}
 	log, f, err := o.sessionAudit()
 	if err != nil {
@@ -726,7 +718,7 @@ func (o *options) detached(args []string) error {
 		return err
 	}
 	if o.json || o.resultFile != "" || o.resultFD >= 0 {
-		return &usageError{"a command in the background has no result yet", "leave out --json and --result-file; see sbxrun session logs --json"}
+		return engine.Usage("a command in the background has no result yet", "leave out --json and --result-file; see sbxrun session logs --json")
 	}
 	log, f, err := o.sessionAudit()
 	if err != nil {
@@ -899,7 +891,7 @@ stdout to stdout and its stderr to stderr.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
+				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command", "sbxrun session inspect lists them")
 			}
 			return withSession(args[0], func(_ *session.Store, c *session.Client) error {
 				var offset [2]int
@@ -957,7 +949,7 @@ sockets are left out. The first path that the session's policy protects, such as
 			from, fromPath, out := cutSession(args[0])
 			to, toPath, in := cutSession(args[1])
 			if out == in {
-				return &usageError{"one side must be a session and the other the host", "for example: sbxrun session cp build:/tmp/out ./results"}
+				return engine.Usage("one side must be a session and the other the host", "for example: sbxrun session cp build:/tmp/out ./results")
 			}
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -1007,8 +999,9 @@ func unprotected(protect, allow []string, dir string) (func(path string, link bo
 		if pattern == "" || guard.Allowed(allow, pattern, path) {
 			return nil
 		}
-		return &hinted{errors.New(quote.Inside(path) + " is protected (" + pattern + "): it was not copied, nor what follows it"),
-			"--allow-protected " + pattern + " lets such paths be copied: look at them first, in the session"}
+		return engine.Hinted(errors.New(quote.Inside(path)+" is protected ("+pattern+"): it was not copied, nor what follows it"),
+			"--allow-protected "+pattern+" lets such paths be copied: look at them first, in the session")
+
 	}, nil
 }
 
@@ -1031,7 +1024,7 @@ func newSessionKill() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return &usageError{strconv.Quote(args[1]) + " is not the number of a command", "sbxrun session inspect lists them"}
+				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command", "sbxrun session inspect lists them")
 			}
 			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0]) })
 		},

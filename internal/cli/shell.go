@@ -125,7 +125,7 @@ func (s *shell) flags() *pflag.FlagSet {
 	fs.VarPF(&value{"NAME", func(n string) error {
 		s.name = n
 		if persona.Name(n) != n {
-			return &usageError{strconv.Quote(n) + " is not a shell that can be stood in for", "one of " + strings.Join(persona.Shells, ", ")}
+			return engine.Usage(strconv.Quote(n)+" is not a shell that can be stood in for", "one of "+strings.Join(persona.Shells, ", "))
 		}
 		return nil
 	}}, "shell", "", "the shell to run: bash, sh or zsh (default: bash, else sh)")
@@ -138,7 +138,7 @@ func (s *shell) flags() *pflag.FlagSet {
 	fs.VarPF(&value{"N", func(n string) error {
 		var err error
 		if s.cwdFD, err = strconv.Atoi(n); err != nil || s.cwdFD < 3 {
-			return &usageError{strconv.Quote(n) + " is not a descriptor", "an open one above 2"}
+			return engine.Usage(strconv.Quote(n)+" is not a descriptor", "an open one above 2")
 		}
 		return nil
 	}}, "cwd-fd", "", "write the directory that a script of -c ended in to an open descriptor")
@@ -233,7 +233,7 @@ func (s *shell) settle() (agent *process, start string, err error) {
 		s.keep = keep
 		if s.keep != "" {
 			if err := session.CheckID(s.keep); err != nil {
-				return nil, "", &usageError{envShellSession + ": " + err.Error(), "auto, or the name of a session"}
+				return nil, "", engine.Usage(envShellSession+": "+err.Error(), "auto, or the name of a session")
 			}
 		}
 	}
@@ -256,8 +256,9 @@ func (s *shell) place(start string, agent *process) error {
 		dir, err = start, nil
 	}
 	if err != nil {
-		return &usageError{"the directory that the calling process " + strconv.Itoa(agent.pid) + " runs in is not known: " + err.Error(),
-			"name the workspace: --cd DIR, or " + envShellWorkspace}
+		return engine.Usage("the directory that the calling process "+strconv.Itoa(agent.pid)+" runs in is not known: "+err.Error(),
+			"name the workspace: --cd DIR, or "+envShellWorkspace)
+
 	}
 	s.req.Dir = dir
 	return nil
@@ -318,8 +319,9 @@ func findShell(name string) (string, error) {
 // startIn has a run begin in a directory that need not be the workspace itself.
 func startIn(p *policy.Policy, dir string) error {
 	if !shown(p, dir) {
-		return &usageError{"the directory to start in, " + dir + ", is not in the sandbox: its workspace is " + p.OCI.Process.Cwd,
-			"--cd DIR or " + envShellWorkspace + " names another workspace, --ro and --rw show more"}
+		return engine.Usage("the directory to start in, "+dir+", is not in the sandbox: its workspace is "+p.OCI.Process.Cwd,
+			"--cd DIR or "+envShellWorkspace+" names another workspace, --ro and --rw show more")
+
 	}
 	p.OCI.Process.Cwd = dir
 	return nil
@@ -387,7 +389,7 @@ func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
 // checkNamed refuses flags that mean nothing to a shell in a session that there is.
 func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
 	if fs != nil && fs.Changed("cd") {
-		return &usageError{"--cd names a workspace, and session " + id + " has its own", "leave it out: the shell starts where its caller is"}
+		return engine.Usage("--cd names a workspace, and session "+id+" has its own", "leave it out: the shell starts where its caller is")
 	}
 	return checkFlags(fs, id, append(own, "session", "shell", "cwd-fd", "ignore-env", "rollout-key")...)
 }
@@ -395,7 +397,7 @@ func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
 // open makes an agent's session, unless it is there.
 func (s *shell) open(id string, agent *process) error {
 	if agent.pid <= 1 || agent.began == 0 {
-		return &usageError{"there is no calling process whose session this could be", "name a session, or leave --session out"}
+		return engine.Usage("there is no calling process whose session this could be", "name a session, or leave --session out")
 	}
 	st, err := openStore()
 	if err != nil {
@@ -431,7 +433,7 @@ func (s *shell) open(id string, agent *process) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return &usageError{"session " + id + " did not become ready", "sbxrun session inspect " + id}
+	return engine.Usage("session "+id+" did not become ready", "sbxrun session inspect "+id)
 }
 
 // retired ends an agent's session of which the files are not what they were, if

@@ -124,7 +124,7 @@ func printLowered(r *profiles.Resolved, f *facts) error {
 		}
 		return printJSON(v)
 	}
-	return &usageError{"driver " + r.Drivers[0] + " hands nothing on to another program", "for example: sbxrun spec --lowered --driver seatbelt"}
+	return engine.Usage("driver "+r.Drivers[0]+" hands nothing on to another program", "for example: sbxrun spec --lowered --driver seatbelt")
 }
 
 // printOCI prints the policy as an OCI runtime takes it.

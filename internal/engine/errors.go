@@ -2,14 +2,18 @@ package engine
 
 import "github.com/sbxrun/sbxrun/driver"
 
-// usageError is a mistake of the caller's.
+// Usage is an error about a mistake of the caller's, with its remedy.
+func Usage(what, hint string) error { return &usageError{what, hint} }
+
 type usageError struct{ what, hint string }
 
 func (e *usageError) Error() string     { return e.what }
 func (e *usageError) Hint() string      { return e.hint }
 func (e *usageError) Code() driver.Code { return driver.CodeInvalid }
 
-// hinted is an error with what to do about it.
+// Hinted gives an error a hint: what to do about it.
+func Hinted(err error, hint string) error { return &hinted{err, hint} }
+
 type hinted struct {
 	error
 	hint string

@@ -66,7 +66,7 @@ func gatherFactsIn(cwd string, library bool) (*Facts, error) {
 	if f.Home != "" {
 		// A home behind a symlink is hidden by its real name.
 		if !filepath.IsAbs(f.Home) {
-			return nil, &usageError{"HOME is " + strconv.Quote(f.Home) + ", not an absolute path", "set HOME to your home directory"}
+			return nil, Usage("HOME is "+strconv.Quote(f.Home)+", not an absolute path", "set HOME to your home directory")
 		}
 	}
 	if config := XDG(f, "XDG_CONFIG_HOME", ".config"); config != "" {
@@ -93,10 +93,10 @@ const (
 func Enough() error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err == nil && l.Cur < minFiles {
-		return &usageError{"the limit on open files is " + strconv.FormatUint(l.Cur, 10) + ", and sbxrun needs " + strconv.Itoa(minFiles), "raise it: ulimit -n 1024"}
+		return Usage("the limit on open files is "+strconv.FormatUint(l.Cur, 10)+", and sbxrun needs "+strconv.Itoa(minFiles), "raise it: ulimit -n 1024")
 	}
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err == nil && os.Getuid() != 0 && l.Cur < minTasks {
-		return &usageError{"the limit on processes of this user is " + strconv.FormatUint(l.Cur, 10) + ", and sbxrun needs " + strconv.Itoa(minTasks), "raise it: ulimit -u 4096; --pids limits the command alone"}
+		return Usage("the limit on processes of this user is "+strconv.FormatUint(l.Cur, 10)+", and sbxrun needs "+strconv.Itoa(minTasks), "raise it: ulimit -u 4096; --pids limits the command alone")
 	}
 	return nil
 }
@@ -132,11 +132,11 @@ func WorkingDirectory() (string, error) {
 		if err != syscall.ENOENT {
 			what = "the working directory has no path that can be used: "
 		}
-		return "", &usageError{what + err.Error(), "change to a directory that exists, or name one with --cd"}
+		return "", Usage(what+err.Error(), "change to a directory that exists, or name one with --cd")
 	}
 	// See getcwd(3): the directory is not below the caller's root.
 	if !strings.HasPrefix(cwd, "/") {
-		return "", &usageError{"the working directory " + strconv.Quote(cwd) + " cannot be reached from /", "change to another directory"}
+		return "", Usage("the working directory "+strconv.Quote(cwd)+" cannot be reached from /", "change to another directory")
 	}
 	return cwd, nil
 }

@@ -162,7 +162,7 @@ func makeOwn(r *profiles.Resolved) error {
 			continue // what the caller cannot make, the command cannot
 		}
 		if err != nil {
-			return &hinted{err, "a command that can write in " + filepath.Dir(dir) + " could make it, and later runs obey what is there; grant less"}
+			return Hinted(err, "a command that can write in "+filepath.Dir(dir)+" could make it, and later runs obey what is there; grant less")
 		}
 	}
 	return nil

@@ -25,7 +25,7 @@ import (
 var lookups = map[string]string{
 	"internal/engine gatherFactsIn: xdg XDG_CONFIG_HOME":    "/config/sbxrun",
 	"internal/engine gatherFactsIn: /etc/sbxrun":            "/etc/sbxrun",
-	"agents -: /etc/sbxrun/agents":                          "/etc/sbxrun",
+	"internal/agents -: /etc/sbxrun/agents":                 "/etc/sbxrun",
 	"internal/engine StateHome: xdg XDG_STATE_HOME":         "/state/sbxrun",
 	"internal/engine cacheHome: xdg XDG_CACHE_HOME":         "/cache/sbxrun",
 	"internal/engine verifiedMark: /sbxrun/verified-":       "/cache/sbxrun",
@@ -88,8 +88,8 @@ var lookups = map[string]string{
 	"internal/cli try: MkdirTemp ":                          "the workspace of doctor's canaries, which they write",
 	"internal/cli anonymous: CreateTemp ":                   "a file without a name",
 	"seatbelt start: MkdirTemp ":                            "a command's private storage, which it writes",
-	"agents write: CreateTemp filepath.Dir":                 "beside the agent's own configuration, which integrate is asked to change",
-	"agents layBait: MkdirTemp ":                            "the project of an agent that is tried, which its commands write",
+	"internal/agents write: CreateTemp filepath.Dir":        "beside the agent's own configuration, which integrate is asked to change",
+	"internal/agents layBait: MkdirTemp ":                   "the project of an agent that is tried, which its commands write",
 }
 
 // TestOwnIsWhole finds in the product's code what reads places and programs by the
@@ -234,7 +234,7 @@ func uses(t *testing.T, root string) []string {
 }
 
 // inside are literals that are about what commands see.
-var inside = []string{"profiles /tmp", "profiles /var/tmp", "seatbelt /tmp", "seatbelt /var/tmp", "landlocked /tmp", "landlocked /var/tmp", "internal/probe /tmp",
+var inside = []string{"profiles /tmp", "profiles /var/tmp", "seatbelt /tmp", "seatbelt /var/tmp", "driver/landlocked /tmp", "driver/landlocked /var/tmp", "internal/probe /tmp",
 	"internal/programs /tmp", "internal/programs /var/tmp", "internal/probe /.sbxrun-canary-", "internal/probe /.sbxrun-canary-device"}
 
 // profilesData are presets: paths in them are about what commands see.

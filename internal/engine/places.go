@@ -31,7 +31,7 @@ const RuntimeVariable = "XDG_RUNTIME_DIR"
 // BadServerDir says that a server's directory would be another one in each working
 // directory, that of an untrusted project too.
 func BadServerDir(dir string) error {
-	return &usageError{ServerEnv + " is " + strconv.Quote(dir) + ", not an absolute path", "set it to one, or to none"}
+	return Usage(ServerEnv+" is "+strconv.Quote(dir)+", not an absolute path", "set it to one, or to none")
 }
 
 // Unreadable says why a file that a policy is made of cannot be read, where that is
@@ -48,9 +48,9 @@ func Unreadable(err error, req *profiles.Request, f *Facts) error {
 		if req.Dir == "" {
 			where = "the working directory "
 		}
-		return &usageError{where + dir + " cannot be entered by this user", "name a directory of yours with --cd, or run it as its owner"}
+		return Usage(where+dir+" cannot be entered by this user", "name a directory of yours with --cd, or run it as its owner")
 	case strings.HasPrefix(file.Where, f.Home+"/") && os.Getenv("HOME") == f.Home && !ownedBy(f.Home, f.UID):
-		return &hinted{err, "HOME is " + f.Home + ", which is not this user's"}
+		return Hinted(err, "HOME is "+f.Home+", which is not this user's")
 	}
 	return err
 }

@@ -24,9 +24,9 @@ func Resolve(req *profiles.Request, f *Facts) (*profiles.Resolved, error) {
 func labelled(require policy.Layers, p *specs.Process) error {
 	switch {
 	case require.Has(policy.LayerSELinux) && p.SelinuxLabel == "":
-		return &usageError{"flag --require: selinux is a label, and there is none", "add --selinux-label LABEL"}
+		return Usage("flag --require: selinux is a label, and there is none", "add --selinux-label LABEL")
 	case require.Has(policy.LayerAppArmor) && p.ApparmorProfile == "":
-		return &usageError{"flag --require: apparmor is a profile of AppArmor's, and there is none", "add --apparmor-profile NAME"}
+		return Usage("flag --require: apparmor is a profile of AppArmor's, and there is none", "add --apparmor-profile NAME")
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ var rooms = map[string][]string{
 	"internal/solo":                {},
 	"cmd/sbxrun":                   {"internal/cli", "internal/solo"},
 	"cmd/sbxrun-mcp":               {"internal/agents", "driver", "internal/cli", "internal/strictjson", "internal/mcpserver", "internal/command", "policy"},
-	"cmd/sbxrun-serve":             {"internal/cli", "pool", "internal/serve", "policy", "driver"},
+	"cmd/sbxrun-serve":             {"internal/cli", "internal/engine", "pool", "internal/serve", "policy", "driver"},
 	"cmd/sbxrun-seccomp":           {"seccomp", "seccomp/compile"},
 	"seccomp/internal/gen":         {"seccomp", "seccomp/compile", "internal/sys"},
 	"profiles/internal/gen":        {"profiles"},

@@ -1,17 +1,12 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,170 +14,9 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
-	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
 )
-
-// openChanges opens the directory that this user's change sets are in; see
-// XDG_STATE_HOME in the XDG Base Directory Specification.
-func openChanges(f *facts) (*workspace.Store, error) {
-	dir, err := changesDir(f)
-	if err != nil {
-		return nil, err
-	}
-	return openChangesIn(dir)
-}
-
-func openChangesIn(dir string) (*workspace.Store, error) {
-	st, err := workspace.OpenStore(dir)
-	if err != nil {
-		name := "XDG_STATE_HOME"
-		if !filepath.IsAbs(os.Getenv(name)) {
-			name = "HOME"
-		}
-		err = unusable(err, name, "changes are kept there: set HOME or XDG_STATE_HOME to a directory of yours")
-	}
-	return st, err
-}
-
-func changesDir(f *facts) (string, error) {
-	dir := engine.StateHome(f)
-	if dir == "" {
-		return "", engine.Usage("there is no home directory to keep changes in", "set HOME or XDG_STATE_HOME")
-	}
-	return filepath.Join(dir, "sbxrun", "changes"), nil
-}
-
-// overlayOf is the path of a policy that is copy-on-write, "" for none.
-func overlayOf(p *policy.Policy) string {
-	if i := slices.IndexFunc(p.Files, func(r policy.FileRule) bool { return r.Overlay }); i >= 0 {
-		return p.Files[i].Path
-	}
-	return ""
-}
-
-var changesCount atomic.Uint32
-
-// changesID names a change set of a run.
-func changesID() string {
-	id := "w" + strconv.FormatInt(time.Now().UnixMilli(), 36) + "-" + strconv.Itoa(os.Getpid())
-	if n := changesCount.Add(1); n > 1 {
-		id += "-" + strconv.Itoa(int(n))
-	}
-	return id
-}
-
-// freeForChanges reports an error if the changes of a session of that name could
-// not be kept.
-func freeForChanges(f *facts, p *policy.Policy, id string) error {
-	if overlayOf(p) == "" {
-		return nil
-	}
-	st, err := changesStore(f, p)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	if st.Exists(id) {
-		return engine.Hinted(fmt.Errorf("%s: %w", id, workspace.ErrExists), "sbxrun diff "+id+" shows the changes; sbxrun apply or discard them, or choose another name")
-	}
-	return nil
-}
-
-// changesStore is openChanges for what a policy allows.
-func changesStore(f *facts, p *policy.Policy) (*workspace.Store, error) {
-	dir, err := changesDir(f)
-	if err != nil {
-		return nil, err
-	}
-	return openChangesIn(dir)
-}
-
-// changes are those of one sandbox: from before its workspace is shown until they
-// are a change set.
-type changes struct {
-	store *workspace.Store
-	base  *workspace.Base
-	info  workspace.Info
-	limit uint64
-
-	layer   *os.File
-	snapped bool // a set of what was changed so far has been made
-	set     *workspace.Set
-	full    bool
-	err     error
-}
-
-// keepChanges gets ready to keep what is changed in a workspace; it is nil if that
-// is not copy-on-write.
-func (o *options) keepChanges(f *facts, p *policy.Policy) (*changes, error) {
-	return newChanges(f, p, workspace.Info{ID: changesID(), Command: o.req.Command})
-}
-
-func newChanges(f *facts, p *policy.Policy, info workspace.Info) (*changes, error) {
-	path := overlayOf(p)
-	if path == "" {
-		return nil, nil
-	}
-	st, err := changesStore(f, p)
-	if err != nil {
-		return nil, err
-	}
-	base, err := workspace.Take(path)
-	if err != nil {
-		st.Close()
-		return nil, err
-	}
-	info.Profile, info.Protect = p.Profile, p.Protect
-	return &changes{store: st, base: base, info: info, limit: p.Scratch.Bytes}, nil
-}
-
-func (c *changes) close() {
-	c.base.Close()
-	c.store.Close()
-}
-
-// started returns what is to be done when a command has ended.
-func (c *changes) started(proc driver.Process) func() {
-	return func() {
-		c.take(proc)
-		c.collect()
-	}
-}
-
-func (c *changes) take(from any) {
-	l, ok := from.(driver.Layered)
-	if !ok {
-		c.err = errors.New("the driver does not hand out what was changed")
-		return
-	}
-	c.layer, c.err = l.Layer()
-}
-
-// collect makes a change set of the layer.
-func (c *changes) collect() {
-	if c.layer == nil || c.err != nil {
-		return
-	}
-	defer c.layer.Close()
-	c.full = workspace.Full(c.layer)
-	c.set, c.err = workspace.Collect(c.store, c.info, c.base, c.layer, c.limit, c.snapped)
-}
-
-// result tells what became of the changes.
-func (c *changes) result() (*driver.Changes, error) {
-	r := &driver.Changes{Workspace: c.base.Path, Full: c.full}
-	if c.err != nil {
-		r.Error = c.err.Error()
-		return r, engine.Hinted(c.err, "what the command changed is lost; see that there is room in the directory for changes ($XDG_STATE_HOME/sbxrun/changes)")
-	}
-	if c.set != nil {
-		i := &c.set.Info
-		r.ID, r.Added, r.Modified, r.Deleted, r.Skipped = i.ID, i.Added, i.Modified, i.Deleted, i.Skipped
-	}
-	return r, nil
-}
 
 // explainChanges says where the changes of a run are.
 func explainChanges(c *driver.Changes) {
@@ -203,6 +37,14 @@ func explainChanges(c *driver.Changes) {
 	say.note(text, "sbxrun diff "+c.ID+" shows them; sbxrun apply "+c.ID+" takes them over, sbxrun discard "+c.ID+" does not")
 }
 
+// tellChanges says what became of the changes of a session that ended.
+func tellChanges(c *driver.Changes, err error) {
+	if err != nil {
+		say.error(err)
+	}
+	explainChanges(c)
+}
+
 func summary(added, modified, deleted int) string {
 	var parts []string
 	for _, p := range [...]struct {
@@ -217,106 +59,6 @@ func summary(added, modified, deleted int) string {
 		return "no change that can be taken over,"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// keepsChanges is a driver whose sandboxes leave a change set each when they end.
-type keepsChanges struct {
-	driver.Keeper
-	facts   *facts
-	id      func() string
-	session bool
-}
-
-// Open builds a sandbox.
-func (k keepsChanges) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
-	c, err := newChanges(k.facts, p, workspace.Info{ID: k.id(), Session: k.session})
-	if err != nil {
-		return nil, err
-	}
-	box, err := k.Keeper.Open(ctx, p)
-	if c == nil || err != nil {
-		if c != nil {
-			c.close()
-		}
-		return box, err
-	}
-	c.take(box)
-	s := &keptSandbox{Sandbox: box, changes: c, tell: !k.session, done: make(chan struct{})}
-	if c.err != nil || c.layer == nil {
-		box.Close()
-		c.close()
-		return nil, errors.Join(driver.ErrSandboxGone, c.err)
-	}
-	go func() {
-		<-box.Done()
-		s.keep()
-	}()
-	return s, nil
-}
-
-// keptSandbox is a sandbox whose changes are kept when it ends, before it says
-// that it has.
-type keptSandbox struct {
-	driver.Sandbox
-	changes *changes
-	tell    bool // what becomes of the changes, on stderr
-	once    sync.Once
-	done    chan struct{}
-
-	mu sync.Mutex // one collection at a time
-}
-
-// Snapshot keeps what was changed so far.
-func (s *keptSandbox) Snapshot() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	select {
-	case <-s.done:
-		return nil
-	default:
-	}
-	c := s.changes
-	_, err := workspace.Collect(c.store, c.info, c.base, c.layer, c.limit, c.snapped)
-	c.snapped = c.snapped || err == nil
-	return err
-}
-
-func (s *keptSandbox) keep() {
-	s.once.Do(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.changes.collect()
-		if s.tell {
-			r, err := s.changes.result()
-			if err != nil {
-				say.error(err)
-			}
-			explainChanges(r)
-		}
-		s.changes.close()
-		close(s.done)
-	})
-}
-
-// Done is closed when the changes are kept.
-func (s *keptSandbox) Done() <-chan struct{} { return s.done }
-
-// Close ends the sandbox. The error is about its changes.
-func (s *keptSandbox) Close() error {
-	err := s.Sandbox.Close()
-	<-s.done
-	if s.changes.err != nil {
-		return s.changes.err
-	}
-	return err
-}
-
-// Reload changes the network's rules.
-func (s *keptSandbox) Reload(e policy.Egress) error {
-	if r, ok := s.Sandbox.(driver.Reloader); ok {
-		return r.Reload(e)
-	}
-	return errors.ErrUnsupported
 }
 
 // chosen loads a change set: that of the name, or the last of the workspace that
@@ -398,7 +140,7 @@ func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace
 	if err != nil {
 		return err
 	}
-	st, err := openChanges(f)
+	st, err := engine.OpenChanges(f)
 	if err != nil {
 		return err
 	}
@@ -573,7 +315,7 @@ func (o *options) listChanges() error {
 	if err != nil {
 		return err
 	}
-	st, err := openChanges(f)
+	st, err := engine.OpenChanges(f)
 	if err != nil {
 		return err
 	}
@@ -703,7 +445,7 @@ func newDiscard() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			st, err := openChanges(f)
+			st, err := engine.OpenChanges(f)
 			if err != nil {
 				return err
 			}
@@ -748,7 +490,7 @@ func completeChanges(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	st, err := openChanges(f)
+	st, err := engine.OpenChanges(f)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -768,7 +510,7 @@ func pruneChanges(age time.Duration, all bool) error {
 	if err != nil {
 		return err
 	}
-	dir, err := changesDir(f)
+	dir, err := engine.ChangesDir(f)
 	if err != nil {
 		return nil // so none was kept
 	}

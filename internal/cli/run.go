@@ -22,6 +22,7 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
+	"github.com/sbxrun/sbxrun/workspace"
 )
 
 // newRun returns the command that runs: "sbxrun run", and sbxrun itself.
@@ -214,13 +215,13 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if p.Egress.Mode == policy.EgressProxy {
 		follow = func(proc driver.Process) func() { return o.follow(r, facts, proc) }
 	}
-	kept, err := o.keepChanges(facts, p)
+	kept, err := engine.KeepChanges(facts, p, workspace.Info{ID: engine.ChangesID(), Command: o.req.Command})
 	if err != nil {
 		return nil, err
 	}
 	if kept != nil {
-		defer kept.close()
-		follow = both(kept.started, follow)
+		defer kept.Close()
+		follow = both(kept.Started, follow)
 	} else {
 		d = o.fromPool(d, p)
 	}
@@ -228,17 +229,10 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if inst != nil {
 		res.Dependencies = inst.result()
 	}
-	if kept != nil && err != nil && kept.set != nil {
-		// The sandbox came to a bad end after the command had begun.
-		res.Changes, _ = kept.result()
-		explainChanges(res.Changes)
-	}
-	if kept != nil && err == nil {
-		res.Changes, err = kept.result()
-		if err != nil {
-			// What the command did is lost: whatever it said of itself, this
-			// run has failed.
-			res.ExitCode, res.Error, res.Hint = driver.ExitSetup, err.Error(), driver.HintOf(err)
+	if kept != nil {
+		failed := err != nil
+		if err = kept.Into(res, err); failed {
+			explainChanges(res.Changes)
 		}
 	}
 	return res, err

@@ -221,7 +221,7 @@ func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
 		if err != nil {
 			return nil, engine.Invalid(err)
 		}
-		if overlayOf(r.Policy) != "" {
+		if engine.OverlayOf(r.Policy) != "" {
 			return nil, errServedOverlay
 		}
 		return r.Policy, nil

@@ -107,7 +107,7 @@ func (v *served) current() *profiles.Resolved {
 func (v *served) open(ctx context.Context) (*Environment, error) {
 	r := v.current()
 	if in, why := r.Operator.Rollout.Sandboxed(v.key); !in {
-		if path := overlayOf(r.Policy); path != "" {
+		if path := engine.OverlayOf(r.Policy); path != "" {
 			return nil, &driver.UnsupportedError{Driver: host.Name, Rules: []string{"files.overlay " + path}, Fix: "leave out --workspace overlay: " + why}
 		}
 		return v.onHost(r, why), nil
@@ -120,7 +120,7 @@ func (v *served) open(ctx context.Context) (*Environment, error) {
 	if !ok {
 		return v.onHost(r, "the driver is "+d.Name()), nil
 	}
-	sb, err := keepsChanges{k, v.facts, changesID, false}.Open(ctx, r.Policy)
+	sb, err := engine.KeepsChanges{Keeper: k, Facts: v.facts, ID: engine.ChangesID, Tell: tellChanges}.Open(ctx, r.Policy)
 	if err != nil {
 		return nil, err
 	}

@@ -199,7 +199,7 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 		return nil, nil, err
 	}
 	info.Follows = origin != nil
-	if err := freeForChanges(f, r.Policy, id); err != nil {
+	if err := engine.FreeForChanges(f, r.Policy, id); err != nil {
 		return nil, nil, err
 	}
 	if err := st.Create(info, r.Policy); err != nil {
@@ -367,7 +367,7 @@ func hold() int {
 		keeper, spec.Notice = k, k.Notice
 	}
 	served := false
-	keeper = keepsChanges{keeper, f, func() string { return spec.ID }, true}
+	keeper = engine.KeepsChanges{Keeper: keeper, Facts: f, ID: func() string { return spec.ID }, Session: true}
 	err = session.Hold(ctx, st, keeper, &spec, func() {
 		served = true
 		json.NewEncoder(out).Encode(holderReport{})

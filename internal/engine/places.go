@@ -65,3 +65,19 @@ func ownedBy(dir string, uid uint32) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	return !ok || st.Uid == uid
 }
+
+// Unusable names the variable that led to a directory which cannot be used: the
+// path in the system's message need not be one that the caller ever wrote.
+func Unusable(err error, name, fix string) error {
+	var path *fs.PathError
+	dir := os.Getenv(name)
+	if dir == "" || !errors.As(err, &path) {
+		return err
+	}
+	for _, cause := range []error{fs.ErrPermission, fs.ErrNotExist, syscall.ENOTDIR, syscall.EROFS} {
+		if errors.Is(err, cause) {
+			return Usage(name+" is "+dir+", which cannot be used: "+err.Error(), fix)
+		}
+	}
+	return err
+}

@@ -73,7 +73,7 @@ var rooms = map[string][]string{
 	"internal/mcpserver/fuzz":      {},
 	"internal/probe":               {"internal/programs", "cgroups", "internal/sys"},
 	"internal/sigpipe":             {"internal/sys"},
-	"internal/engine":              {"policy", "profiles", "driver", "internal/audit", "session", "native", "driver/landlocked", "bwrap", "driver/gvisor", "driver/host", "seatbelt", "driver/docker", "driver/containeruse", "internal/probe", "internal/programs", "internal/rundir"},
+	"internal/engine":              {"workspace", "policy", "profiles", "driver", "internal/audit", "session", "native", "driver/landlocked", "bwrap", "driver/gvisor", "driver/host", "seatbelt", "driver/docker", "driver/containeruse", "internal/probe", "internal/programs", "internal/rundir"},
 	"github.com/sbxrun/sbxrun":     {"policy", "profiles", "driver", "internal/audit", "session", "internal/engine"},
 	"internal/cli":                 {"internal/engine", "internal/nearest", "internal/programs", "internal/quote", "internal/audit", "policy", "profiles", "driver", "driver/host", "seccomp", "cgroups", "internal/guard", "internal/oncejson", "internal/probe", "internal/sigpipe", "internal/rundir", "session", "internal/files", "internal/persona", "workspace", "pool"},
 	"internal/solo":                {},

@@ -17,8 +17,9 @@
 // its audit log too. A project's own .sbxrun.yaml can only tighten.
 //
 // Differences to the program: no self-test runs before the first command on a host
-// (sbxrun doctor runs it), sandboxes of a server are not used, with Workspace "overlay"
-// the changes are thrown away, and Options.Seccomp names a built-in filter.
+// (sbxrun doctor runs it), sandboxes of a server are not used, and Options.Seccomp names
+// a built-in filter. With Workspace "overlay" the changes are a change set, which
+// sbxrun diff, apply and discard know by the ID in [Result].Changes.
 package sbxrun
 
 import (
@@ -31,6 +32,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/workspace"
 )
 
 // Options are what a command asks of its sandbox, in the words of the flags of sbxrun
@@ -80,6 +82,7 @@ type prepared struct {
 	policy *policy.Policy
 	driver driver.Driver
 	log    *audit.Log
+	facts  *engine.Facts // nil for a command in a session, whose changes are the session's
 }
 
 // prepare makes a policy of options and chooses what enforces it.
@@ -107,7 +110,7 @@ func prepare(ctx context.Context, o *Options) (*prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &prepared{policy: r.Policy, driver: engine.Fit(d, f, r, false, nil), log: log}, nil
+	return &prepared{policy: r.Policy, driver: engine.Fit(d, f, r, false, nil), log: log, facts: f}, nil
 }
 
 // run runs a command, with a record of it if there is to be one.
@@ -120,5 +123,24 @@ func (p *prepared) run(ctx context.Context, ro driver.RunOptions) (*Result, erro
 	}
 	process := p.policy.OCI.Process
 	record := audit.Record{Source: "go", Command: process.Args, Cwd: process.Cwd, Profile: p.policy.Profile}
-	return engine.Recorded(p.log, record, func() (*Result, error) { return driver.Run(ctx, p.driver, p.policy, ro) })
+	return engine.Recorded(p.log, record, func() (*Result, error) {
+		if p.facts == nil {
+			return driver.Run(ctx, p.driver, p.policy, ro)
+		}
+		kept, err := engine.KeepChanges(p.facts, p.policy, workspace.Info{ID: engine.ChangesID(), Command: process.Args})
+		if err != nil {
+			return driver.Fail(&Result{Profile: p.policy.Profile}, err)
+		}
+		if kept == nil {
+			return driver.Run(ctx, p.driver, p.policy, ro)
+		}
+		defer kept.Close()
+		began := ro.Started
+		ro.Started = func(proc driver.Process) func() {
+			began(proc)
+			return kept.Started(proc)
+		}
+		res, err := driver.Run(ctx, p.driver, p.policy, ro)
+		return res, kept.Into(res, err)
+	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxrun/sbxrun"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 )
 
 func command(t *testing.T, name string, arg ...string) *sbxrun.Cmd {
@@ -86,6 +87,7 @@ func TestBlockedReader(t *testing.T) {
 
 // TestErrors: what kept a command from running is told from a command that failed.
 func TestErrors(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	var exit *sbxrun.ExitError
 	c := command(t, "no-such-program")
 	if err := c.Run(); err == nil || errors.As(err, &exit) || driver.ExitCodeOf(err) != driver.ExitNotFound || c.Result.Reason != driver.ReasonSetup {
@@ -112,6 +114,7 @@ func TestErrors(t *testing.T) {
 	if list, err := os.ReadDir(c.Dir); err != nil || len(list) != 0 {
 		t.Errorf("overlay: %v, %v are left on the host", list, err)
 	}
+	kept(t, c.Result.Changes, "f", "x\n")
 	c = command(t, "sh", "-c", "echo why >&2; exit 7")
 	if _, err := c.Output(); !errors.As(err, &exit) || exit.ExitCode() != 7 || string(exit.Stderr) != "why\n" {
 		t.Errorf("%v", err)
@@ -123,6 +126,64 @@ func TestErrors(t *testing.T) {
 	if err := c.Run(); !errors.As(err, &exit) || err.Error() != "signal: SIGKILL" && err.Error() != "signal: KILL" {
 		t.Errorf("%v", err)
 	}
+}
+
+// kept looks whether a change set, which it removes, has one new file.
+func kept(t *testing.T, c *driver.Changes, name, want string) {
+	t.Helper()
+	if c == nil || c.ID == "" || c.Added != 1 {
+		t.Errorf("changes: %+v", c)
+		return
+	}
+	f, err := engine.GatherFacts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := engine.OpenChanges(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	set, err := st.Load(c.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := set.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	all, err := set.Check(w)
+	if err != nil || len(all) != 1 || all[0].Path != name {
+		t.Fatalf("%v, %v", all, err)
+	}
+	if patch, err := set.Patch(w, all[0]); err != nil || !strings.Contains(patch, "\n+"+want) {
+		t.Errorf("%s%v", patch, err)
+	}
+	if err := st.Remove(c.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSessionChanges: what the commands of a session changed is kept once.
+func TestSessionChanges(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	o := anywhere
+	o.Dir, o.Workspace = t.TempDir(), "overlay"
+	s, err := sbxrun.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		c := s.Command("sh", "-c", "echo x >f")
+		if err := c.Run(); err != nil || c.Result.Changes != nil {
+			t.Errorf("%+v, %v", c.Result, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	kept(t, s.Changes(), "f", "x\n")
 }
 
 // TestEnvironment: nil is the profile's, anything else is all that there is.

@@ -8,6 +8,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/session"
 )
 
@@ -15,8 +16,9 @@ import (
 // places and processes that they leave are there for the next one. It ends with
 // [Session.Close], or with this process. Its methods may be called at the same time.
 type Session struct {
-	box driver.Sandbox
-	p   *prepared
+	box     driver.Sandbox
+	p       *prepared
+	changes *driver.Changes // set before box is done
 }
 
 // Open builds a sandbox that stays. Limits on time and output are those of each
@@ -32,11 +34,13 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 	if !ok {
 		return nil, &driver.UnsupportedError{Driver: p.driver.Name(), Rules: []string{"sessions"}, Fix: "sessions need the native driver"}
 	}
-	box, err := keeper.Open(ctx, p.policy)
+	s := &Session{p: p}
+	tell := func(c *driver.Changes, _ error) { s.changes = c }
+	s.box, err = engine.KeepsChanges{Keeper: keeper, Facts: p.facts, ID: engine.ChangesID, Tell: tell}.Open(ctx, p.policy)
 	if err != nil {
 		return nil, err
 	}
-	return &Session{box, p}, nil
+	return s, nil
 }
 
 // Command returns a command that runs in the session. Its Dir is a path in the
@@ -56,6 +60,13 @@ func (s *Session) CommandContext(ctx context.Context, name string, arg ...string
 // Done is closed when nothing of the session is left.
 func (s *Session) Done() <-chan struct{} { return s.box.Done() }
 
+// Changes says where the changes of a session with Workspace "overlay" are kept. It
+// waits until the session has ended.
+func (s *Session) Changes() *driver.Changes {
+	<-s.box.Done()
+	return s.changes
+}
+
 // Close ends everything in the session and waits until it is gone.
 func (s *Session) Close() error { return s.box.Close() }
 
@@ -64,6 +75,7 @@ func (s *Session) prepare(c *Cmd) (*prepared, error) {
 		return nil, errors.New("sbxrun: a command of a session has no Options: they are those of Open")
 	}
 	p := *s.p
+	p.facts = nil
 	p.driver = session.In(s.box, s.p.driver.Name(), &specs.Process{Args: c.Args, Cwd: c.Dir, Env: c.Env})
 	return &p, nil
 }

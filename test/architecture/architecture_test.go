@@ -74,7 +74,7 @@ var rooms = map[string][]string{
 	"internal/probe":               {"internal/programs", "cgroups", "internal/sys"},
 	"internal/sigpipe":             {"internal/sys"},
 	"internal/engine":              {"workspace", "policy", "profiles", "driver", "internal/audit", "session", "native", "driver/landlocked", "bwrap", "driver/gvisor", "driver/host", "seatbelt", "driver/docker", "driver/containeruse", "internal/probe", "internal/programs", "internal/rundir"},
-	"github.com/sbxrun/sbxrun":     {"policy", "profiles", "driver", "internal/audit", "session", "internal/engine"},
+	"github.com/sbxrun/sbxrun":     {"workspace", "policy", "profiles", "driver", "internal/audit", "session", "internal/engine"},
 	"internal/cli":                 {"internal/engine", "internal/nearest", "internal/programs", "internal/quote", "internal/audit", "policy", "profiles", "driver", "driver/host", "seccomp", "cgroups", "internal/guard", "internal/oncejson", "internal/probe", "internal/sigpipe", "internal/rundir", "session", "internal/files", "internal/persona", "workspace", "pool"},
 	"internal/solo":                {},
 	"cmd/sbxrun":                   {"internal/cli", "internal/solo"},

@@ -5,15 +5,14 @@ package cli
 import (
 	"errors"
 	"os"
+
+	"github.com/sbxrun/sbxrun/internal/holder"
 )
 
 // A process is the one that calls a shell: an agent.
-type process struct {
-	pid   int
-	began uint64
-}
+type process struct{ holder.Process }
 
-func caller() *process { return &process{pid: os.Getppid()} }
+func caller() *process { return &process{holder.Process{Pid: os.Getppid()}} }
 
 func (p *process) dir() (string, error) { return "", errors.ErrUnsupported }
 
@@ -25,6 +24,3 @@ func anonymous(name string) (*os.File, error) {
 	}
 	return f, err
 }
-
-// ended returns a channel that is closed when a process has ended.
-func ended(*process) (<-chan struct{}, error) { return nil, errors.ErrUnsupported }

@@ -107,7 +107,7 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 // snapshot has a session that runs keep what was changed in it so far. It reports
 // whether there is one of that name.
 func snapshot(id string) (runs bool, err error) {
-	st, err := openStore()
+	st, err := engine.OpenSessions()
 	if err != nil {
 		return false, nil
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/files"
+	"github.com/sbxrun/sbxrun/internal/holder"
 	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/internal/probe"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -39,8 +40,8 @@ func Main(args []string) int {
 	if code, ok := inner(args); ok {
 		return code
 	}
-	if len(args) > 0 && args[0] == holdCommand {
-		return hold()
+	if len(args) > 0 && args[0] == holder.Command {
+		return holder.Hold()
 	}
 	if len(args) > 1 && args[0] == "session" && args[1] == "exec" {
 		if code, ok := sessionExec(args[2:]); ok {

@@ -281,6 +281,23 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	return res, err
 }
 
+// follow keeps the network rules of a run's sandbox as the files say. The function
+// that it returns ends it.
+func (o *options) follow(r *profiles.Resolved, f *facts, proc driver.Process) func() {
+	reloader, ok := proc.(driver.Reloader)
+	if !ok {
+		return nil
+	}
+	w := engine.Follower{Request: &o.req, Facts: &f.Facts, Began: r, To: reloader, Changed: func() { say.note("the network rules have changed", "") }, Broken: func(cause string) {
+		if cause != "" {
+			say.warn(engine.RulesStay + cause)
+		}
+	}}
+	done := make(chan struct{})
+	go w.Follow(done)
+	return func() { close(done) }
+}
+
 // both calls two functions at the start of a process, and what they return at its
 // end. The second may be nil.
 func both(a, b func(driver.Process) func()) func(driver.Process) func() {

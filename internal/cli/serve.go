@@ -155,7 +155,7 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 		}
 		s.Pools = append(s.Pools, *p)
 	}
-	if s.Store, err = openStore(); err != nil {
+	if s.Store, err = engine.OpenSessions(); err != nil {
 		return err
 	}
 	defer s.Store.Close()

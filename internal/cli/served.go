@@ -159,7 +159,7 @@ func (v *served) onHost(r *profiles.Resolved, why string) *Environment {
 // state in place, and is told once.
 func (v *served) follow() {
 	told := ""
-	for range time.Tick(followEvery) {
+	for range time.Tick(engine.FollowEvery) {
 		err := v.again()
 		switch {
 		case err == nil && told != "":

@@ -1,21 +1,16 @@
 package cli
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,20 +24,12 @@ import (
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/files"
 	"github.com/sbxrun/sbxrun/internal/guard"
-	"github.com/sbxrun/sbxrun/internal/oncejson"
+	"github.com/sbxrun/sbxrun/internal/holder"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
 )
-
-// holdCommand is the first argument of a session's holder.
-const holdCommand = "session-holder"
-
-// holderEnv is what a holder itself needs of the environment: how to find its
-// directories and what the drivers run. Commands have the policy's environment.
-var holderEnv = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
-	"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
 
 func newSession() *cobra.Command {
 	c := &cobra.Command{
@@ -66,7 +53,7 @@ one leaves running, the next finds.`,
 
 // withSession runs a function on a session that is named.
 func withSession(id string, do func(*session.Store, *session.Client) error) error {
-	st, err := openStore()
+	st, err := engine.OpenSessions()
 	if err != nil {
 		return err
 	}
@@ -187,14 +174,14 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 	if err := o.verify(ctx, d, r, f); err != nil {
 		return nil, nil, err
 	}
-	st, err := openStore()
+	st, err := engine.OpenSessions()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer st.Close()
 	info = &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
 		Created: time.Now(), Limits: r.Policy.Limits, Files: r.Files}
-	origin, err := o.originOf(r, f)
+	origin, err := engine.OriginOf(&o.req, r, f)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -207,9 +194,9 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 	}
 	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy, Origin: origin}
 	if owner != nil {
-		spec.Owner, spec.OwnerBegan = owner.pid, owner.began
+		spec.Owner, spec.OwnerBegan = owner.Pid, owner.Began
 	}
-	if confirm, err = startHolder(spec); err != nil {
+	if confirm, err = holder.Start(spec); err != nil {
 		rerr := st.Record(&session.Info{ID: id, State: session.Failed, Error: err.Error()})
 		if rerr == nil {
 			rerr = st.Remove(id)
@@ -232,163 +219,6 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 	}
 	info, err = st.Lookup(id)
 	return info, confirm, err
-}
-
-// startHolder starts the process that holds a session, and waits until it
-// serves. The holder ends, and its session with it, when this process does
-// before it has called confirm.
-func startHolder(spec *session.Spec) (confirm func() error, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	told, err := oncejson.Marshal(spec)
-	if err != nil {
-		return nil, err
-	}
-	in, inW, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			inW.Close()
-		}
-	}()
-	outR, out, err := os.Pipe()
-	if err != nil {
-		in.Close()
-		return nil, err
-	}
-	defer outR.Close()
-	cmd := exec.Command(self, holdCommand)
-	cmd.ExtraFiles = []*os.File{in, out}
-	cmd.Dir = "/"
-	for _, k := range holderEnv {
-		if v, ok := os.LookupEnv(k); ok {
-			cmd.Env = append(cmd.Env, k+"="+v)
-		}
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
-	in.Close()
-	out.Close()
-	if err != nil {
-		return nil, err
-	}
-	go inW.Write(append(told, '\n'))
-	line, err := bufio.NewReader(outR).ReadBytes('\n')
-	var res holderReport
-	if err == nil {
-		err = json.Unmarshal(line, &res)
-	}
-	if err != nil {
-		cmd.Process.Kill()
-		werr := cmd.Wait()
-		return nil, &driver.SetupError{Driver: spec.Driver, Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
-	}
-	if res.Error != "" {
-		cmd.Wait()
-		return nil, engine.Hinted(errors.New(res.Error), res.Hint)
-	}
-	return func() error {
-		defer inW.Close()
-		_, err := inW.Write([]byte("\n"))
-		return err
-	}, cmd.Process.Release()
-}
-
-// holderReport is what a holder says when it serves, or cannot.
-type holderReport struct {
-	Error string `json:"error,omitempty"`
-	Hint  string `json:"hint,omitempty"`
-}
-
-// hold is a session's holder: it takes the session from descriptor 3 and reports
-// to 4.
-func hold() int {
-	in, out := os.NewFile(3, "spec"), os.NewFile(4, "report")
-	for fd := range 5 {
-		syscall.CloseOnExec(fd)
-	}
-	report := func(err error) int {
-		r := holderReport{Error: err.Error(), Hint: driver.HintOf(err)}
-		json.NewEncoder(out).Encode(r)
-		return driver.ExitSetup
-	}
-	var spec session.Spec
-	told := bufio.NewReader(in)
-	b, err := told.ReadBytes('\n')
-	if err != nil {
-		return report(err)
-	}
-	if err := oncejson.Unmarshal(b, &spec); err != nil {
-		return report(err)
-	}
-	// A holder waits most of its life. What it used to get there it gives back.
-	debug.SetGCPercent(25)
-	b = nil
-	st, err := openStore()
-	if err != nil {
-		return report(err)
-	}
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return report(err)
-	}
-	var keeper driver.Keeper
-	for _, d := range engine.Drivers(f) {
-		if k, ok := fit(d, f, &profiles.Resolved{Policy: spec.Policy}, false).(driver.Keeper); ok && d.Name() == spec.Driver {
-			keeper = k
-		}
-	}
-	if keeper == nil {
-		return report(&driver.UnsupportedError{Driver: spec.Driver, Rules: []string{"sessions"}})
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	var ownerGone atomic.Bool
-	go func() {
-		if _, err := told.ReadByte(); err != nil {
-			ownerGone.Store(true) // nobody was told of the session
-			stop()
-		}
-		in.Close()
-	}()
-	if spec.Owner != 0 {
-		gone, err := ended(&process{pid: spec.Owner, began: spec.OwnerBegan})
-		if err != nil {
-			return report(err)
-		}
-		go func() { <-gone; ownerGone.Store(true); stop() }()
-	}
-	if spec.Origin != nil {
-		k := &follows{Keeper: keeper, origin: spec.Origin}
-		keeper, spec.Notice = k, k.Notice
-	}
-	served := false
-	keeper = engine.KeepsChanges{Keeper: keeper, Facts: f, ID: func() string { return spec.ID }, Session: true}
-	err = session.Hold(ctx, st, keeper, &spec, func() {
-		served = true
-		json.NewEncoder(out).Encode(holderReport{})
-		out.Close()
-		debug.FreeOSMemory()
-	})
-	if ownerGone.Load() && (err == nil || !served) {
-		// Nobody has made it by its name, and nobody would remove it.
-		if err != nil {
-			st.Discard(spec.ID)
-		} else {
-			st.Remove(spec.ID)
-		}
-	}
-	if err != nil && !served {
-		return report(err)
-	}
-	if err != nil {
-		return driver.ExitSetup
-	}
-	return 0
 }
 
 func newSessionExec() *cobra.Command {
@@ -812,7 +642,7 @@ func newSessionList() *cobra.Command {
 
 // listSessions are the sessions of this user, as those that run describe themselves.
 func listSessions() ([]*session.Info, error) {
-	st, err := findStore()
+	st, err := engine.FindSessions()
 	if st == nil {
 		return nil, err
 	}
@@ -1064,7 +894,7 @@ func newSessionRemove() *cobra.Command {
 		Short:   "Remove the record of a session that has ended",
 		Args:    minArgs(1, "a session"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			st, err := openStore()
+			st, err := engine.OpenSessions()
 			if err != nil {
 				return err
 			}
@@ -1097,7 +927,7 @@ type pruner interface {
 
 // pruneSessions removes what is left of sessions that have ended.
 func pruneSessions(age time.Duration) error {
-	st, err := findStore()
+	st, err := engine.FindSessions()
 	if st == nil {
 		return err
 	}

@@ -256,7 +256,7 @@ func (s *shell) place(start string, agent *process) error {
 		dir, err = start, nil
 	}
 	if err != nil {
-		return engine.Usage("the directory that the calling process "+strconv.Itoa(agent.pid)+" runs in is not known: "+err.Error(),
+		return engine.Usage("the directory that the calling process "+strconv.Itoa(agent.Pid)+" runs in is not known: "+err.Error(),
 			"name the workspace: --cd DIR, or "+envShellWorkspace)
 
 	}
@@ -361,14 +361,14 @@ func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
 				h.Write([]byte{0})
 			}
 		}
-		id = "agent-" + strconv.Itoa(agent.pid) + "-" + strconv.FormatUint(agent.began, 36) + "-" + strconv.FormatUint(h.Sum64(), 36)
+		id = "agent-" + strconv.Itoa(agent.Pid) + "-" + strconv.FormatUint(agent.Began, 36) + "-" + strconv.FormatUint(h.Sum64(), 36)
 		if err := s.open(id, agent); err != nil {
 			return nil, err
 		}
 	} else if err := checkNamed(s.typed, id); err != nil {
 		return nil, err
 	}
-	st, err := openStore()
+	st, err := engine.OpenSessions()
 	if err != nil {
 		return nil, err
 	}
@@ -396,10 +396,10 @@ func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
 
 // open makes an agent's session, unless it is there.
 func (s *shell) open(id string, agent *process) error {
-	if agent.pid <= 1 || agent.began == 0 {
+	if agent.Pid <= 1 || agent.Began == 0 {
 		return engine.Usage("there is no calling process whose session this could be", "name a session, or leave --session out")
 	}
-	st, err := openStore()
+	st, err := engine.OpenSessions()
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
 //go:build broken
 
-package cli
+package holder
 
 // A holder's sandbox is without the layer that one lacks in a run: see package
 // native.
-func init() { holderEnv = append(holderEnv, "SBXRUN_BREAK") }
+func init() { environ = append(environ, "SBXRUN_BREAK") }

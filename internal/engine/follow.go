@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"context"
@@ -12,34 +12,33 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// followEvery is how often the files that network rules come from are looked at
+// FollowEvery is how often the files that network rules come from are looked at
 // while a sandbox runs, and read again if they can have changed.
-const followEvery = 2 * time.Second
+const FollowEvery = 2 * time.Second
 
-// follower keeps the network rules of a running sandbox as the files say. A file
+// A Follower keeps the network rules of a running sandbox as the files say. A file
 // that is broken leaves the last good rules in place.
-type follower struct {
-	req   *profiles.Request
-	facts *profiles.Facts
-	began *profiles.Resolved
-	to    driver.Reloader
+type Follower struct {
+	Request *profiles.Request
+	Facts   *profiles.Facts
+	Began   *profiles.Resolved
+	To      driver.Reloader
 
-	changed func()             // the rules are others now
-	broken  func(cause string) // they stay, for this; "" when that is over
+	Changed func()             // the rules are others now
+	Broken  func(cause string) // they stay, for this; "" when that is over
 }
 
-// follow does so until done is closed.
-func (w *follower) follow(done <-chan struct{}) {
-	tick := time.NewTicker(followEvery)
+// Follow does so until done is closed.
+func (w *Follower) Follow(done <-chan struct{}) {
+	tick := time.NewTicker(FollowEvery)
 	defer tick.Stop()
-	rules, told := w.began.Policy.Egress, ""
-	files := w.began.Files
+	rules, told := w.Began.Policy.Egress, ""
+	files := w.Began.Files
 	var seen map[string]os.FileInfo
 	for {
 		select {
@@ -52,14 +51,14 @@ func (w *follower) follow(done <-chan struct{}) {
 			continue
 		}
 		seen = now
-		again, err := w.began.Again(w.req, w.facts)
+		again, err := w.Began.Again(w.Request, w.Facts)
 		if err == nil {
 			files = again.Files
 		}
 		if err == nil && !reflect.DeepEqual(again.Policy.Egress, rules) {
-			if err = w.to.Reload(again.Policy.Egress); err == nil {
+			if err = w.To.Reload(again.Policy.Egress); err == nil {
 				rules = again.Policy.Egress
-				w.changed()
+				w.Changed()
 			}
 		}
 		cause := ""
@@ -68,7 +67,7 @@ func (w *follower) follow(done <-chan struct{}) {
 		}
 		if cause != told {
 			told = cause
-			w.broken(cause)
+			w.Broken(cause)
 		}
 	}
 }
@@ -92,31 +91,15 @@ func unchanged(was, now map[string]os.FileInfo) bool {
 	}
 	for name, a := range was {
 		b, ok := now[name]
-		if !ok || !os.SameFile(a, b) || a.Size() != b.Size() || !a.ModTime().Equal(b.ModTime()) || time.Since(b.ModTime()) < 2*followEvery {
+		if !ok || !os.SameFile(a, b) || a.Size() != b.Size() || !a.ModTime().Equal(b.ModTime()) || time.Since(b.ModTime()) < 2*FollowEvery {
 			return false
 		}
 	}
 	return true
 }
 
-const rulesStay = "the network rules stay as they were: "
-
-// follow keeps the network rules of a run's sandbox as the files say. The function
-// that it returns ends it.
-func (o *options) follow(r *profiles.Resolved, f *facts, proc driver.Process) func() {
-	reloader, ok := proc.(driver.Reloader)
-	if !ok {
-		return nil
-	}
-	w := follower{&o.req, &f.Facts, r, reloader, func() { say.note("the network rules have changed", "") }, func(cause string) {
-		if cause != "" {
-			say.warn(rulesStay + cause)
-		}
-	}}
-	done := make(chan struct{})
-	go w.follow(done)
-	return func() { close(done) }
-}
+// RulesStay is how a text begins that says why rules did not change.
+const RulesStay = "the network rules stay as they were: "
 
 // origin is what a session's policy was made of, as its holder is told: the holder
 // has another environment and directory.
@@ -132,47 +115,47 @@ type origin struct {
 	Own        []profiles.Own   `json:"own"`
 }
 
-// originOf is the origin of a policy whose network rules can change, nil for others.
-func (o *options) originOf(r *profiles.Resolved, f *facts) (json.RawMessage, error) {
+// OriginOf is the origin of a policy whose network rules can change, nil for others.
+func OriginOf(req *profiles.Request, r *profiles.Resolved, f *Facts) (json.RawMessage, error) {
 	if r.Policy.Egress.Mode != policy.EgressProxy {
 		return nil, nil
 	}
 	environ := slices.DeleteFunc(slices.Clone(f.Environ), func(kv string) bool { return !strings.HasPrefix(kv, "SBXRUN_") })
-	return oncejson.Marshal(&origin{o.req, f.Home, f.Cwd, f.UID, f.GID, environ, f.CPUs, f.ConfigDirs, f.Own})
+	return oncejson.Marshal(&origin{*req, f.Home, f.Cwd, f.UID, f.GID, environ, f.CPUs, f.ConfigDirs, f.Own})
 }
 
-// follows is a keeper whose sandboxes follow the network rules of their origin.
-type follows struct {
+// Follows is a keeper whose sandboxes follow the network rules of their origin.
+type Follows struct {
 	driver.Keeper
-	origin json.RawMessage
+	Origin json.RawMessage
 
 	mu     sync.Mutex
 	notice string
 }
 
 // Notice is what there is to tell of the rules, "" if they are what the files say.
-func (k *follows) Notice() string {
+func (k *Follows) Notice() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.notice
 }
 
-func (k *follows) tell(cause string) {
+func (k *Follows) tell(cause string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.notice = cause; cause != "" {
-		k.notice = rulesStay + cause
+		k.notice = RulesStay + cause
 	}
 }
 
 // Open builds a sandbox.
-func (k *follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+func (k *Follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
 	var from origin
-	if err := oncejson.Unmarshal(k.origin, &from); err != nil {
+	if err := oncejson.Unmarshal(k.Origin, &from); err != nil {
 		return nil, fmt.Errorf("origin: %w", err)
 	}
 	facts := &profiles.Facts{Home: from.Home, Cwd: from.Cwd, UID: from.UID, GID: from.GID, Environ: from.Environ, CPUs: from.CPUs,
-		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: engine.HostFS{}}
+		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: HostFS{}}
 	// What the workspace says counts as it did before a command could write there.
 	began, err := profiles.Resolve(&from.Request, facts)
 	box, operr := k.Keeper.Open(ctx, p)
@@ -185,8 +168,8 @@ func (k *follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, e
 	}
 	began.Policy.Egress = p.Egress // what it was built with
 	if reloader, ok := box.(driver.Reloader); ok {
-		w := follower{&from.Request, facts, began, reloader, func() {}, k.tell}
-		go w.follow(box.Done())
+		w := Follower{&from.Request, facts, began, reloader, func() {}, k.tell}
+		go w.Follow(box.Done())
 	}
 	return box, nil
 }

@@ -1,0 +1,199 @@
+// Package holder is the process that holds a session: it starts it, and is it.
+//
+// A session lives as long as its holder. The holder is the program sbxrun, executed
+// with Command as its first argument, in a session of its own and with a small
+// environment. It gets the session's policy by a pipe and reports by another.
+//
+// It does not know how commands come to the session: package session does.
+package holder
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/oncejson"
+	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
+)
+
+// Command is the first argument of a session's holder.
+const Command = "session-holder"
+
+// environ is what a holder itself needs of the environment: how to find its
+// directories and what the drivers run. Commands have the policy's environment.
+var environ = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
+	"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
+
+// Start starts the process that holds a session, and waits until it
+// serves. The holder ends, and its session with it, when this process does
+// before it has called confirm.
+func Start(spec *session.Spec) (confirm func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	told, err := oncejson.Marshal(spec)
+	if err != nil {
+		return nil, err
+	}
+	in, inW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			inW.Close()
+		}
+	}()
+	outR, out, err := os.Pipe()
+	if err != nil {
+		in.Close()
+		return nil, err
+	}
+	defer outR.Close()
+	cmd := exec.Command(self, Command)
+	cmd.ExtraFiles = []*os.File{in, out}
+	cmd.Dir = "/"
+	for _, k := range environ {
+		if v, ok := os.LookupEnv(k); ok {
+			cmd.Env = append(cmd.Env, k+"="+v)
+		}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	in.Close()
+	out.Close()
+	if err != nil {
+		return nil, err
+	}
+	go inW.Write(append(told, '\n'))
+	line, err := bufio.NewReader(outR).ReadBytes('\n')
+	var res readiness
+	if err == nil {
+		err = json.Unmarshal(line, &res)
+	}
+	if err != nil {
+		cmd.Process.Kill()
+		werr := cmd.Wait()
+		return nil, &driver.SetupError{Driver: spec.Driver, Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
+	}
+	if res.Error != "" {
+		cmd.Wait()
+		return nil, engine.Hinted(errors.New(res.Error), res.Hint)
+	}
+	return func() error {
+		defer inW.Close()
+		_, err := inW.Write([]byte("\n"))
+		return err
+	}, cmd.Process.Release()
+}
+
+// readiness is what a holder says when it serves, or cannot.
+type readiness struct {
+	Error string `json:"error,omitempty"`
+	Hint  string `json:"hint,omitempty"`
+}
+
+// Hold is a session's holder: it takes the session from descriptor 3 and reports
+// to 4.
+func Hold() int {
+	in, out := os.NewFile(3, "spec"), os.NewFile(4, "report")
+	for fd := range 5 {
+		syscall.CloseOnExec(fd)
+	}
+	report := func(err error) int {
+		r := readiness{Error: err.Error(), Hint: driver.HintOf(err)}
+		json.NewEncoder(out).Encode(r)
+		return driver.ExitSetup
+	}
+	var spec session.Spec
+	told := bufio.NewReader(in)
+	b, err := told.ReadBytes('\n')
+	if err != nil {
+		return report(err)
+	}
+	if err := oncejson.Unmarshal(b, &spec); err != nil {
+		return report(err)
+	}
+	// A holder waits most of its life. What it used to get there it gives back.
+	debug.SetGCPercent(25)
+	b = nil
+	st, err := engine.OpenSessions()
+	if err != nil {
+		return report(err)
+	}
+	f, err := engine.GatherFacts()
+	if err != nil {
+		return report(err)
+	}
+	var keeper driver.Keeper
+	for _, d := range engine.Drivers(f) {
+		if k, ok := engine.Fit(d, f, &profiles.Resolved{Policy: spec.Policy}, false, nil).(driver.Keeper); ok && d.Name() == spec.Driver {
+			keeper = k
+		}
+	}
+	if keeper == nil {
+		return report(&driver.UnsupportedError{Driver: spec.Driver, Rules: []string{"sessions"}})
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	var ownerGone atomic.Bool
+	go func() {
+		if _, err := told.ReadByte(); err != nil {
+			ownerGone.Store(true) // nobody was told of the session
+			stop()
+		}
+		in.Close()
+	}()
+	if spec.Owner != 0 {
+		gone, err := Process{spec.Owner, spec.OwnerBegan}.Ended()
+		if err != nil {
+			return report(err)
+		}
+		go func() { <-gone; ownerGone.Store(true); stop() }()
+	}
+	if spec.Origin != nil {
+		k := &engine.Follows{Keeper: keeper, Origin: spec.Origin}
+		keeper, spec.Notice = k, k.Notice
+	}
+	served := false
+	keeper = engine.KeepsChanges{Keeper: keeper, Facts: f, ID: func() string { return spec.ID }, Session: true}
+	err = session.Hold(ctx, st, keeper, &spec, func() {
+		served = true
+		json.NewEncoder(out).Encode(readiness{})
+		out.Close()
+		debug.FreeOSMemory()
+	})
+	if ownerGone.Load() && (err == nil || !served) {
+		// Nobody has made it by its name, and nobody would remove it.
+		if err != nil {
+			st.Discard(spec.ID)
+		} else {
+			st.Remove(spec.ID)
+		}
+	}
+	if err != nil && !served {
+		return report(err)
+	}
+	if err != nil {
+		return driver.ExitSetup
+	}
+	return 0
+}
+
+// A Process is one that a session ends with.
+type Process struct {
+	Pid   int
+	Began uint64 // since boot, in ticks; see proc_pid_stat(5). 0 if not known
+}

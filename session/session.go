@@ -162,3 +162,11 @@ type Spec struct {
 	Owner      int    `json:"owner,omitempty"`
 	OwnerBegan uint64 `json:"owner_began,omitempty"`
 }
+
+// An Environment is where the commands of a session run.
+type Environment struct {
+	Sandbox driver.Sandbox
+	Policy  *policy.Policy
+	Driver  string // the name of what isolates, for results
+	Why     string // it is no sandbox, "" if it is one
+}

@@ -31,14 +31,8 @@ func serve(s *cli.Service) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	environment := func(open func(context.Context) (*cli.Environment, error)) func(context.Context) (*mcpserver.Environment, error) {
-		return func(ctx context.Context) (*mcpserver.Environment, error) {
-			e, err := open(ctx)
-			return (*mcpserver.Environment)(e), err
-		}
-	}
 	config := mcpserver.Config{Policy: s.Policy, Why: s.Why, Rules: rules, MaxSessions: s.MaxSessions, Version: s.Version, Audit: s.Audit,
-		Open: environment(s.Open), Bare: environment(s.Bare)}
+		Open: s.Open, Bare: s.Bare}
 	if s.HTTP != nil {
 		return serveHTTP(ctx, s, config)
 	}

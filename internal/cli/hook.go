@@ -101,7 +101,7 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 	}
 	h.Outside = why
 	if op.Unsandboxed {
-		h.Bare = callAllowed
+		h.Bare = engine.CallAllowed
 	}
 	h.Left = func(tool, command, why string) error {
 		return recordOutside(&op, audit.Record{Source: "hook", Tool: tool, Command: []string{command}, Cwd: start}, why)

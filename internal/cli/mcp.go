@@ -18,6 +18,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // tokenEnv holds the token of sbxrun mcp --http, if it is not in a file.
@@ -36,21 +37,13 @@ type Service struct {
 	Why         string // commands are not sandboxed, "" if they are
 
 	// Open builds one more sandbox, of the policy as the files have it now.
-	Open func(context.Context) (*Environment, error)
+	Open func(context.Context) (*session.Environment, error)
 
 	// Bare is the bare host, nil if the operator does not let a call ask for it.
-	Bare func(context.Context) (*Environment, error)
+	Bare func(context.Context) (*session.Environment, error)
 
 	// Note tells who started the server something.
 	Note func(text, hint string)
-}
-
-// An Environment is where the commands of a session run.
-type Environment struct {
-	Sandbox driver.Sandbox
-	Policy  *policy.Policy
-	Driver  string // its name
-	Why     string // it is no sandbox, "" if it is one
 }
 
 // HTTP is how to serve clients over HTTP.
@@ -220,5 +213,60 @@ func (s *Service) checkHTTP(c *cobra.Command) error {
 		return engine.Usage("--http-remote needs a token that you chose", "--token-file FILE, or $"+tokenEnv)
 	}
 	say.warn("--http-remote: token and commands cross the network unencrypted; put a proxy with TLS in front")
+	return nil
+}
+
+// service resolves what the flags ask for.
+func (o *options) service(s *Service) error {
+	if o.req.Terminal {
+		return engine.Usage("mcp gives no command a terminal", "leave out --tty")
+	}
+	f, err := engine.GatherFacts()
+	if err != nil {
+		return err
+	}
+	o.req.Command = []string{"/"} // commands come later
+	r, err := o.resolve(f)
+	if err != nil {
+		return err
+	}
+	key := s.RolloutKey
+	if key == "" {
+		key = rolloutKey(r.Workspace.Path)
+	}
+	v := &engine.Served{Request: &o.req, Facts: f, First: r, Key: key, Tell: tellChanges, Warn: say.warn, Note: func(text string) { say.note(text, "") }}
+	v.Choose = func(ctx context.Context, r *profiles.Resolved) (driver.Driver, error) {
+		d, err := selectDriver(ctx, f, r, o.req.Require)
+		if err != nil || !d.Sandboxed() {
+			return d, err
+		}
+		fitted := fit(d, f, r, false)
+		if _, ok := fitted.(driver.Keeper); !ok {
+			return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "mcp needs the native driver"}
+		}
+		return d, o.verify(ctx, fitted, r, f)
+	}
+	s.Policy, s.Version, s.Note = r.Policy, versionOf().Version, say.note
+	if s.Audit, err = engine.OpenAudit(&r.Operator, r.Policy.OCI.Process.Env); err != nil {
+		return err
+	}
+	in, why := r.Operator.Rollout.Sandboxed(key)
+	if in {
+		d, err := v.Choose(context.Background(), r)
+		if err != nil {
+			return err
+		}
+		if v.Driver = d; !d.Sandboxed() {
+			why = "the driver is " + d.Name()
+		}
+	}
+	if s.Why = why; why != "" {
+		say.warn("agents' commands are not sandboxed: " + why)
+	}
+	if r.Operator.Unsandboxed {
+		say.warn("agents.unsandboxed: a call that says dangerouslyDisableSandbox runs on the bare host")
+	}
+	s.Open, s.Bare = v.Open, v.OpenBare
+	go v.Follow()
 	return nil
 }

@@ -15,9 +15,6 @@ import (
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// callAllowed is why a call runs on the host that asked for that itself.
-const callAllowed = "the call said dangerouslyDisableSandbox, and the operator allows that"
-
 // rolloutFlag defines the flag for what a roll-out knows an agent by.
 func rolloutFlag(fs *pflag.FlagSet, key *string) {
 	fs.VarPF(&value{"KEY", func(k string) error { *key = k; return nil }}, "rollout-key", "", "what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")

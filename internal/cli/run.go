@@ -198,7 +198,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if err != nil {
 		return nil, err
 	}
-	d = fit(d, facts, r, !o.json && o.resultFile == "" && o.resultFD < 0)
+	d = fit(d, facts, r, o.frugal())
 	if !d.Sandboxed() {
 		// The host driver's commands die with the thread that started them
 		// (golang/go#27505), so this goroutine keeps its own. A sandbox does
@@ -222,8 +222,8 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if kept != nil {
 		defer kept.Close()
 		follow = both(kept.Started, follow)
-	} else {
-		d = o.fromPool(d, p)
+	} else if !o.noPool {
+		d = engine.FromPool(d, p, buildOf(), o.frugal(), func(why string) { say.detail("not pooled: " + why) })
 	}
 	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
 	if inst != nil {
@@ -237,6 +237,9 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	}
 	return res, err
 }
+
+// frugal reports whether nobody will see what a run used.
+func (o *options) frugal() bool { return !o.json && o.resultFile == "" && o.resultFD < 0 }
 
 // execute runs a policy's command with the caller's own streams and terminal.
 // Sh makes a script's command one of sh instead of bash. Started may be nil; see

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -23,22 +22,6 @@ import (
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
 )
-
-// runSocket is the name of the socket at which a server lends sandboxes; package
-// serve has it too.
-const runSocket = "run.sock"
-
-// serverDir is where a server's sockets are, "" if none is to be used.
-func serverDir() string {
-	switch dir := os.Getenv(engine.ServerEnv); dir {
-	case "":
-		return engine.RuntimeDir("serve")
-	case "none":
-		return ""
-	default:
-		return dir
-	}
-}
 
 // A Server is what sbxrun serve was asked to serve.
 type Server struct {
@@ -138,7 +121,7 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 	if len(names) == 0 {
 		names = []string{o.req.Profile}
 	}
-	if s.Dir = serverDir(); s.Dir == "" {
+	if s.Dir = engine.ServerDir(); s.Dir == "" {
 		return engine.Usage(engine.ServerEnv+" is none", "unset it")
 	}
 	f, err := engine.GatherFacts()
@@ -248,7 +231,7 @@ func (b *Beside) newPool() *cobra.Command {
 				if b.Pools == nil {
 					return executeBeside(engine.ServeProgram)
 				}
-				dir := serverDir()
+				dir := engine.ServerDir()
 				if dir == "" {
 					return engine.Usage(engine.ServerEnv+" is none", "unset it")
 				}
@@ -273,57 +256,6 @@ func PrintTable(rows [][]string) error { return printTable(os.Stdout, rows) }
 
 // PrintJSON prints a value as JSON, for programs beside sbxrun.
 func PrintJSON(v any) error { return printJSON(v) }
-
-// pooled is a driver that has a run's sandbox from a server, if there is one that
-// has exactly that ready.
-type pooled struct {
-	driver.Driver
-	socket string
-	frugal bool
-}
-
-// fromPool lets a driver have its sandbox from a server.
-func (o *options) fromPool(d driver.Driver, p *policy.Policy) driver.Driver {
-	_, ok := d.(driver.Preparer)
-	dir := serverDir()
-	// What the gateway counts, and changes of its rules, are of a run's own.
-	if !ok || o.noPool || dir == "" || p.Egress.Mode == policy.EgressProxy || len(p.Egress.Publish) > 0 {
-		return d
-	}
-	socket := filepath.Join(dir, runSocket)
-	if _, err := os.Lstat(socket); err != nil {
-		return d
-	}
-	return &pooled{Driver: d, socket: socket, frugal: !o.json && o.resultFile == "" && o.resultFD < 0}
-}
-
-// Start starts the command in a sandbox of the server's, or else in its own.
-func (d *pooled) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
-	birth, err := session.Birth()
-	var loan *session.Loan
-	if err == nil {
-		loan, err = session.Borrow(d.socket, buildOf(), birth, p)
-	}
-	if err != nil {
-		say.detail("not pooled: " + err.Error())
-		return d.Driver.Start(ctx, p, stdio)
-	}
-	if stdio.Starting != nil {
-		stdio.Starting()
-		stdio.Starting = nil
-	}
-	pr := p.OCI.Process
-	proc, err := loan.Exec(ctx, &specs.Process{Args: pr.Args, Terminal: pr.Terminal, ConsoleSize: pr.ConsoleSize}, stdio, d.frugal)
-	switch {
-	case errors.Is(err, session.ErrRefused):
-		say.detail("not pooled: " + err.Error())
-		return d.Driver.Start(ctx, p, stdio)
-	case errors.Is(err, driver.ErrSandboxGone):
-		// It may have begun, so it is not begun again.
-		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the server ended; --no-pool runs without one"}
-	}
-	return proc, err
-}
 
 // buildOf tells one build from another.
 func buildOf() string {

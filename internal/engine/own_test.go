@@ -35,7 +35,7 @@ var lookups = map[string]string{
 	"internal/engine ownPlaces: Getenv XDG_RUNTIME_DIR":     "/run/user/7/sbxrun",
 	"internal/engine ownPlaces: Getenv SBXRUN_SERVER":       "/server",
 	"internal/engine gatherFactsIn: Getenv SBXRUN_SERVER":   "/server",
-	"internal/cli serverDir: Getenv SBXRUN_SERVER":          "/server",
+	"internal/engine ServerDir: Getenv SBXRUN_SERVER":       "/server",
 	"internal/rundir Usual: /var/tmp":                       "/var/tmp/sbxrun-",
 	"internal/engine ownRuntimeDir: Getenv HOME":            "/home/.local/state/sbxrun",
 	"internal/rundir Make: MkdirTemp parent":                "/var/tmp/sbxrun-",

@@ -19,6 +19,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 const (
@@ -35,7 +36,7 @@ const (
 type job struct {
 	id      string
 	proc    driver.Process // nil until it runs
-	env     *Environment
+	env     *session.Environment
 	timeout int64 // milliseconds
 	stream  [2]stream
 	done    chan struct{}
@@ -140,7 +141,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 		ran := false
 		run := func(shell string) (*driver.Result, error) {
 			t.args = []string{shell, "-c", script}
-			return driver.Run(s.ctx, t.env.in(&specs.Process{Args: t.args, Cwd: at}), p, driver.RunOptions{
+			return driver.Run(s.ctx, runIn(t.env, &specs.Process{Args: t.args, Cwd: at}), p, driver.RunOptions{
 				Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
 				Started: func(proc driver.Process) func() {
 					ran = true
@@ -156,7 +157,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 				},
 			})
 		}
-		before := t.env.refusals()
+		before := refusals(t.env)
 		res, err := run("bash")
 		if !ran && res.ExitCode == driver.ExitNotFound {
 			res, err = run("sh")
@@ -179,7 +180,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 				st.Close()
 			}()
 		}
-		res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, t.env.refusals())...)
+		res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, refusals(t.env))...)
 		// Nobody waits to be told that there is no record of its end; that it began has
 		// one, and what comes next is refused.
 		s.record(record, res)
@@ -189,8 +190,8 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	return &Result{SessionID: b.id, ID: j.id, Reason: reasonRunning, TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: t.env.sandboxed(), Denials: []driver.Denial{},
-		Notes: append(t.env.notes(), "running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
+	return &Result{SessionID: b.id, ID: j.id, Reason: reasonRunning, TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: sandboxed(t.env), Denials: []driver.Denial{},
+		Notes: append(unsandboxed(t.env), "running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
 }
 
 func (b *box) newJob() (*job, error) {
@@ -332,7 +333,7 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 	patience := time.NewTimer(time.Duration(in.Wait) * time.Millisecond)
 	defer patience.Stop()
 	for waiting := in.Wait > 0; ; {
-		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running(), Sandboxed: j.env.sandboxed(), Denials: []driver.Denial{}}
+		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running(), Sandboxed: sandboxed(j.env), Denials: []driver.Denial{}}
 		var rest [2]bool
 		var more [2]chan struct{}
 		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length)

@@ -22,6 +22,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 const (
@@ -69,7 +70,7 @@ type task struct {
 
 	tool string   // that was called
 	asks []string // what it was asked to run, for the record; nil is args
-	env  *Environment
+	env  *session.Environment
 }
 
 // limits are those of one command: the policy's, and never more.
@@ -95,7 +96,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		return nil, "", err
 	}
 	l := b.limits(t.timeout)
-	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Notes: t.env.notes()}
+	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Notes: unsandboxed(t.env)}
 	ro := driver.RunOptions{Capture: true, Room: s.config.room}
 	var says *os.File
 	if t.says {
@@ -107,14 +108,14 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		defer w.Close()
 		says, ro.Stdio.Extra = r, []*os.File{w}
 	}
-	before := t.env.refusals()
+	before := refusals(t.env)
 	stop := s.progress(ctx, req)
 	pr := &specs.Process{Args: t.args, Cwd: cwd}
 	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
-	res, err := driver.Run(ctx, t.env.in(pr), p, ro)
+	res, err := driver.Run(ctx, runIn(t.env, pr), p, ro)
 	defer ro.Room.Give(res)
 	stop()
-	res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, t.env.refusals())...)
+	res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, refusals(t.env))...)
 	if aerr := s.record(record, res); aerr != nil {
 		return nil, "", aerr
 	}
@@ -153,7 +154,7 @@ func (s *Server) begin(b *box, t task, cwd string) (r audit.Record, err error) {
 		asks = t.args
 	}
 	r = audit.Record{Source: "mcp", Session: b.id, Tool: t.tool, Command: asks, Cwd: cwd, Profile: b.env.Policy.Profile,
-		Driver: t.env.Driver, Sandboxed: t.env.sandboxed(), Why: t.env.Why}
+		Driver: t.env.Driver, Sandboxed: sandboxed(t.env), Why: t.env.Why}
 	if err := s.config.Audit.Begin(&r); err != nil {
 		return r, fmt.Errorf("nothing runs without a record: %w", err)
 	}
@@ -215,7 +216,7 @@ func (s *Server) progress(ctx context.Context, req *mcp.CallToolRequest) (stop f
 }
 
 // refusals is what a session's network rules refused so far, nil if it has none.
-func (e *Environment) refusals() *driver.Status {
+func refusals(e *session.Environment) *driver.Status {
 	if e.Policy.Egress.Mode != policy.EgressProxy {
 		return nil // and reading the counts of everything else would be for nothing
 	}

@@ -33,18 +33,19 @@ import (
 	"github.com/sbxrun/sbxrun/internal/command"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // Config is what a server serves.
 type Config struct {
 	// Open builds one more sandbox, of the policy as it is then. Its context
 	// bounds set-up.
-	Open func(context.Context) (*Environment, error)
+	Open func(context.Context) (*session.Environment, error)
 
 	// Bare is what a call that says dangerouslyDisableSandbox runs in: the bare
 	// host, if the operator allows that. Nil, of the function or of what it
 	// returns, is a refusal.
-	Bare func(context.Context) (*Environment, error)
+	Bare func(context.Context) (*session.Environment, error)
 
 	// Audit has every run and every refusal. Nil is none.
 	Audit *audit.Log
@@ -57,14 +58,6 @@ type Config struct {
 
 	quota *quota
 	room  *driver.Room // of what commands print, of all connections
-}
-
-// An Environment is where the commands of a session run.
-type Environment struct {
-	Sandbox driver.Sandbox
-	Policy  *policy.Policy
-	Driver  string // the name of what isolates, for results
-	Why     string // it is no sandbox, "" if it is one
 }
 
 // A quota is how many sandboxes there can be at a time.
@@ -113,7 +106,7 @@ type Server struct {
 	own   *box
 
 	bareMu sync.Mutex
-	bare   []*Environment // that calls had in place of a sandbox
+	bare   []*session.Environment // that calls had in place of a sandbox
 }
 
 // schemas keeps what the SDK makes of the tools' types, which is the same for every

@@ -24,6 +24,7 @@ import (
 	"github.com/sbxrun/sbxrun/native"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 func TestMain(m *testing.M) {
@@ -145,9 +146,9 @@ func config(t *testing.T, edit func(*profiles.Request)) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Policy: r.Policy, Rules: rules, MaxSessions: 2, Version: "test", Open: func(ctx context.Context) (*Environment, error) {
+	return Config{Policy: r.Policy, Rules: rules, MaxSessions: 2, Version: "test", Open: func(ctx context.Context) (*session.Environment, error) {
 		sb, err := native.Driver{}.Open(ctx, r.Policy)
-		return &Environment{Sandbox: sb, Policy: r.Policy, Driver: "native"}, err
+		return &session.Environment{Sandbox: sb, Policy: r.Policy, Driver: "native"}, err
 	}}
 }
 

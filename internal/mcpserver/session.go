@@ -22,13 +22,13 @@ import (
 	"github.com/sbxrun/sbxrun/session"
 )
 
-// in is an environment as a driver, of which the command is the given process.
-func (e *Environment) in(p *specs.Process) driver.Driver {
-	return place{session.In(e.Sandbox, e.Driver, p), e.sandboxed()}
+// runIn is an environment as a driver, of which the command is the given process.
+func runIn(e *session.Environment, p *specs.Process) driver.Driver {
+	return place{session.In(e.Sandbox, e.Driver, p), sandboxed(e)}
 }
 
 // sandboxed reports whether commands are confined at all.
-func (e *Environment) sandboxed() bool { return e.Why == "" }
+func sandboxed(e *session.Environment) bool { return e.Why == "" }
 
 // place is a driver that says whether it isolates.
 type place struct {
@@ -38,9 +38,9 @@ type place struct {
 
 func (p place) Sandboxed() bool { return p.sandboxed }
 
-// notes is what a result says of a command that ran on the bare host.
-func (e *Environment) notes() []string {
-	if e.sandboxed() {
+// unsandboxed is what a result says of a command that ran on the bare host.
+func unsandboxed(e *session.Environment) []string {
+	if sandboxed(e) {
 		return nil
 	}
 	return []string{"NOT SANDBOXED: this ran on the host with all that its user can do, because " + e.Why}
@@ -50,7 +50,7 @@ func (e *Environment) notes() []string {
 type box struct {
 	id      string
 	created time.Time
-	env     *Environment
+	env     *session.Environment
 	sandbox driver.Sandbox // the environment's
 	files   files.Box
 	own     bool
@@ -185,7 +185,7 @@ type SessionInfo struct {
 
 func (s *Server) info(b *box) SessionInfo {
 	i := SessionInfo{SessionID: b.id, Default: b.own, Created: b.created.UTC().Format(time.RFC3339), Cwd: b.at(""), Running: []string{},
-		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{}, Sandboxed: b.env.sandboxed()}
+		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{}, Sandboxed: sandboxed(b.env)}
 	if st, err := b.sandbox.Status(); err == nil {
 		i.Layers, i.Degraded = names(st.Layers.String()), names(st.Degraded.String())
 	}
@@ -229,7 +229,7 @@ func (s *Server) addSessionTools() {
 			return nil, SessionInfo{}, err
 		}
 		words := []string{"session " + b.id + " is ready; commands start in " + quote.Inside(b.at(""))}
-		return text(remarks(append(words, b.env.notes()...)...)), s.info(b), nil
+		return text(remarks(append(words, unsandboxed(b.env)...)...)), s.info(b), nil
 	})
 	add(s, &mcp.Tool{
 		Name:        "session_list",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 type bashArguments struct {
@@ -126,7 +127,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 	if err := checkScript("command", in.Command); err != nil {
 		return nil, nil, err
 	}
-	var bare *Environment
+	var bare *session.Environment
 	if in.Disable {
 		var err error
 		if bare, err = s.openBare(); err != nil {
@@ -166,7 +167,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 }
 
 // openBare returns the bare host to run in, nil if the operator does not allow it.
-func (s *Server) openBare() (*Environment, error) {
+func (s *Server) openBare() (*session.Environment, error) {
 	if s.config.Bare == nil {
 		return nil, nil
 	}

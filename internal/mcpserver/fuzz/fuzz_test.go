@@ -26,6 +26,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/command"
 	"github.com/sbxrun/sbxrun/internal/mcpserver"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // stage plays sandboxes: each command ends at once, and is counted.
@@ -70,8 +71,8 @@ func config(tb testing.TB, s *stage) mcpserver.Config {
 		tb.Fatal(err)
 	}
 	p := &policy.Policy{Profile: "fuzz", OCI: &specs.Spec{Process: &specs.Process{Cwd: "/ws"}}}
-	return mcpserver.Config{Policy: p, Rules: rules, MaxSessions: 1000, Version: "fuzz", Open: func(context.Context) (*mcpserver.Environment, error) {
-		return &mcpserver.Environment{Sandbox: &sandbox{stage: s, done: make(chan struct{})}, Policy: p, Driver: "played"}, nil
+	return mcpserver.Config{Policy: p, Rules: rules, MaxSessions: 1000, Version: "fuzz", Open: func(context.Context) (*session.Environment, error) {
+		return &session.Environment{Sandbox: &sandbox{stage: s, done: make(chan struct{})}, Policy: p, Driver: "played"}, nil
 	}}
 }
 

@@ -59,6 +59,10 @@ func outside() error {
 			home[f[1]] = f[2]
 		}
 	}
+	if all := hierarchies(); len(all) == 1 && all[0][1] == "" {
+		// As systemd does; without it, a group has no limits.
+		write(all[0][0]+"/cgroup.subtree_control", "+memory +pids +cpu")
+	}
 	var made []string
 	defer func() {
 		for _, h := range hierarchies() {

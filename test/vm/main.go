@@ -205,7 +205,7 @@ func (r *runner) testsImage(arch string) (image string, err error) {
 	}
 	// Static, so that they run on any root file system.
 	static := []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + arch}
-	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/cmd/sbxrun-serve", module + "/cmd/sbxrun-mcp", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch", module + "/test/integration/fileops"}}
+	build := [][]string{{"go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", module + "/cmd/sbxrun", module + "/cmd/sbxrun-serve", module + "/cmd/sbxrun-mcp", module + "/test/integration/attack", module + "/test/integration/stage", module + "/test/integration/fetch", module + "/test/integration/fileops", module + "/test/faults"}}
 	for _, p := range packages {
 		build = append(build, []string{"go", "test", "-c", "-ldflags=-s -w", "-o", filepath.Join(tests, name(p)+".test"), module + "/" + p})
 		// What a test reads lies beside it.

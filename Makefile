@@ -12,14 +12,15 @@ AT_ONCE   := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # make test leaves these packages and tests to make test-rest, which runs them and
 # no others; docs/testing.md says why. A package with one of the tests is in LONGIN.
 LONGPKGS  := ./test/agents ./test/engine
-LONGIN    := ./test/integration ./test/integration/conformance ./native ./internal/reexec ./pool ./driver/docker
-LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|TestEvery(Step|Call)Fails|TestSupervisorKilledAtEvery(Step|Call)|TestHolderKilledAtEveryCall|TestThousandAtOnce|TestKilledAtRandom|TestPodman|TestLongJobs)$$|^TestBattery$$/^(R05|R07)$$|^TestConformance$$/^(runc|crun|gvisor|docker|podman)$$
+LONGIN    := ./test/integration ./test/integration/conformance ./native ./internal/reexec ./pool ./driver/docker ./internal/files
+LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|TestEvery(Step|Call)Fails|TestSupervisorKilledAtEvery(Step|Call)|TestHolderKilledAtEveryCall|TestThousandAtOnce|TestKilledAtRandom|TestPodman|TestOrdinaryUserEngines|TestLong(Jobs|Go|ProtectedTwoRuns|PackStaysInside|ExtractFollowsNothing))$$|^TestBattery$$/^(R05|R07)$$|^TestConformance$$/^(runc|crun|gvisor|docker|podman)$$
 # The tests that take longest, to begin with.
 FIRST     := ./test/integration ./native
 # -count=1: the tests run programs that go test does not know they depend on. -vet=off: it
 # was vetted. -p: one more than there are processors, for a third of the time they wait;
-# -parallel: those that wait most say t.Parallel.
-GOTEST     = $(GO) test -count=1 -vet=off -p $(AT_ONCE) -parallel $$(($(AT_ONCE) + 1)) -timeout 30m $(TESTFLAGS)
+# -parallel: those that wait most say t.Parallel. -ldflags: no tables for debuggers, which
+# take a third of the time to link.
+GOTEST     = $(GO) test -count=1 -vet=off -ldflags=-w -p $(AT_ONCE) -parallel $$(($(AT_ONCE) + 1)) -timeout 30m $(TESTFLAGS)
 CACHE     := $(CURDIR)/.cache
 STATICCHECK := $(CACHE)/staticcheck
 

@@ -34,6 +34,7 @@ func (tm *terminal) raw() {
 // TestSessionAttach: a command with a terminal is left, goes on, and is come back
 // to with what it showed meanwhile; its size is that of who is attached.
 func TestSessionAttach(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		s := newSession(t, w)
 		script := `trap 'stty size' WINCH; echo hello; while :; do read l || continue; echo "got $l"; [ "$l" = end ] && exit 7; [ "$l" = later ] && { sleep 0.3; echo "said later"; }; done`

@@ -567,13 +567,10 @@ func (f *fixture) liveProfile() func(rules string) {
 // TestEgressReload: rules of files hold for running sandboxes as they are now; a
 // broken file changes nothing, and the workspace widens nothing (PRO-4).
 func TestEgressReload(t *testing.T) {
-	for _, w := range whos {
-		t.Run(w.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t, w)
-			inWorld(f)
-			profile := f.liveProfile()
-			script := `get() { curl -sSf -m 5 --noproxy '*' "$@" >/dev/null 2>&1; }
+	atOnce(t, func(f *fixture) {
+		inWorld(f)
+		profile := f.liveProfile()
+		script := `get() { curl -sSf -m 5 --noproxy '*' "$@" >/dev/null 2>&1; }
 				until_() { for i in {1..100}; do if get "$@"; then return 0; fi; sleep 0.1; done; echo "$* was not allowed"; exit 1; }
 				get http://www.allowed.test/ || exit 2; ! get -k https://api.allowed.test:8443/ || exit 3
 				rm .sbxrun.yaml # what the workspace said stays
@@ -581,80 +578,75 @@ func TestEgressReload(t *testing.T) {
 				touch 2; for i in {1..100}; do get http://www.allowed.test/ || break; sleep 0.1; done; ! get http://www.allowed.test/ || exit 5
 				get -k https://api.allowed.test:8443/ || exit 6
 				touch 3; sleep 5; get -k https://api.allowed.test:8443/ || exit 7; echo fine`
-			done := make(chan bool)
-			o := f.run(call{args: append(append(f.who.command(sbxrun, "-P", f.path("profile/live.yaml"), "-C", f.ws), f.quiet()...), "--", "bash", "-c", script), started: func(*exec.Cmd) {
-				go func() {
-					defer close(done)
-					for i, rules := range []string{
-						"  allow: ['www.allowed.test:80', '*.allowed.test:80,8443']\n", "  allow: ['*.allowed.test:8443']\n", "  allow: [*broken\n",
-					} {
-						if !within(30*time.Second, func() bool { return exists(f.path(fmt.Sprint("ws/", i+1))) }) {
-							return
-						}
-						profile(rules)
+		done := make(chan bool)
+		o := f.run(call{args: append(append(f.who.command(sbxrun, "-P", f.path("profile/live.yaml"), "-C", f.ws), f.quiet()...), "--", "bash", "-c", script), started: func(*exec.Cmd) {
+			go func() {
+				defer close(done)
+				for i, rules := range []string{
+					"  allow: ['www.allowed.test:80', '*.allowed.test:80,8443']\n", "  allow: ['*.allowed.test:8443']\n", "  allow: [*broken\n",
+				} {
+					if !within(30*time.Second, func() bool { return exists(f.path(fmt.Sprint("ws/", i+1))) }) {
+						return
 					}
-				}()
-			}})
-			<-done
-			if o.code != 0 || !strings.Contains(o.stdout, "fine") || !strings.Contains(o.stderr, "the network rules stay as they were") {
-				t.Errorf("%v", o)
-			}
-		})
-	}
+					profile(rules)
+				}
+			}()
+		}})
+		<-done
+		if o.code != 0 || !strings.Contains(o.stdout, "fine") || !strings.Contains(o.stderr, "the network rules stay as they were") {
+			f.Errorf("%v", o)
+		}
+	})
 }
 
 // TestEgressReloadSession: the network of a session follows its files, as that of a
 // run does; a broken one is told by ls and inspect.
 func TestEgressReloadSession(t *testing.T) {
-	for _, w := range whos {
-		t.Run(w.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t, w)
-			inWorld(f)
-			profile := f.liveProfile()
-			sbx := func(args ...string) *outcome { return f.run(call{args: append(f.who.command(sbxrun), args...)}) }
-			create := append([]string{"session", "create", "-P", f.path("profile/live.yaml"), "-C", f.ws}, f.quiet()...)
-			if o := sbx(append(create, "net")...); o.code != 0 {
-				t.Fatal(o)
-			}
-			defer sbx("session", "rm", "--force", "net")
-			get := func(url string) bool {
-				return sbx("session", "exec", "net", "--", "curl", "-sSfk", "-m", "5", "--noproxy", "*", "-o", "/dev/null", url).code == 0
-			}
-			const www, api, six = "http://www.allowed.test/", "https://api.allowed.test:8443/", "http://six.allowed.test/"
-			if !get(www) || get(api) {
-				t.Fatal("the rules that it was created with do not count")
-			}
-			os.Remove(f.path("ws/.sbxrun.yaml")) // what the workspace said stays
-			profile("  allow: ['www.allowed.test:80', '*.allowed.test:80,8443']\n")
-			if !within(30*time.Second, func() bool { return get(api) }) || get(six) || !get(www) {
-				t.Error("what is allowed by now is not, or too much is")
-			}
-			profile("  allow: ['*.allowed.test:8443']\n")
-			if !within(30*time.Second, func() bool { return !get(www) }) || !get(api) {
-				t.Error("what is allowed no more is, or too little is")
-			}
-			if o := sbx("session", "ls"); o.code != 0 || strings.Contains(o.stderr, "stay as they were") || !strings.Contains(o.stderr, "but for the rules of its network: changed since: "+f.path("profile/live.yaml")) {
-				t.Errorf("%v", o)
-			}
-			profile("  allow: [*broken\n")
-			if !within(30*time.Second, func() bool {
-				return strings.Contains(sbx("session", "inspect", "net").stdout, "the network rules stay as they were: ")
-			}) || !get(api) || get(www) {
-				t.Error("a broken file is not told, or has changed the rules")
-			}
-			if o := sbx("session", "ls"); o.code != 0 || !strings.Contains(o.stderr, "net: the network rules stay as they were: ") {
-				t.Errorf("%v", o)
-			}
-			profile("  allow: ['www.allowed.test:80']\n")
-			if !within(30*time.Second, func() bool { return get(www) }) || get(api) {
-				t.Error("after a broken file the rules do not follow")
-			}
-			if o := sbx("session", "inspect", "net"); strings.Contains(o.stdout, "stay as they were") {
-				t.Errorf("%v", o)
-			}
-		})
-	}
+	atOnce(t, func(f *fixture) {
+		inWorld(f)
+		profile := f.liveProfile()
+		sbx := func(args ...string) *outcome { return f.run(call{args: append(f.who.command(sbxrun), args...)}) }
+		create := append([]string{"session", "create", "-P", f.path("profile/live.yaml"), "-C", f.ws}, f.quiet()...)
+		if o := sbx(append(create, "net")...); o.code != 0 {
+			f.Fatal(o)
+		}
+		defer sbx("session", "rm", "--force", "net")
+		get := func(url string) bool {
+			return sbx("session", "exec", "net", "--", "curl", "-sSfk", "-m", "5", "--noproxy", "*", "-o", "/dev/null", url).code == 0
+		}
+		const www, api, six = "http://www.allowed.test/", "https://api.allowed.test:8443/", "http://six.allowed.test/"
+		if !get(www) || get(api) {
+			f.Fatal("the rules that it was created with do not count")
+		}
+		os.Remove(f.path("ws/.sbxrun.yaml")) // what the workspace said stays
+		profile("  allow: ['www.allowed.test:80', '*.allowed.test:80,8443']\n")
+		if !within(30*time.Second, func() bool { return get(api) }) || get(six) || !get(www) {
+			f.Error("what is allowed by now is not, or too much is")
+		}
+		profile("  allow: ['*.allowed.test:8443']\n")
+		if !within(30*time.Second, func() bool { return !get(www) }) || !get(api) {
+			f.Error("what is allowed no more is, or too little is")
+		}
+		if o := sbx("session", "ls"); o.code != 0 || strings.Contains(o.stderr, "stay as they were") || !strings.Contains(o.stderr, "but for the rules of its network: changed since: "+f.path("profile/live.yaml")) {
+			f.Errorf("%v", o)
+		}
+		profile("  allow: [*broken\n")
+		if !within(30*time.Second, func() bool {
+			return strings.Contains(sbx("session", "inspect", "net").stdout, "the network rules stay as they were: ")
+		}) || !get(api) || get(www) {
+			f.Error("a broken file is not told, or has changed the rules")
+		}
+		if o := sbx("session", "ls"); o.code != 0 || !strings.Contains(o.stderr, "net: the network rules stay as they were: ") {
+			f.Errorf("%v", o)
+		}
+		profile("  allow: ['www.allowed.test:80']\n")
+		if !within(30*time.Second, func() bool { return get(www) }) || get(api) {
+			f.Error("after a broken file the rules do not follow")
+		}
+		if o := sbx("session", "inspect", "net"); strings.Contains(o.stdout, "stay as they were") {
+			f.Errorf("%v", o)
+		}
+	})
 }
 
 // TestEgressPresets: the profiles with a network have it.

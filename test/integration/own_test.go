@@ -168,8 +168,7 @@ func TestAuditHidden(t *testing.T) {
 // TestAuditBegins: what ran has a record, whatever ended sbxrun; and what has none did
 // not run.
 func TestAuditBegins(t *testing.T) {
-	for _, w := range whos {
-		f := newFixture(t, w)
+	atOnce(t, func(f *fixture) {
 		log := f.write("logs/audit", "", 0o600)
 		f.own()
 		script := func(name string) []string {
@@ -189,23 +188,23 @@ func TestAuditBegins(t *testing.T) {
 			cmd.Process.Kill()
 		}})
 		if b, err := os.ReadFile(log); err != nil || !ran("killed") || strings.Count(string(b), `"event":"begin"`) != 1 || !strings.Contains(string(b), "sleep 600") {
-			t.Errorf("killed: it ran: %v; the log: %q, %v", ran("killed"), b, err)
+			f.Errorf("killed: it ran: %v; the log: %q, %v", ran("killed"), b, err)
 		}
 		lock, err := os.Open(log)
 		if err != nil {
-			t.Fatal(err)
+			f.Fatal(err)
 		}
 		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-			t.Fatal(err)
+			f.Fatal(err)
 		}
 		if o := f.do(call{args: script("locked")}); o.code != 125 || ran("locked") || !strings.Contains(o.stderr, "keeps it locked") {
-			t.Errorf("it ran without a record: %v; %v", ran("locked"), o)
+			f.Errorf("it ran without a record: %v; %v", ran("locked"), o)
 		}
 		lock.Close()
 		if o := f.do(call{args: script("free")}); o.code != 0 || !ran("free") {
-			t.Errorf("the control: %v", o)
+			f.Errorf("the control: %v", o)
 		}
-	}
+	})
 }
 
 // TestOwnByAnotherName: a grant of what holds the configuration, by the name that a

@@ -197,7 +197,13 @@ func TestProtectedRaces(t *testing.T) {
 // TestProtectedTwoRuns: two runs in one workspace, each with a guard of its own, do not
 // do together what neither may do alone: exchange the directory between the question
 // whether it is a repository and the act, or make one part of a repository each.
-func TestProtectedTwoRuns(t *testing.T) {
+func TestProtectedTwoRuns(t *testing.T) { protectedTwoRuns(t, "500", "100") }
+
+// TestLongProtectedTwoRuns tries for longer.
+func TestLongProtectedTwoRuns(t *testing.T) { protectedTwoRuns(t, "5000", "1500") }
+
+// protectedTwoRuns has ms for the first, and each for every act of the second.
+func protectedTwoRuns(t *testing.T, ms, each string) {
 	eachWho(t, func(f *fixture) {
 		// both runs an attack twice, and returns what the parts reported.
 		both := func(flags, args []string, parts ...string) (reports []*report) {
@@ -216,10 +222,10 @@ func TestProtectedTwoRuns(t *testing.T) {
 			want, ms, each, once string
 			flags                []string
 		}{
-			{"never", "1500", "500", "0", nil},
+			{"never", ms, each, "0", nil},
 			{"ok", "10000", "10000", "1", []string{"--unprotect", "all"}}, // the control
 		} {
-			for _, name := range []string{"bare", "empty", "started", "stop", "moved", "moved.l", "moved.h"} {
+			for _, name := range []string{"bare", "empty", "started", "stop", "moved", "moved.l", "moved.h", "done"} {
 				os.RemoveAll(filepath.Join(f.ws, name))
 			}
 			os.MkdirAll(filepath.Join(f.ws, "bare/refs"), 0o755)
@@ -838,7 +844,7 @@ try_("safe", lambda: os.mkdir(git + "safe"))
 // TestProtectedAnswers: calls that the guard makes fail as the kernel lets them
 // fail, where programs go by it.
 func TestProtectedAnswers(t *testing.T) {
-	eachWho(t, func(f *fixture) {
+	atOnce(t, func(f *fixture) {
 		// Programs that cannot link copy, on EXDEV only.
 		out := f.work(nil, `set +e +o pipefail; touch there; for to in env .mcp.json there; do ln /usr/bin/env $to 2>&1 | grep -o -e 'cross-device' -e 'Permission denied' -e 'File exists'; done`)
 		if out != "cross-device\ncross-device\nFile exists\n" {
@@ -874,7 +880,7 @@ END`)
 		// is killed, or meets its signal, and the guard goes on.
 		out = f.work(nil, `python3 - <<'END'
 import os, signal
-N = 150
+N = 100
 os.mkdir("fifos")
 def start(i):
     p = os.fork()
@@ -892,14 +898,14 @@ start_of, ready = os.pipe()
 for i in range(N): os.mkfifo("fifos/%d" % i)
 pids = [start(i) for i in range(N)]
 for _ in pids: os.read(start_of, 1)
-for p in pids[:20]: os.kill(p, signal.SIGKILL)
-for p in pids[20:40]: os.kill(p, signal.SIGUSR1)
-ended = [os.waitpid(p, 0)[1] for p in pids[:40]]
+for p in pids[:15]: os.kill(p, signal.SIGKILL)
+for p in pids[15:30]: os.kill(p, signal.SIGUSR1)
+ended = [os.waitpid(p, 0)[1] for p in pids[:30]]
 print("killed", ended.count(9), "interrupted", ended.count(7 << 8))
-print("read", sum(open("fifos/%d" % i).read() == str(i) for i in reversed(range(40, N))))
-print("ended", sum(os.waitpid(p, 0)[1] == 0 for p in pids[40:]))
+print("read", sum(open("fifos/%d" % i).read() == str(i) for i in reversed(range(30, N))))
+print("ended", sum(os.waitpid(p, 0)[1] == 0 for p in pids[30:]))
 END
 rm -r fifos`)
-		f.wantLines(out, "killed 20 interrupted 20", "read 110", "ended 110")
+		f.wantLines(out, "killed 15 interrupted 15", "read 70", "ended 70")
 	})
 }

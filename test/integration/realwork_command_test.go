@@ -293,7 +293,6 @@ func TestSignals(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
 			eachWho(t, func(f *fixture) {
 				ready := filepath.Join(f.ws, "ready")
 				script := tt.script + `; echo >ready; while :; do sleep 60 & wait; done`

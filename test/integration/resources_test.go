@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -221,20 +222,22 @@ func r14(f *fixture) {
 		})
 	}
 	// Who sleeps first finds the watch as awake as who does not, and who sleeps only is left alone.
+	var sleepers sync.WaitGroup
 	for _, kind := range []string{"netlink", "file lock"} {
-		f.step("after a sleep: "+kind, func() {
+		sleepers.Go(func() {
 			o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m", "--timeout", "60s"}, f.attack, "R14", "kind="+kind, "mb=192", "procs=4", "sleep=4000")})
 			if r := f.result(o); r.Reason != "oom" {
-				f.Errorf("%s: %v", kind, o)
+				f.Errorf("after a sleep: %s: %v", kind, o)
 			}
 		})
 	}
-	f.step("neighbour: a sleep", func() {
+	sleepers.Go(func() {
 		o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m"}, f.attack, "R14", "kind=netlink", "procs=1", "mb=1", "sleep=4000", "hold=300")})
 		if r := f.report(&outcome{stdout: f.result(o).Stdout}); o.code != 0 || r.got("taken") != "1" {
-			f.Errorf("%v", o)
+			f.Errorf("neighbour: a sleep: %v", o)
 		}
 	})
+	sleepers.Wait()
 	f.step("control: symbolic links within a higher limit", func() {
 		o := f.do(call{args: f.strict([]string{"--json", "--memory", "512m"}, f.attack, "R14", "kind=symbolic link", "mb=72", "procs=4"), timeout: 3 * time.Minute})
 		if r := f.report(&outcome{stdout: f.result(o).Stdout}); o.code != 0 || r.got("stopped by") != "nothing" || r.got("taken") != "72" {

@@ -49,7 +49,7 @@ func TestHomeSecrets(t *testing.T) {
 		f.own()
 		read := func(profile string, flags ...string) (shown []string) {
 			args := append(f.who.command(sbxrun, "--profile", profile, "-C", f.home+"/ws"), append(f.who.flags(), flags...)...)
-			o := f.run(call{args: append(args, "--", "sh", "-c", "xargs -n 1 cat <list 2>/dev/null; cp -r ~ /tmp/all 2>/dev/null; grep -raoh 'canary-[0-9]*' /tmp/all; echo end")})
+			o := f.run(call{args: append(args, "--", "sh", "-c", "xargs cat <list 2>/dev/null; cp -r ~ /tmp/all 2>/dev/null; grep -raoh 'canary-[0-9]*' /tmp/all; echo end")})
 			if o.code != 0 || !strings.Contains(o.stdout, "end") {
 				f.Fatal(o)
 			}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 // watches over it was stopped when the time was up; one that did not end is (the
 // control).
 func TestStopped(t *testing.T) {
+	t.Parallel()
 	const wall = 4 * time.Second
 	// Whoever is stopped cannot open a file for it: the guard is the supervisor's.
 	script := `exec 9>out-$0; echo up >&9; while [ ! -e go-$0 ]; do sleep 0.05; done; echo said; echo over >&9; exit 3`
@@ -47,53 +49,57 @@ func TestStopped(t *testing.T) {
 		{"session, its client", in(s), s.fixture, s.env, only},
 		{"session, its holder", in(held), held.fixture, held.env, func(int) []int { return []int{held.info().Pid} }},
 	}
+	// All at once: each waits for its time limit.
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	for _, tt := range tests {
 		for _, ends := range []bool{true, false} {
 			name := strings.NewReplacer(" ", "-", ",", "").Replace(tt.name) + "-" + strconv.FormatBool(ends)
-			t.Run(name, func(t *testing.T) {
-				if tt.ws == held.fixture && !ends {
-					t.Skip("the other of the two has stopped the holder")
-				}
-				if tt.name == "bwrap" {
-					if _, err := exec.LookPath("bwrap"); err != nil {
-						t.Skip("bwrap is not installed")
+			wg.Go(func() {
+				t.Run(name, func(t *testing.T) {
+					if tt.ws == held.fixture && !ends {
+						t.Skip("the other of the two has stopped the holder")
 					}
-				}
-				t.Parallel()
-				said := func(what string) bool {
-					return within(10*time.Second, func() bool {
-						b, _ := os.ReadFile(filepath.Join(tt.ws.ws, "out-"+name))
-						return strings.Contains(string(b), what)
-					})
-				}
-				o := tt.ws.do(call{args: append(append([]string{}, tt.args...), name), env: []string{tt.env}, started: func(c *exec.Cmd) {
-					begin := time.Now()
-					if !said("up") {
-						t.Error("the command did not start")
-					}
-					pids := tt.stop(c.Process.Pid)
-					for _, pid := range pids {
-						syscall.Kill(pid, syscall.SIGSTOP)
-					}
-					if ends {
-						os.WriteFile(filepath.Join(tt.ws.ws, "go-"+name), nil, 0o644)
-						if !said("over") {
-							t.Error("the command did not end")
+					if tt.name == "bwrap" {
+						if _, err := exec.LookPath("bwrap"); err != nil {
+							t.Skip("bwrap is not installed")
 						}
 					}
-					time.Sleep(wall + time.Second - time.Since(begin))
-					for _, pid := range pids {
-						syscall.Kill(pid, syscall.SIGCONT)
-						time.Sleep(50 * time.Millisecond)
+					said := func(what string) bool {
+						return within(10*time.Second, func() bool {
+							b, _ := os.ReadFile(filepath.Join(tt.ws.ws, "out-"+name))
+							return strings.Contains(string(b), what)
+						})
 					}
-				}})
-				r := tt.ws.result(o)
-				if ends && (r.ExitCode != 3 || r.Reason != "exit" || r.Stdout != "said\n") {
-					t.Errorf("%d, %s, %q: it ended in time: %v", r.ExitCode, r.Reason, r.Stdout, o)
-				}
-				if !ends && (r.ExitCode != 124 || r.Reason != "timeout") {
-					t.Errorf("%d, %s: it did not end in time", r.ExitCode, r.Reason)
-				}
+					o := tt.ws.do(call{args: append(append([]string{}, tt.args...), name), env: []string{tt.env}, started: func(c *exec.Cmd) {
+						begin := time.Now()
+						if !said("up") {
+							t.Error("the command did not start")
+						}
+						pids := tt.stop(c.Process.Pid)
+						for _, pid := range pids {
+							syscall.Kill(pid, syscall.SIGSTOP)
+						}
+						if ends {
+							os.WriteFile(filepath.Join(tt.ws.ws, "go-"+name), nil, 0o644)
+							if !said("over") {
+								t.Error("the command did not end")
+							}
+						}
+						time.Sleep(wall + time.Second - time.Since(begin))
+						for _, pid := range pids {
+							syscall.Kill(pid, syscall.SIGCONT)
+							time.Sleep(50 * time.Millisecond)
+						}
+					}})
+					r := tt.ws.result(o)
+					if ends && (r.ExitCode != 3 || r.Reason != "exit" || r.Stdout != "said\n") {
+						t.Errorf("%d, %s, %q: it ended in time: %v", r.ExitCode, r.Reason, r.Stdout, o)
+					}
+					if !ends && (r.ExitCode != 124 || r.Reason != "timeout") {
+						t.Errorf("%d, %s: it did not end in time", r.ExitCode, r.Reason)
+					}
+				})
 			})
 		}
 	}

@@ -653,7 +653,7 @@ func races(r *report) {
 // repository, the one named by "part", for a while. Somebody else does so with
 // another; the third is there. It reports whether all three ever were.
 func completes(r *report) {
-	bare, part := filepath.Join(r.arg("in"), "bare"), r.arg("part")
+	bare, part, done := filepath.Join(r.arg("in"), "bare"), r.arg("part"), filepath.Join(r.arg("in"), "done")
 	p := filepath.Join(bare, part)
 	once, made := r.number("once", 0) != 0, 0
 	got := "never"
@@ -676,7 +676,8 @@ func completes(r *report) {
 			got = "ok"
 		}
 		os.Remove(p)
-		if all && once {
+		if _, err := os.Lstat(done); once && (all || err == nil) {
+			os.WriteFile(done, nil, 0o644) // the other part need not go on
 			break
 		}
 	}

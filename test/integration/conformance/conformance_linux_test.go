@@ -755,8 +755,19 @@ func TestSwappedMountPoint(t *testing.T) {
 	})
 }
 
-// TestOrdinaryUser runs the suite once more as a user who is not root.
+// engines are the drivers that the Makefile's LONG leaves to make test-rest.
+const engines = "^TestConformance$/^(runc|crun|gvisor|docker|podman)$"
+
+// TestOrdinaryUser runs the suite once more as a user who is not root, and
+// TestOrdinaryUserEngines its part that takes long.
 func TestOrdinaryUser(t *testing.T) {
+	asOrdinary(t, "-test.run=^(TestConformance|TestPassedForReading)$", "-test.skip="+engines)
+}
+
+func TestOrdinaryUserEngines(t *testing.T) { asOrdinary(t, "-test.run="+engines) }
+
+func asOrdinary(t *testing.T, args ...string) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("this is that user")
 	}
@@ -774,7 +785,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if err := os.WriteFile(bin, b, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-test.run", "^(TestConformance|TestPassedForReading)$", "-test.v=" + strconv.FormatBool(testing.Verbose())}
+	args = append(args, "-test.v="+strconv.FormatBool(testing.Verbose()))
 	if *update {
 		args = append(args, "-update")
 		filepath.WalkDir("testdata", func(path string, _ fs.DirEntry, err error) error {

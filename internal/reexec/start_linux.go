@@ -196,8 +196,8 @@ func Start(cfg *Config) (*Child, error) {
 	old := cfg.CloneFlags == 0 && cfg.Cgroup == 0 && !sys.HasClone3()
 	if old {
 		st.old = true
-		appendResetSignals(prologue)
 	}
+	appendResetSignals(prologue, old)
 	st.prologue = prologue.Runnable()
 	for _, d := range cfg.Dirs {
 		keep = append(keep, d.ParentFD)
@@ -274,16 +274,22 @@ func inbox(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(ep), "control"), nil
 }
 
-// appendResetSignals does what CLONE_CLEAR_SIGHAND does: no handler of this program
-// is left, for what runs in its memory has no use for one, and what is ignored stays
-// so.
+// appendResetSignals ends an ignored SIGCHLD, with which the kernel keeps no status of a
+// child; see waitpid(2). With handlers it does what CLONE_CLEAR_SIGHAND does: none of this
+// program is left, for what runs in its memory has no use for one, and what else is
+// ignored stays so.
 //
 //	int rt_sigaction(int signum, const struct sigaction *act, struct sigaction *oldact, size_t sigsetsize);
-func appendResetSignals(p *sys.Program) {
+func appendResetSignals(p *sys.Program, handlers bool) {
+	const SIG_DFL, SIG_IGN = 0, 1
 	for sig := 1; sig <= 64; sig++ {
+		if !handlers && sig != int(unix.SIGCHLD) {
+			continue
+		}
 		was := new([4]uint64) // struct sigaction as the kernel has it; the handler is first
-		if _, e := sys.Raw(unix.SYS_RT_SIGACTION, uintptr(sig), 0, sys.Addr(was), 8, 0, 0); e != 0 || was[0] <= 1 {
-			continue // SIG_DFL, SIG_IGN
+		if _, e := sys.Raw(unix.SYS_RT_SIGACTION, uintptr(sig), 0, sys.Addr(was), 8, 0, 0); e != 0 || was[0] == SIG_DFL ||
+			was[0] == SIG_IGN && sig != int(unix.SIGCHLD) || was[0] != SIG_IGN && !handlers {
+			continue
 		}
 		p.Call(0, sys.Step{Name: "rt_sigaction"}, unix.SYS_RT_SIGACTION, sys.Imm(sig), sys.Ptr(p, new([4]uint64)), sys.Imm(0), sys.Imm(8))
 	}

@@ -6,11 +6,12 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 )
 
 // A Cmd is a command that runs in a sandbox of its own, or in a [Session]. It cannot be used again after
@@ -38,7 +39,7 @@ type Cmd struct {
 	ctx     context.Context
 	output  int64       // limit on what Output collects, bytes; 0 is none
 	files   []io.Closer // to close when the command has ended
-	copies  sync.WaitGroup
+	copies  []*driver.Stream
 	failed  error // the first failed copy, under mu
 	mu      sync.Mutex
 	done    chan error // Run's end; nil before Start
@@ -72,10 +73,15 @@ func (c *Cmd) Run() error {
 
 // Start builds the sandbox and starts the command. If it returns an error, nothing is
 // left of either.
-func (c *Cmd) Start() error {
+func (c *Cmd) Start() (err error) {
 	if c.done != nil || c.Result != nil {
 		return errors.New("sbxrun: already started")
 	}
+	defer func() {
+		if err != nil && c.Result == nil {
+			c.Result, _ = driver.Fail(&Result{Profile: c.Options.Profile}, err)
+		}
+	}()
 	if len(c.Args) == 0 || c.Args[0] == "" {
 		return errors.New("sbxrun: no command")
 	}
@@ -87,7 +93,6 @@ func (c *Cmd) Start() error {
 	}
 	p, err := c.prepare()
 	if err != nil {
-		c.Result, err = driver.Fail(&Result{Profile: c.Options.Profile}, err)
 		return err
 	}
 	c.output = p.policy.Limits.Output
@@ -117,7 +122,6 @@ func (c *Cmd) Start() error {
 			return nil // it has ended already
 		}
 		c.close()
-		c.copies.Wait()
 		return err
 	}
 }
@@ -129,13 +133,20 @@ func (c *Cmd) prepare() (*prepared, error) {
 	o := c.Options
 	o.Command, o.Dir = c.Args, c.Dir
 	if c.Env != nil {
+		// To the flag --env, a name alone is a variable of the caller's.
+		for _, kv := range c.Env {
+			if !strings.Contains(kv, "=") {
+				return nil, engine.Usage("Env: "+strconv.Quote(kv)+" has no value", "want KEY=VALUE; to pass a variable of the caller's: KEY+\"=\"+os.Getenv(KEY)")
+			}
+		}
 		o.Env, o.ClearEnv = c.Env, true
 	}
 	return prepare(c.ctx, &o)
 }
 
 // Wait waits until nothing of the sandbox is left, and all that the command wrote was
-// copied.
+// copied. In a [Session] it waits for the command alone: what that leaves running can
+// write to files, and no more to other writers.
 func (c *Cmd) Wait() error {
 	if c.done == nil {
 		return errors.New("sbxrun: not started")
@@ -143,7 +154,6 @@ func (c *Cmd) Wait() error {
 	err := <-c.done
 	c.done <- err
 	c.close()
-	c.copies.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -173,8 +183,8 @@ func (c *Cmd) Output() ([]byte, error) {
 	}
 	err := c.Run()
 	if c.Result != nil {
-		c.Result.Stdout, c.Result.StdoutTruncated = stdout.kept.String(), stdout.cut
-		c.Result.Stderr, c.Result.StderrTruncated = stderr.kept.String(), stderr.cut
+		c.Result.Stdout, c.Result.StdoutTruncated = stdout.kept.String(), stdout.cut || c.failed == errMissing
+		c.Result.Stderr, c.Result.StderrTruncated = stderr.kept.String(), stderr.cut || c.failed == errMissing
 	}
 	var exit *ExitError
 	if own && errors.As(err, &exit) {
@@ -193,7 +203,7 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 	c.Stdout, c.Stderr = both, both
 	err := c.Run()
 	if c.Result != nil {
-		c.Result.Stdout, c.Result.StdoutTruncated = both.kept.String(), both.cut
+		c.Result.Stdout, c.Result.StdoutTruncated = both.kept.String(), both.cut || c.failed == errMissing
 	}
 	return both.kept.Bytes(), err
 }
@@ -248,13 +258,21 @@ func (c *Cmd) input() (*os.File, error) {
 	c.files = append(c.files, r, w)
 	// Not waited for: a reader may block for as long as it likes.
 	go func() {
-		_, err := io.Copy(w, c.Stdin)
-		if !errors.Is(err, os.ErrClosed) && !errors.Is(err, syscall.EPIPE) {
-			c.fail(err)
-		}
-		w.Close()
+		defer w.Close()
+		io.Copy(w, reader{c}) // the command need not read all
 	}()
 	return r, nil
+}
+
+// A reader is Stdin, of which an error is kept apart from errors of the pipe.
+type reader struct{ c *Cmd }
+
+func (r reader) Read(p []byte) (int, error) {
+	n, err := r.c.Stdin.Read(p)
+	if err != io.EOF {
+		r.c.fail(err)
+	}
+	return n, err
 }
 
 func (c *Cmd) to(w io.Writer) (*os.File, error) {
@@ -266,12 +284,18 @@ func (c *Cmd) to(w io.Writer) (*os.File, error) {
 		return nil, err
 	}
 	c.files = append(c.files, to)
-	c.copies.Go(func() {
-		defer from.Close()
-		_, err := io.Copy(w, from)
+	var failed error
+	c.copies = append(c.copies, driver.NewStream(from, func(b []byte) {
+		if failed != nil {
+			return // the command is not held up
+		}
+		n, err := w.Write(b)
+		if err == nil && n < len(b) {
+			err = io.ErrShortWrite
+		}
+		failed = err
 		c.fail(err)
-		io.Copy(io.Discard, from) // the command is not held up
-	})
+	}, nil))
 	return to, nil
 }
 
@@ -283,9 +307,17 @@ func (c *Cmd) fail(err error) {
 	}
 }
 
-// close closes this process's ends, after which what is copied comes to its end.
+var errMissing = errors.New("sbxrun: a part of the output is missing")
+
+// close closes this process's ends, and ends the copying once all is copied.
 func (c *Cmd) close() {
 	for _, f := range c.files {
 		f.Close()
+	}
+	for _, s := range c.copies {
+		if !s.Settle() {
+			c.fail(errMissing)
+		}
+		s.Close()
 	}
 }

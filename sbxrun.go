@@ -13,8 +13,9 @@
 // A command that ended otherwise than with exit code 0 is an [*ExitError]. Either way
 // [Cmd.Result] says how it ended, what it used, which layers held and what was refused.
 //
-// The user's and the system's configuration files count as they do for the program,
-// its audit log too. A project's own .sbxrun.yaml can only tighten.
+// The user's and the system's configuration files and the variables SBXRUN_* count as
+// they do for the program, its audit log too. A project's own .sbxrun.yaml can only
+// tighten. No command can write the file of the program that runs it.
 //
 // Differences to the program: no self-test runs before the first command on a host
 // (sbxrun doctor runs it), sandboxes of a server are not used, and Options.Seccomp names
@@ -89,6 +90,9 @@ type prepared struct {
 func prepare(ctx context.Context, o *Options) (*prepared, error) {
 	if err := engine.Enough(); err != nil {
 		return nil, err
+	}
+	if o.Terminal {
+		return nil, &driver.UnsupportedError{Driver: "package sbxrun", Rules: []string{"a terminal"}, Fix: "execute the program sbxrun with --tty"}
 	}
 	f, err := engine.LibraryFacts(o.Dir)
 	if err != nil {

@@ -2,14 +2,20 @@ package sbxrun_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
 	"math/rand"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/iotest"
+	"time"
 
 	"github.com/sbxrun/sbxrun"
 	"github.com/sbxrun/sbxrun/driver"
@@ -85,6 +91,79 @@ func TestBlockedReader(t *testing.T) {
 	}
 }
 
+// TestInputFails: an error of the reader is the run's, whatever error it is, and the
+// command's output is there all the same.
+func TestInputFails(t *testing.T) {
+	for _, bad := range []error{io.ErrUnexpectedEOF, os.ErrClosed, syscall.EPIPE} {
+		c := command(t, "wc", "-c")
+		c.Stdin = io.MultiReader(strings.NewReader("half"), iotest.ErrReader(bad))
+		if out, err := c.Output(); err != bad || string(out) != "4\n" {
+			t.Errorf("%q, %v, want %v", out, err, bad)
+		}
+	}
+}
+
+// TestIgnoredChildren: a program that ignores SIGCHLD, for which the kernel keeps no
+// status of a child, gets the command's end all the same.
+func TestIgnoredChildren(t *testing.T) {
+	signal.Ignore(syscall.SIGCHLD)
+	defer func() { // Reset does not undo Ignore
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGCHLD)
+		signal.Stop(c)
+	}()
+	within(t, func() {
+		c := command(t, "sh", "-c", "(exit 3); exit $(($? + 4))")
+		if err := c.Run(); c.Result.Reason != driver.ReasonExit || c.Result.ExitCode != 7 {
+			t.Errorf("%v, %+v", err, c.Result)
+		}
+	})
+}
+
+// within fails the test if f takes long.
+func within(t *testing.T, f func()) {
+	done := make(chan bool)
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("still waiting")
+	}
+}
+
+// TestOwnProgram: a command cannot replace the program that runs it.
+func TestOwnProgram(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv("SBXRUN_TEST_OWN") != "" {
+		c := sbxrun.Command("sh", "-c", "touch beside; rm -f "+filepath.Base(self)+"; mv "+filepath.Base(self)+" x; echo evil >"+filepath.Base(self))
+		c.Options, c.Dir = anywhere, filepath.Dir(self)
+		out, err := c.CombinedOutput()
+		t.Logf("%s%v", out, err)
+		return
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	agent := filepath.Join(dir, "agent")
+	if err := os.WriteFile(agent, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run := exec.Command(agent, "-test.run=^TestOwnProgram$", "-test.v")
+	run.Env = append(os.Environ(), "SBXRUN_TEST_OWN=1")
+	out, err := run.CombinedOutput()
+	if _, missing := os.Stat(filepath.Join(dir, "beside")); err != nil || missing != nil {
+		t.Fatalf("%s%v, %v", out, err, missing)
+	}
+	if b, err := os.ReadFile(agent); !bytes.Equal(b, program) {
+		t.Errorf("%d bytes of %d, %v\n%s", len(b), len(program), err, out)
+	}
+}
+
 // TestErrors: what kept a command from running is told from a command that failed.
 func TestErrors(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
@@ -92,6 +171,18 @@ func TestErrors(t *testing.T) {
 	c := command(t, "no-such-program")
 	if err := c.Run(); err == nil || errors.As(err, &exit) || driver.ExitCodeOf(err) != driver.ExitNotFound || c.Result.Reason != driver.ReasonSetup {
 		t.Errorf("%v, %+v", err, c.Result)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for what, c := range map[string]*sbxrun.Cmd{"no command": {}, "cancelled": sbxrun.CommandContext(ctx, "true")} {
+		if err := c.Run(); err == nil || c.Result == nil || c.Result.Reason != driver.ReasonSetup {
+			t.Errorf("%s: %v, %+v", what, err, c.Result)
+		}
+	}
+	c = command(t, "echo", "nobody reads this")
+	c.Options.Terminal = true
+	if out, err := c.Output(); err == nil {
+		t.Errorf("a terminal: %q is lost", out)
 	}
 	c = command(t, "true")
 	c.Options.Profile = "strcit"
@@ -199,6 +290,11 @@ func TestEnvironment(t *testing.T) {
 	if out, err = c.Output(); err != nil || !strings.Contains(string(out), "A=1\n") || strings.Contains(string(out), "LANG=") {
 		t.Errorf("%s%v", out, err)
 	}
+	c = command(t, "/usr/bin/env")
+	c.Env = []string{"SECRET_TOKEN"} // as a line of a file that a command wrote
+	if out, err = c.Output(); err == nil {
+		t.Errorf("a name alone: %s", out)
+	}
 }
 
 // TestAudit: a library's runs are in the operator's log as the program's are.
@@ -238,6 +334,11 @@ func TestSessionCommand(t *testing.T) {
 	if out, err := c.Output(); err != nil || string(out) != "/tmp\nb\n" {
 		t.Errorf("%s%v", out, err)
 	}
+	within(t, func() { // what it leaves running has its output, and is not waited for
+		if out, err := s.Command("sh", "-c", "sleep 60 & seq 20000").Output(); err != nil || len(out) != 108894 {
+			t.Errorf("%d bytes, %v", len(out), err)
+		}
+	})
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

@@ -76,8 +76,12 @@ func ownPlaces(f *Facts) []profiles.Own {
 	for _, dir := range programs.Dirs(f.Home) {
 		out = append(out, profiles.Own{What: "a program that sbxrun executes", Path: dir, Shown: true, Programs: programs.Names})
 	}
-	if self, err := os.Executable(); err == nil && !f.library {
-		for _, name := range companions {
+	if self, err := os.Executable(); err == nil {
+		names := companions
+		if f.library {
+			names = []string{filepath.Base(self)}
+		}
+		for _, name := range names {
 			out = append(out, profiles.Own{What: "sbxrun itself", Path: filepath.Join(filepath.Dir(self), name), File: true, Shown: true})
 		}
 	}

@@ -234,6 +234,10 @@ type Status struct {
 	// PidsBy says whose limit that was if it was not the policy's.
 	PidsBy string `json:",omitempty"`
 
+	// StorageFull reports that the private storage had no room left, when the command
+	// ended or when it was looked at before.
+	StorageFull bool `json:",omitempty"`
+
 	Layers   policy.Layers // enforced in this run
 	Degraded policy.Layers // agreed to go without, and missing
 

@@ -43,8 +43,9 @@ type Result struct {
 	ExitCode        int           `json:"exit_code"`
 	Signal          string        `json:"signal,omitempty"`
 	Reason          Reason        `json:"reason"`
-	OOMBy           string        `json:"oom_by,omitempty"`  // who was short of memory, if not the sandbox at its limit
-	PidsBy          string        `json:"pids_by,omitempty"` // whose limit refused processes, if not the policy's
+	OOMBy           string        `json:"oom_by,omitempty"`       // who was short of memory, if not the sandbox at its limit
+	PidsBy          string        `json:"pids_by,omitempty"`      // whose limit refused processes, if not the policy's
+	StorageFull     bool          `json:"storage_full,omitempty"` // see Status.StorageFull
 	Stdout          string        `json:"stdout"`
 	Stderr          string        `json:"stderr"`
 	StdoutTruncated bool          `json:"stdout_truncated"`

@@ -340,6 +340,7 @@ func (r *run) verdict(res *Result, st *Status) {
 		res.Reason = ReasonExit
 	}
 	res.Layers, res.Degraded, res.Unwatched, res.Pooled = st.Layers, st.Degraded, st.Unwatched, st.Pooled
+	res.StorageFull = st.StorageFull
 	if st.OOMKilled {
 		res.OOMBy = st.OOMBy
 	}

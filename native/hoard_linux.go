@@ -58,6 +58,8 @@ type hoard struct {
 	table *os.File // of netlink sockets in the namespace
 	over  bool     // stop was called
 	full  bool
+
+	scratch bool // there was no room in the private storage at one of the looks
 }
 
 // newHoard prepares to watch; nil if there is no limit of memory to hold.
@@ -116,6 +118,10 @@ func (h *hoard) tables() (locks *os.File, full bool) {
 		h.table, _ = os.Open(proc + "/net/netlink")
 	}
 	locks, _ = os.Open(proc + "/root/proc/locks")
+	var st unix.Statfs_t // of the host's root, while PID 1 is still there
+	if unix.Statfs(proc+"/root", &st) == nil && st.Type == unix.TMPFS_MAGIC && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+		h.scratch = true
+	}
 	sockets, limit := h.group.Sockets()
 	return locks, sockets > 2*limit || unread(h.table) > maxUnread
 }
@@ -133,6 +139,16 @@ func (h *hoard) stop() bool {
 	}
 	h.table.Close()
 	return h.full
+}
+
+// scratchFull reports whether a look found no room in the private storage.
+func (h *hoard) scratchFull() bool {
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.scratch
 }
 
 // unread adds up what waits in the sockets of a table, bytes; see

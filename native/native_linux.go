@@ -717,6 +717,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	p.layer.receive()
 	status := statusOf(p.layers, p.degraded, stats)
 	status.OOMKilled = status.OOMKilled || hoarded
+	status.StorageFull = p.hoard.scratchFull()
 	p.net.report(status)
 	if p.guard != nil {
 		status.Denials = append(status.Denials, denials(p.guard.Close())...)
@@ -771,6 +772,7 @@ func exited(status *driver.Status, exit *reexec.Exit, begin int64) {
 		status.ExitCode = exit.Status.ExitStatus()
 	}
 	status.EndedFirst = exit.First
+	status.StorageFull = status.StorageFull || exit.Full
 	status.SetupNanos = int64(exit.ExecNS) - begin
 	if status.Usage.MemoryPeakBytes == 0 {
 		status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10

@@ -114,7 +114,7 @@ func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Init: init, Finish: &sys.Program{}}
+	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Storage: "/", Init: init, Finish: &sys.Program{}}
 	// Taking the mounts down takes a while, and the supervisor need not wait.
 	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
 	if s.layer != nil {

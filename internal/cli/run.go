@@ -364,6 +364,9 @@ func (o *options) explain(res *driver.Result) {
 	if o.policy != nil && o.req.CPUs == nil && heldBack(res, cpuLimit(o.policy)) {
 		say.note("the limit of "+strconv.FormatFloat(cpuLimit(o.policy), 'g', 3, 64)+" cpu held the command back for most of its run", "--cpus sets it; --cpus none removes it")
 	}
+	if res.StorageFull && res.ExitCode != 0 && (res.Changes == nil || !res.Changes.Full) {
+		say.note("the private storage (/tmp, /run, the home) was full: \"no space left on device\"", "--disk sets its size")
+	}
 	explainDenials(res)
 	explainDependencies(res.Dependencies)
 	explainChanges(res.Changes)

@@ -187,6 +187,9 @@ func (r *Result) fill(res *driver.Result) {
 	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = &res.ExitCode, res.Signal, res.Reason, res.DurationMS, res.Sandboxed
 	r.Stdout, r.StdoutTruncated = strings.ToValidUTF8(res.Stdout, "\uFFFD"), res.StdoutTruncated
 	r.Denials = told(res.Denials)
+	if res.StorageFull && res.ExitCode != 0 {
+		r.Notes = append(r.Notes, "the private storage of the session (/tmp, /run, the home) is full: remove something there, or write to the workspace")
+	}
 	r.Stderr, r.StderrTruncated = strings.ToValidUTF8(res.Stderr, "\uFFFD"), res.StderrTruncated
 }
 

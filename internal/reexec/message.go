@@ -15,7 +15,7 @@ const (
 	msgDone                                 // supervisor → stage: nothing is left to clean up
 	msgTerminal                             // stage → supervisor: SCM_RIGHTS carries the pty's master
 	msgFailed                               // stage → supervisor: A is which program, B the step, C the errno
-	msgExited                               // stage → supervisor: A is the wait status of the command; B is 1 if the stage did nothing to end it before
+	msgExited                               // stage → supervisor: A is the wait status of the command; B is 1 if the stage did nothing to end it before; C is 1 if the storage was full
 
 	// To and from a stage that serves.
 	msgExec      // supervisor → stage: start job A, whose address is B and C; SCM_RIGHTS carries its files

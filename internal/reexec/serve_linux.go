@@ -373,6 +373,7 @@ func (j *Job) Wait() (*Exit, error) {
 		ExecNS: n.execNS, EndNS: n.endNS,
 		First: n.touched == 0,
 		Alone: n.alone != 0,
+		Full:  n.full != 0,
 	}, nil
 }
 

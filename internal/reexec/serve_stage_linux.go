@@ -214,6 +214,7 @@ func (s *stage) jobEnded(pid uintptr) {
 		}
 		j.pid, j.status, j.rusage = 0, uint32(s.status), s.rusage
 		j.endNS = s.clock()
+		j.full = s.full()
 		// Whose parent ends becomes a child of PID 1: if that has none, it is alone.
 		if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
 			j.alone = 1

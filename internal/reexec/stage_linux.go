@@ -56,6 +56,10 @@ type stage struct {
 	old       bool // by clone(2)
 	request   request
 
+	storage    uintptr // C string: a path on it, 0 for none
+	statfs     unix.Statfs_t
+	statfsAddr uintptr
+
 	children     [4096]byte // of this process, as /proc lists them
 	childrenAddr uintptr
 	childrenPath uintptr // C string
@@ -109,6 +113,7 @@ type job struct {
 	status    uint32
 	rusage    unix.Rusage
 	alone     uint32 // 1: PID 1 had no other child when it ended
+	full      uint32 // 1: there was no room in the storage when it ended
 }
 
 // bind takes the job's address.
@@ -136,6 +141,7 @@ func (s *stage) bind() {
 	s.msgAddr = sys.Addr(&s.msg)
 	s.statusAddr = sys.Addr(&s.status)
 	s.rusageAddr = sys.Addr(&s.rusage)
+	s.statfsAddr = sys.Addr(&s.statfs)
 	s.pollsAddr = sys.Addr(&s.polls)
 	s.sigsetAddr = sys.Addr(&s.sigset)
 	s.siginfoAddr = sys.Addr(&s.siginfo)
@@ -218,8 +224,26 @@ func (s *stage) end() {
 	s.killAll()
 	s.msg.Kind = msgExited
 	s.msg.B = 1 - s.command.touched
+	s.msg.C = s.full()
 	s.msg.ExecNS, s.msg.EndNS = s.command.execNS, s.command.endNS
 	s.report()
+}
+
+// full is 1 if there is no room in the storage.
+//
+//go:nosplit
+//go:norace
+func (s *stage) full() uint32 {
+	if s.storage == 0 {
+		return 0
+	}
+	if _, e := sys.Raw(unix.SYS_STATFS, s.storage, s.statfsAddr, 0, 0, 0, 0); e != 0 {
+		return 0
+	}
+	if s.statfs.Blocks > 0 && s.statfs.Bavail == 0 || s.statfs.Files > 0 && s.statfs.Ffree == 0 {
+		return 1
+	}
+	return 0
 }
 
 // waitGo waits for the supervisor's Go. It reports false if that will not come.

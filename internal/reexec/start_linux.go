@@ -61,6 +61,10 @@ type Config struct {
 	// socket; every other one is closed in PID 1.
 	Keep []int
 
+	// Storage is a path in the sandbox, on the file system of which [Exit].Full tells;
+	// "" is none.
+	Storage string
+
 	// Sockets lets the supervisor have sockets of the stage's network
 	// namespace; see [Child.Socket].
 	Sockets bool
@@ -118,6 +122,9 @@ type Exit struct {
 	// Alone says that a job's command left nothing, and no other job was there:
 	// PID 1 was the only process when it ended.
 	Alone bool
+
+	// Full says that there was no room in Config.Storage when the command ended.
+	Full bool
 }
 
 // Start clones the second stage. The command does not run before Go.
@@ -143,6 +150,9 @@ func Start(cfg *Config) (*Child, error) {
 	if cfg.Tree {
 		st.tree = 1
 		st.childrenPath = mem.Addr(childrenFile)
+	}
+	if cfg.Storage != "" {
+		st.storage = mem.Addr(cfg.Storage)
 	}
 	var serving *jobs
 	if cfg.MaxJobs > 0 {
@@ -605,6 +615,7 @@ func (c *Child) Wait() (*Exit, error) {
 			Usage:  Usage{m.Utime, m.Stime, m.MaxRSS},
 			ExecNS: m.ExecNS, EndNS: m.EndNS,
 			First: m.B == 1,
+			Full:  m.C == 1,
 		}, nil
 	}
 	return nil, &ProtocolError{What: "unexpected message"}

@@ -319,6 +319,7 @@ func TestTold(t *testing.T) {
 	atOnce(t, func(f *fixture) {
 		f.who.needCgroup(f.T)
 		const busy = "the limit of 0.02 cpu held the command back for most of its run"
+		const full = "note: the private storage (/tmp, /run, the home) was full: \"no space left on device\""
 		for _, tt := range []struct {
 			env, script string
 			flags       []string
@@ -329,6 +330,9 @@ func TestTold(t *testing.T) {
 			{"SBXRUN_CPUS=0.02", "sleep 6", nil, 0, "", busy},
 			{"SBXRUN_TIMEOUT=1s", "sleep 60", nil, 124, "the time limit ended the command, after 1s\nsbxrun: hint: --timeout", ""},
 			{"A=b", "sleep 60", []string{"--timeout", "1s"}, 124, "the time limit ended the command\n", ""},
+			{"A=b", "head -c 9m /dev/zero >/tmp/x", []string{"--disk", "8m"}, 1, full + "\nsbxrun: hint: --disk", ""},
+			{"A=b", "head -c 9m /dev/zero >/tmp/x; sleep 1; rm /tmp/x; exit 3", []string{"--disk", "8m"}, 3, full, ""},
+			{"A=b", "head -c 7m /dev/zero >/tmp/x; exit 4", []string{"--disk", "8m"}, 4, "", full},
 		} {
 			o := f.run(call{args: f.strict(tt.flags, "sh", "-c", tt.script), env: []string{tt.env}})
 			if o.code != tt.code || !strings.Contains(o.stderr, tt.want) || tt.not != "" && strings.Contains(o.stderr, tt.not) {

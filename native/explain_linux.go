@@ -100,7 +100,7 @@ func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
 		case e.Step == "openat2" && e.Errno == syscall.EACCES:
 			return "", "the path, or a directory above it, is not open to this id without privilege, which a sandbox does not have, root's either"
 		case e.Step == "openat2" && e.Errno == syscall.ENOENT:
-			return "", "what is mounted in a directory of the host's needs a place there: create it on the host, or correct the path"
+			return "", "--tmpfs and --bind need a place in a directory of the host's: create it on the host, or correct the path"
 		case e.Step == "openat2" && e.Errno == syscall.ELOOP:
 			return "", "a part of this path is a symbolic link, or became one while the sandbox was set up: type the real path, or run again if it is one no more"
 		}

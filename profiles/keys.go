@@ -332,6 +332,10 @@ func milli(cpus float64) int64 {
 // its own binary; below it no command can be started at all.
 const minMemory = 1 << 20
 
+// minDisk has room for what every sandbox has in its private storage: directories,
+// mount points, /etc/passwd.
+const minDisk = 1 << 20
+
 // checkValue reports what no run could use, once the form is right.
 func checkValue(k key, v *value) error {
 	switch k {
@@ -342,6 +346,9 @@ func checkValue(k key, v *value) error {
 	case keyDisk:
 		if v.n == 0 {
 			return &Error{What: "private storage is memory, and not without a limit", Fix: "name a large one, for example 8g"}
+		}
+		if v.n < minDisk {
+			return &Error{What: FormatSize(uint64(v.n)) + " of private storage is too little for a sandbox: want 1m or more", Fix: "say the unit, as in 512m"}
 		}
 	case keyRolloutPercent:
 		if v.n > 100 {

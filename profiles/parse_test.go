@@ -142,6 +142,7 @@ func TestParseBad(t *testing.T) {
 		{src: "files:\n  read: [\"a\\nb\"]\n", want: "holds a NUL byte or a newline"},
 		{src: "files:\n  read: [\"\"]\n", want: "files.read is a list of texts"},
 		{src: "limits:\n  memory: 4k\n", want: "is too little to start anything", meaning: true},
+		{src: "limits:\n  disk: 1\n", want: "is too little for a sandbox", meaning: true},
 		{src: "limits:\n  memory: 99999999t\n", want: "too large for a size", meaning: true},
 		{src: "user: \"4294967295\"\n", want: "is not a user", meaning: true},
 		{src: "network:\n  allow: [\"ftp://x\"]\n", want: `"ftp://x" is not a host`, meaning: true},

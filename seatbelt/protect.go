@@ -20,7 +20,8 @@ import (
 // renamed away: ".config", for the pattern ".config/git". What is beyond a profile
 // is to see that a directory is a repository under another name, and that one
 // which is renamed holds what is protected: it can be moved to private storage,
-// changed there, and moved back; and the short names of FAT (GIT~1).
+// changed there, and moved back; the short names of FAT (GIT~1); and what an index of
+// Git's holds.
 
 // perRegex bounds how many patterns one expression holds.
 const perRegex = 16
@@ -33,6 +34,9 @@ func (w *writer) protect(p *policy.Policy, hold map[string]bool) {
 	}
 	var whole, entry, leads [][]string // names
 	for _, pattern := range p.Protect {
+		if pattern == ".git/index" {
+			continue // what an index holds is beyond a profile, and Git works by it
+		}
 		s, self := strings.CutSuffix(pattern, "/")
 		names := strings.Split(s, "/")
 		if self {

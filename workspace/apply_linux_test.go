@@ -858,3 +858,38 @@ func TestLongNames(t *testing.T) {
 		t.Errorf("%d changes with paths of %d bytes, %d left out", len(set.Changes), size, len(set.Skips))
 	}
 }
+
+// TestIndexApplied: an index is taken over if it names nothing that Git would not enter
+// there, by the repository's size of hashes, and so is what removes one.
+func TestIndexApplied(t *testing.T) {
+	w := newWorld(t)
+	const head = "DIRC\x00\x00\x00\x02\x00\x00\x00"
+	entry := func(name string, hash int) string {
+		return strings.Repeat("\x00", 40+hash) + "\x00" + string(rune(len(name))) + name + strings.Repeat("\x00", 8-(42+hash+len(name))%8)
+	}
+	none, bad := head+"\x00"+strings.Repeat("\x00", 20), head+"\x01"+entry(".git/config", 20)+strings.Repeat("\x00", 20)
+	long := head + "\x01" + entry("a", 32) + strings.Repeat("\x00", 32)
+	for _, repo := range []string{"good", "bad", "long", "gone", "split", "bare"} {
+		w.write(w.ws+"/"+repo+"/.git/index", "old")
+	}
+	w.write(w.ws+"/long/.git/config", "[extensions]\n\tobjectFormat = \"SHA256\"\n")
+	for name, index := range map[string]string{"good/.git/index": none, "bad/.git/index": bad, "long/.git/index": long, "split/.git/sharedindex.1": bad, "bare/.git/index": long} {
+		w.write(w.layer+"/"+name, index)
+	}
+	w.whiteout(w.layer + "/gone/.git/index")
+	set := w.collect(".git/index")
+	r, err := w.apply(set, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, st := range r.Protected {
+		got = append(got, st.Path)
+	}
+	if want := "bad/.git/index bare/.git/index split/.git/sharedindex.1"; strings.Join(got, " ") != want {
+		t.Errorf("%q are protected, want %s", got, want)
+	}
+	if r, err := w.apply(set, Options{Allow: []string{".git/index"}}); err != nil || r.Refused() {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

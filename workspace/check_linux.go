@@ -300,6 +300,8 @@ func (v *view) protected(rules *guard.Rules, c *Change) string {
 	link := c.New != nil && c.New.Type == Symlink
 	dir, name := split(c.Path)
 	switch above := v.name(dir); {
+	case verdict == guard.Protected && pattern == guard.IndexPattern && v.index(c):
+		return ""
 	case verdict == guard.Protected:
 		return pattern
 	case verdict == guard.Leads && link:
@@ -311,6 +313,25 @@ func (v *view) protected(rules *guard.Rules, c *Change) string {
 	default:
 		return rules.Completes(above, []byte(name), v)
 	}
+}
+
+// index reports whether a change of an index removes it or leaves a good one.
+func (v *view) index(c *Change) bool {
+	if c.New == nil || c.New.Type != File {
+		return c.New == nil
+	}
+	dir, _ := split(c.Path)
+	repository, err := openDir(v.w.root, dir)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(repository)
+	f, err := v.set.open(c.New)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return guard.GoodIndex(f, c.New.Size, repository)
 }
 
 // name is the path of what lies in the workspace: the workspace's own name counts, as it

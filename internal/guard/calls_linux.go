@@ -79,6 +79,7 @@ const (
 	refused    syscall.Errno = 4200 + iota // by a pattern
 	notGranted                             // by what the mount is for
 	crossing                               // by the border of a repository
+	indexed                                // unless it is a rename of a good index
 )
 
 func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
@@ -106,7 +107,10 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 			v = Protected
 		}
 	}
-	if v == Free {
+	switch {
+	case v != Free && rule == IndexPattern && a == movesTo:
+		return indexed, rule
+	case v == Free, rule == IndexPattern && (a == removes || a == movesFrom):
 		return 0, ""
 	}
 	return refused, rule
@@ -371,11 +375,16 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 			refusal, rule = w.decide(q.e, q.a)
 		}
 	}
-	if refusal == 0 && w.crosses(&from, &to) {
+	if (refusal == 0 || refusal == indexed) && w.crosses(&from, &to) {
 		refusal = crossing
 	}
 	if errno, done := w.unmovable(&from, &to, flags, refusal); done {
 		return failed(errno)
+	}
+	if refusal == indexed && flags&unix.RENAME_EXCHANGE == 0 {
+		if errno := w.moveIndex(&from, &to, flags); errno != indexed {
+			return failed(errno)
+		}
 	}
 	if refusal != 0 {
 		return failed(w.refuse(op, of, refusal, rule))

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"os"
 	"strings"
 	"syscall"
 
@@ -113,8 +114,22 @@ func (w *worker) unremovable(e *entry, flags uint32, refusal syscall.Errno) sysc
 		return unix.ENOTDIR
 	case t == point:
 		return unix.EBUSY
+	case dir && holds(e):
+		return unix.ENOTEMPTY
 	}
 	return 0
+}
+
+// holds reports whether a directory has an entry, as far as it can be read.
+func holds(e *entry) bool {
+	fd, err := unix.Openat(e.dir, string(e.name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	names, _ := f.Readdirnames(1)
+	return len(names) > 0
 }
 
 // unmovable is how the kernel refuses a rename that is refused anyhow, or one of a mount

@@ -27,7 +27,8 @@ import (
 // A directory that Git would take for a repository counts as ".git" in front of
 // other names, whatever it is called: .git/config also protects the config of a
 // bare repository, of a submodule and of a linked worktree. With the pattern
-// ".git/" no directory can become a repository.
+// ".git/" no directory can become a repository. The pattern ".git/index" also names
+// what an index can be split into; it can be removed, and exchanged for a good one.
 type Rules struct {
 	texts []string // valid
 
@@ -97,11 +98,10 @@ func (r *Rules) ready() {
 			count += 1 + strings.Count(text, "/")
 		}
 		names := make([]string, 0, count)
-		r.patterns = make([]pattern, len(r.texts))
+		r.patterns = make([]pattern, 0, len(r.texts)+1)
 		r.last = index{all: make([]ending, 0, len(r.texts)), first: make(map[string]int, len(r.texts))}
 		r.leads = index{all: make([]ending, 0, count-len(r.texts)), first: make(map[string]int, count-len(r.texts))}
-		for i, text := range slices.Backward(r.texts) { // so that the first of a name is found first
-			s, self := strings.CutSuffix(text, "/")
+		add := func(i int, s string, self bool) {
 			begin := len(names)
 			for name := range strings.SplitSeq(s, "/") {
 				if !folded(name) {
@@ -109,15 +109,22 @@ func (r *Rules) ready() {
 				}
 				names = append(names, name)
 			}
-			p := pattern{text, names[begin:len(names):len(names)], self}
-			r.patterns[i] = p
+			p := pattern{r.texts[i], names[begin:len(names):len(names)], self}
+			r.patterns = append(r.patterns, p)
 			r.repos = r.repos || self && len(p.names) == 1 && p.names[0] == ".git"
 			for n, name := range p.names {
 				to := &r.leads
 				if n+1 == len(p.names) {
 					to = &r.last
 				}
-				to.add(name, ending{p: i, n: n + 1})
+				to.add(name, ending{p: len(r.patterns) - 1, n: n + 1})
+			}
+		}
+		for i, text := range slices.Backward(r.texts) { // so that the first of a name is found first
+			s, self := strings.CutSuffix(text, "/")
+			add(i, s, self)
+			if text == IndexPattern {
+				add(i, ".git/sharedindex.*", false)
 			}
 		}
 		slices.Reverse(r.last.globs)

@@ -669,6 +669,8 @@ call("unlink what is missing", lambda: os.unlink(".mcp.json"))
 call("rmdir what is missing", lambda: os.rmdir(".claude"))
 call("unlink a directory", lambda: os.unlink(hooks))
 call("rmdir a file", lambda: os.rmdir(hook))
+call("rmdir what is not empty", lambda: os.rmdir(hooks))
+call("rmdir a repository", lambda: os.rmdir(".git"))
 call("into itself", lambda: os.rename(hooks, hooks + "/below"))
 call("over what it is in", lambda: os.rename(hook, hooks))
 call("makedirs", lambda: os.makedirs(hooks, exist_ok=True))
@@ -836,6 +838,125 @@ try_("safe", lambda: os.mkdir(git + "safe"))
 			out, ran := act(c, "--unprotect", "all")
 			if strings.Contains(out, no) || strings.Contains(out, copy) || !strings.Contains(ran, "message") || !strings.Contains(ran, "worktree") {
 				t.Errorf("Git on the host ran %q: %s", ran, out)
+			}
+		})
+	})
+}
+
+// TestIndexIsGood: no index names what Git would not enter there, whichever way it comes to
+// its name and whatever has it open, and Git on the host runs nothing of the command's; an
+// index that names nothing of the kind is put there by a rename as ever.
+func TestIndexIsGood(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		act := func(f *fixture, flags ...string) (out, ran string, res *result) {
+			f.repository("r")
+			r, git, ran := filepath.Join(f.ws, "r"), f.need("git"), filepath.Join(f.ws, "ran")
+			os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
+			for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"commit", "-q", "--allow-empty", "-m", "first"}} {
+				f.git(append([]string{"-C", r}, args...)...)
+			}
+			f.write("ws/r/file", "file", 0o644)
+			f.own()
+			res = f.result(f.do(call{args: f.strict(append(flags, "--json"), "python3", "-c", `
+import ctypes, hashlib, mmap, os, struct, subprocess, sys
+os.chdir("r")
+libc = ctypes.CDLL(None, use_errno=True)
+config = open(".git/config").read() + "[core]\n\tfsmonitor = echo ran >>" + sys.argv[1] + ";\n"
+oid = bytes.fromhex(subprocess.run(["git", "hash-object", "-w", "--stdin"], input=config.encode(), capture_output=True, check=True).stdout.decode())
+def made(name):
+    b = b"DIRC" + struct.pack(">II", 2, 1) + bytes(24) + struct.pack(">I", 0o100644) + bytes(12) + oid + struct.pack(">H", len(name)) + name
+    b += bytes(8 - (62 + len(name)) % 8)
+    return b + hashlib.sha1(b).digest()
+bad, fine = made(b".git/config"), made(b"another-one")
+index, other = ".git/index", ".git/other"
+def put(name, content):
+    with open(name, "wb") as f: f.write(content)
+def try_(what, call):
+    put(other, fine)
+    try: call(); got = "done"
+    except OSError as e: got = e.strerror
+    try: b = open(index, "rb").read()
+    except FileNotFoundError: b = b""
+    print(what + ":", got, "BAD" if b".git/config" in b else "")
+def renameat2(a, b, flags):
+    if libc.syscall(316 if os.uname().machine == "x86_64" else 276, -100, a.encode(), -100, b.encode(), flags):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def rename(content=bad, to=index):
+    put(other, content); os.rename(other, to)
+def kept():
+    with open(other, "r+b") as f:
+        os.rename(other, index); f.write(bad)
+def mapped():
+    with open(other, "r+b") as f: m = mmap.mmap(f.fileno(), len(bad))
+    os.rename(other, index); m[:] = bad
+def second(): os.link(other, other + "2"); os.rename(other, index); put(other + "2", bad)
+def again():
+    fd = os.open(other, os.O_RDONLY); os.rename(other, index); open("/proc/self/fd/%d" % fd, "r+b").write(bad)
+def nameless():
+    fd = os.open(".git", os.O_TMPFILE | os.O_RDWR); os.write(fd, fine)
+    reader = os.open("/proc/self/fd/%d" % fd, os.O_RDONLY); os.unlink(other)
+    if libc.linkat(-100, b"/proc/self/fd/%d" % reader, -100, other.encode(), 0x400): raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    os.close(fd)
+    os.rename(other, index); open("/proc/self/fd/%d" % reader, "r+b").write(bad)
+def alias():
+    reader = os.open(other, os.O_RDONLY); os.link(other, other + "3"); os.unlink(other)
+    os.rename(other + "3", index); open("/proc/self/fd/%d" % reader, "r+b").write(bad)
+def away():
+    os.rename(index, other); put(other, bad); os.rename(other, index)
+def split():
+    rename(bad, ".git/sharedindex." + "1" * 40)
+def directory():
+    os.mkdir(".git/d"); put(".git/d/index", bad); os.rename(".git/d/index", index)
+try_("in place", lambda: put(index, bad))
+try_("truncated", lambda: os.truncate(index, 1))
+try_("rename", rename)
+try_("case", lambda: rename(bad, ".git/INDEX"))
+try_("link", lambda: (put(other, bad), os.unlink(index) if os.path.exists(index) else 0, os.link(other, index)))
+try_("created", lambda: os.open(index, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+try_("symlink", lambda: os.symlink("other", index))
+try_("node", lambda: os.mkfifo(index))
+try_("directory", lambda: os.mkdir(index))
+try_("good", lambda: rename(fine))
+try_("exchange", lambda: (put(other, bad), renameat2(other, index, 2)))
+try_("exchange back", lambda: (put(other, bad), renameat2(index, other, 2)))
+try_("no replace", lambda: renameat2(other, index, 1))
+for f in kept, mapped, second, again, nameless, alias, away, split, directory: try_(f.__name__, f)
+try_("good again", lambda: rename(fine))
+try_("from it", lambda: os.link(index, ".git/third"))
+try_("mode", lambda: os.chmod(index, 0o600))
+st = os.stat(other); os.utime(other, ns=(st.st_atime_ns, 1234567890123456789)); os.chmod(other, 0o640); os.rename(other, index)
+st = os.stat(index); print("kept:", st.st_mtime_ns, oct(st.st_mode), open(index, "rb").read() == fine, os.path.exists(other))
+os.mkdir("not"); put("not/index", bad); put("not/x", bad); os.rename("not/x", "not/index"); print("elsewhere: done")
+os.unlink(index); subprocess.run(["git", "reset", "-q"], check=True)
+subprocess.run("git add file; git commit -q -m second; git status --short; git update-index --split-index; git mv file moved; git status --short; git update-index --no-split-index --index-version 4; git commit -q -m third", shell=True, check=True)
+rename(bad)
+`, ran)}))
+			f.do(call{args: f.who.command(git, "-C", r, "checkout", "--", ".")})
+			f.do(call{args: f.who.command(git, "-C", r, "status")})
+			b, _ := os.ReadFile(ran)
+			if out, _ := filepath.Glob(filepath.Join(r, ".git/sharedindex.*")); slices.ContainsFunc(out, func(s string) bool { return len(filepath.Base(s)) != len("sharedindex.")+40 }) {
+				f.Errorf("left behind: %q", out)
+			}
+			return res.Stdout, string(b), res
+		}
+		const no = ": Permission denied "
+		out, ran, res := act(f)
+		f.wantLines(out, "in place"+no, "truncated"+no, "rename"+no, "case"+no, "link"+no, "created"+no, "symlink"+no, "node"+no, "directory"+no, "good: done ", "exchange"+no, "exchange back"+no, "no replace: File exists ",
+			"kept: done ", "mapped: done ", "second: done ", "again: done ", "nameless: done ", "alias: done ", "away"+no, "split"+no, "directory"+no, "good again: done ", "from it"+no, "mode"+no,
+			"kept: 1234567890123456789 0o100640 True False", "elsewhere: done")
+		if ran != "" || strings.Contains(out, "BAD") {
+			f.Errorf("Git on the host ran %q: %s", ran, out)
+		}
+		if !slices.ContainsFunc(res.Denials, func(d struct{ Operation, Target, Rule, Grant, Reason string }) bool {
+			return d.Grant == "--unprotect .git/index"
+		}) || !strings.Contains(res.Stderr, "PermissionError") {
+			f.Errorf("%+v", res)
+		}
+		f.Run("control with an index that is not protected", func(t *testing.T) {
+			c := newFixture(t, f.who)
+			out, ran, res := act(c, "--unprotect", ".git/index")
+			if strings.Count(out, "BAD") < 8 || !strings.HasPrefix(ran, "ran") || strings.Contains(res.Stderr, "Error") {
+				t.Errorf("Git on the host ran %q: %s%s", ran, out, res.Stderr)
 			}
 		})
 	})

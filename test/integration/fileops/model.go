@@ -107,6 +107,46 @@ func repository(dir, with string) verdict {
 	return max(whole, min(open, head))
 }
 
+// goodIndex is an index of Git's that has no entry.
+var goodIndex = "DIRC\x00\x00\x00\x02" + strings.Repeat("\x00", 4+20)
+
+// index is the verdict on an entry that is the index of a repository, or part of one.
+func (p *process) index(full string) verdict {
+	for at, top := full, p.top(full); top != "" && len(at) > len(top); at = path.Dir(at) {
+		if n := strings.ToLower(path.Base(at)); n != "index" && !strings.HasPrefix(n, "sharedindex.") {
+			continue
+		}
+		if dir := path.Dir(at); dir != top && strings.EqualFold(path.Base(dir), ".git") {
+			return denied
+		} else if v := repository(dir, ""); v != allowed {
+			return v
+		}
+	}
+	return allowed
+}
+
+// replaces is the verdict on a rename to the name of an index. What is copied for that is
+// not what the kernel renames, in what a copy has not.
+func (p *process) replaces(from place, to string) (v verdict, copied bool) {
+	if v = p.index(to); v == allowed || from.st == nil {
+		return v, false
+	}
+	c, err := content(from.full)
+	names, _ := listxattr(from.full)
+	copied = from.st.Nlink != 1 || len(names) > 0 || int(from.st.Uid) != os.Getuid() || int(from.st.Gid) != os.Getgid() || from.st.Mode&0o7000 != 0
+	for _, fd := range p.fds {
+		var st unix.Stat_t
+		copied = copied || fd >= 0 && unix.Fstat(fd, &st) == nil && st.Ino == from.st.Ino
+	}
+	switch {
+	case err == nil && c == goodIndex:
+		return allowed, copied
+	case strings.HasPrefix(c, "DIRC"):
+		return min(v, open), true
+	}
+	return v, false
+}
+
 // top is where what is writable and holds dir begins, "" if it is none of the host's.
 func (p *process) top(dir string) string {
 	for _, m := range p.mounts {
@@ -143,6 +183,9 @@ func (p *process) judge(full string, made bool) verdict {
 		return denied
 	}
 	v := allowed
+	if !p.free {
+		v = p.index(full)
+	}
 	names := strings.Split(rel, "/")
 	for i, n := range names {
 		dir := path.Join(top, path.Join(names[:i]...))
@@ -228,6 +271,11 @@ func protected(dir string) string {
 				c, _ = os.Readlink(full)
 			}
 			lines = append(lines, fmt.Sprintf("%s %v %q\n", strings.Join(names, "/"), d.Type(), c))
+		}
+		if dir, c := path.Dir(full), ""; strings.EqualFold(d.Name(), "index") && len(names) > 1 && (strings.EqualFold(path.Base(dir), ".git") || repository(dir, "") == denied) {
+			if c, _ = content(full); c != goodIndex && !strings.HasPrefix(c, "DIRC") && !d.IsDir() && d.Type()&os.ModeSocket == 0 {
+				lines = append(lines, fmt.Sprintf("index %q\n", c))
+			}
 		}
 		if d.IsDir() && d.Name() != ".git" && repository(full, "") == denied {
 			c, _ := content(full + "/config")
@@ -376,6 +424,7 @@ func (p *process) moves(from, to string) (v verdict) {
 // verdict is what the documentation says of an operation, before it is done.
 func (p *process) verdict(o op) verdict {
 	v := allowed
+	defer func() { p.free = false }()
 	entry := func(a named, follow, made bool) place {
 		at, ok := p.resolve(a, follow)
 		if ok {
@@ -420,6 +469,7 @@ func (p *process) verdict(o op) verdict {
 		at := entry(o.b, false, true)
 		v = max(v, p.linked(at.full))
 	case "unlink", "rmdir":
+		p.free = true
 		entry(o.a, false, false)
 	case "truncate":
 		o.a.dirfd = cwd
@@ -434,7 +484,12 @@ func (p *process) verdict(o op) verdict {
 		}
 	case "rename", "renameat2":
 		exchange := o.call == "renameat2" && flags&unix.RENAME_EXCHANGE != 0
+		p.free = !exchange
 		from, to := entry(o.a, false, exchange), entry(o.b, false, true)
+		if !exchange {
+			i, _ := p.replaces(from, to.full)
+			v = max(v, i)
+		}
 		if leads(path.Base(from.full)) || leads(path.Base(to.full)) {
 			v = max(v, open)
 		}
@@ -497,6 +552,10 @@ func (p *process) vain(o op) bool {
 		dir := o.call == "rmdir"
 		if o.at || o.a.dirfd != cwd || o.b.dirfd != cwd || sysRmdir == 0 {
 			dir = o.flags&unix.AT_REMOVEDIR != 0
+		}
+		if ok && at.st != nil && dir && at.st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			entries, _ := os.ReadDir(at.full)
+			return len(entries) > 0
 		}
 		return ok && (at.st == nil || dir != (at.st.Mode&unix.S_IFMT == unix.S_IFDIR))
 	case "rename", "renameat2":
@@ -640,8 +699,17 @@ func (p *process) compare(o op, guard string) string {
 	if v == open && refusal(guard) {
 		return "denied"
 	}
+	copied := false
+	if from, ok := p.resolve(o.a, false); ok && strings.HasPrefix(o.call, "rename") {
+		if to, ok := p.resolve(o.b, false); ok {
+			_, copied = p.replaces(from, to.full)
+		}
+	}
 	kernel := p.do(o)
 	if kernel == guard {
+		if copied && kernel == "ok" {
+			return "#explained"
+		}
 		return kernel
 	}
 	if older(o, guard, kernel) || isExplained(o.call, guard, kernel) {

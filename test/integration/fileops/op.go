@@ -25,6 +25,8 @@ type process struct {
 	fds    [slots]int
 	mounts []string // where what is writable begins, longest first
 
+	free bool // an index may be removed, renamed away, or exchanged for a good one
+
 	first map[string]bool // what is in the sandbox's own directories to begin with
 
 	// memory holds what the kernel reads; what comes behind it is not mapped.
@@ -216,10 +218,10 @@ func (o op) String() string {
 var (
 	plainNames = []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "file", "sub", "fifo", "sock", "empty", "up", "n1", "n2", "n3", "n1", "n2", "file", "a", "b", "readonly", "setuid", "nox", "sticky", "theirs", "theirs-w", "group", "mine", "link"}
 	mountNames = []string{"vendor", "vendor", "rw", "rw", "hidden", "hidden", "secret", "key", "mnt"}
-	protNames  = []string{".git", ".git", "config", "hooks", "pre-commit", "HEAD", "objects", "refs", "index", "bare", "info", ".mcp.json", ".MCP.json", ".claude", "settings.json", ".Claude", ".vscode", ".config", "nvim", "init.lua", "git", "plain", "conf", "hook",
-		"x.code-workspace", "commondir", "config.worktree", ".bashrc", ".GIT", "Config"}
+	protNames  = []string{".git", ".git", "config", "hooks", "pre-commit", "HEAD", "objects", "refs", "index", "index", "lock", "bare", "info", ".mcp.json", ".MCP.json", ".claude", "settings.json", ".Claude", ".vscode", ".config", "nvim", "init.lua", "git", "plain", "conf", "hook",
+		"x.code-workspace", "commondir", "config.worktree", ".bashrc", ".GIT", "Config", "INDEX", "sharedindex.x"}
 	// Names that are in the tree, so that much succeeds.
-	wholePaths = []string{"a/file", "a/sub/f", "b/file", "c", "a/sub", "vendor/file", "vendor/d", "rw/file", "rw/d", "rw/d/f", "hidden", "secret/key", ".git/config", ".git/hooks/pre-commit", ".git/HEAD", ".git/index", ".git/info", ".mcp.json", ".claude/settings.json",
+	wholePaths = []string{"a/file", "a/sub/f", "b/file", "c", "a/sub", "vendor/file", "vendor/d", "rw/file", "rw/d", "rw/d/f", "hidden", "secret/key", ".git/config", ".git/hooks/pre-commit", ".git/HEAD", ".git/index", ".git/index", ".git/lock", ".git/lock", "bare/index", "bare/lock", ".git/info", ".mcp.json", ".claude/settings.json",
 		".config/nvim/init.lua", ".config/nvim", ".config/plain", ".config/plain/f", ".config/git", "b/.config", "b/.config/f", "bare/config", "bare/HEAD", "bare/hooks", "rw/.mcp.json", "rw/.claude", "sticky/theirs", "sticky/mine", "sticky/link", "group/f", "nox/f", "d/file", "a/up/file", "../t", ".."}
 	flagBits = []int{unix.O_CREAT, unix.O_CREAT, unix.O_CREAT, unix.O_EXCL, unix.O_TRUNC, unix.O_APPEND, unix.O_NONBLOCK, unix.O_DIRECTORY, unix.O_NOFOLLOW, unix.O_CLOEXEC, unix.O_PATH, unix.O_TMPFILE, unix.O_NOATIME, unix.O_SYNC, unix.O_DSYNC, unix.O_NOCTTY, unix.O_ASYNC, unix.O_LARGEFILE, 0x40000000}
 	modes    = []uint32{0o644, 0o644, 0o755, 0o600, 0o666, 0o777, 0, 0o444, 0o4755, 0o2755, 0o2770, 0o1777, 0o7777, 0o111, 0o200, 0o17777, 0o644}

@@ -1,0 +1,87 @@
+package guard
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// moveIndex is a rename of a file to the name of an index, by a copy: whatever has the file
+// open, mapped or under another name, or renames it meanwhile, nobody changes the copy, for
+// its names are protected from the first. It returns indexed for what is no good index.
+func (w *worker) moveIndex(from, to *entry, flags uint32) syscall.Errno {
+	if w.look(from) != 0 || w.stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return indexed
+	}
+	fd, err := unix.Openat(from.dir, string(from.name), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return indexed
+	}
+	source := os.NewFile(uintptr(fd), "")
+	defer source.Close()
+	if err := unix.Fstat(fd, &w.stat); err != nil || w.stat.Mode&unix.S_IFMT != unix.S_IFREG || w.stat.Size > maxIndex {
+		return indexed
+	}
+	temp := fmt.Sprintf("sharedindex.%016x", rand.Uint64()) // which Git removes after some weeks, if a kill leaves it
+	if fd, err = unix.Openat(to.dir, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600); err != nil {
+		return err.(syscall.Errno)
+	}
+	index := os.NewFile(uintptr(fd), "")
+	defer index.Close()
+	errno := indexed
+	n, err := io.Copy(index, io.LimitReader(source, maxIndex))
+	if err == nil && GoodIndex(index, n, to.dir) {
+		// What Git compares with the times of files is the time of the index.
+		times := [2]unix.Timespec{w.stat.Atim, w.stat.Mtim}
+		unix.Fchmod(fd, w.stat.Mode&0o7777)
+		sys.Call(unix.SYS_UTIMENSAT, uintptr(fd), 0, sys.Addr(&times[0]), 0, 0, 0)
+		err = unix.Renameat2(to.dir, temp, to.dir, string(to.name), uint(flags))
+		if errno = 0; err == nil {
+			err = unix.Unlinkat(from.dir, string(from.name), 0)
+		}
+	}
+	if errors.As(err, &errno); errno != 0 {
+		unix.Unlinkat(to.dir, temp, 0)
+	}
+	return errno
+}
+
+// GoodIndex reports whether a file is an index for a repository, whose directory is open,
+// and names nothing that Git would not enter there itself.
+func GoodIndex(f io.ReaderAt, size int64, repository int) bool {
+	return goodIndex(f, size, hashSize(repository))
+}
+
+// hashSize is that of a repository, bytes.
+func hashSize(repository int) int {
+	read := func(name string) string {
+		fd, err := unix.Openat(repository, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return ""
+		}
+		f := os.NewFile(uintptr(fd), "")
+		defer f.Close()
+		b, _ := io.ReadAll(io.LimitReader(f, 1<<20))
+		return string(b)
+	}
+	config := strings.Map(func(c rune) rune {
+		if c == '"' || unicode.IsSpace(c) {
+			return -1
+		}
+		return unicode.ToLower(c)
+	}, read(cmp.Or(strings.TrimSpace(read("commondir")), ".")+"/config"))
+	if strings.Contains(strings.ReplaceAll(config, "compatobjectformat", ""), "objectformat=sha256") {
+		return 32
+	}
+	return 20
+}

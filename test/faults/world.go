@@ -64,11 +64,14 @@ func outside() error {
 		write(all[0][0]+"/cgroup.subtree_control", "+memory +pids +cpu")
 	}
 	var made []string
-	defer func() {
+	back := func() {
 		for _, h := range hierarchies() {
 			controller, _ := strings.CutPrefix(h[1], "none,")
 			write(h[0]+home[controller]+"/cgroup.procs", strconv.Itoa(os.Getpid()))
 		}
+	}
+	defer func() {
+		back()
 		for _, dir := range made {
 			within(5*time.Second, func() bool { rmdirs(dir); _, err := os.Stat(dir); return err != nil })
 		}
@@ -104,6 +107,7 @@ func outside() error {
 	if err := c.Start(); err != nil {
 		return err
 	}
+	back() // on v2, a group that hands controllers down has no process
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
@@ -184,7 +188,8 @@ func newWorld() (*world, error) {
 		if err := write(w.unified+"/harness/cgroup.procs", "1"); err != nil {
 			return nil, err
 		}
-		if err := write(w.unified+"/cgroup.subtree_control", "+memory +pids +cpu"); err != nil {
+		var err error
+		if !within(5*time.Second, func() bool { err = write(w.unified+"/cgroup.subtree_control", "+memory +pids +cpu"); return err == nil }) {
 			return nil, err
 		}
 		w.memory, w.memoryLimit = w.unified, "memory.max"

@@ -282,6 +282,11 @@ func (r *runner) script(c configuration) string {
 	if r.env != "" {
 		fmt.Fprintf(&b, "export %s\n", quote(r.env))
 	}
+	if c.nightly {
+		// Its clock jumps while it waits for its disk, too: on a busy host a timeout of a
+		// minute passed within a second. What is in memory is not waited for.
+		b.WriteString("find / /vm -xdev -type f -exec cat {} + >/dev/null 2>&1\n")
+	}
 	if r.exec != "" {
 		fmt.Fprintf(&b, "begin exec\nas_user /bin/bash -c %s\nend exec $?\n", quote(r.exec))
 		return b.String()

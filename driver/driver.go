@@ -86,7 +86,38 @@ type Process interface {
 	// Wait returns once nothing that the command started is left. It is
 	// called exactly once.
 	Wait() (*Status, error)
+
+	Changeable
 }
+
+// Changeable is what a Process and a Sandbox have in common. Each method is
+// errors.ErrUnsupported where the driver has no means; see [Fixed].
+type Changeable interface {
+	// Reload puts other network rules in place: for new connections, and those that
+	// they refuse end. After an error the last good ones stay.
+	Reload(e policy.Egress) error
+
+	// Layer hands over the directory that holds what was changed at the
+	// policy's path with Overlay, in the form of the kernel's overlayfs. It can
+	// be read for as long as the file is open, also when nothing of the sandbox
+	// is left. It is called at most once, by whom the file then belongs to: after
+	// Wait of a Process, and before Close of a Sandbox. It is nil if no path has
+	// Overlay.
+	Layer() (*os.File, error)
+}
+
+// Fixed is embedded by a Process or a Sandbox of which nothing can change, and that is
+// complete from the start.
+type Fixed struct{}
+
+// Completed is nil.
+func (Fixed) Completed() error { return nil }
+
+// Reload is ErrUnsupported.
+func (Fixed) Reload(policy.Egress) error { return errors.ErrUnsupported }
+
+// Layer is ErrUnsupported.
+func (Fixed) Layer() (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // A Keeper is a driver whose sandboxes can stay, with many commands in each.
 type Keeper interface {
@@ -126,21 +157,23 @@ type Sandbox interface {
 	// Status is what was counted since Open, of all commands together.
 	Status() (*Status, error)
 
+	// Completed waits until the sandbox is complete: one that was prepared need not be
+	// when it is handed out. After an error, which is ErrIncomplete, nothing is left of
+	// it.
+	Completed() error
+
 	// Done is closed when nothing of the sandbox is left, because of Close or
 	// because its init died.
 	Done() <-chan struct{}
 
-	// Close ends everything in the sandbox at once and waits until it is gone.
-	Close() error
-}
-
-// An Ender is a Sandbox of which the end can be had before it is taken down.
-type Ender interface {
-	Sandbox
-
 	// End ends everything in the sandbox. When it returns nothing is left to run;
 	// what the host keeps of the sandbox goes by itself, and Close waits for that.
 	End() error
+
+	// Close ends everything in the sandbox at once and waits until it is gone.
+	Close() error
+
+	Changeable
 }
 
 // A Preparer is a Keeper that can do most of the work of Open before the policy is
@@ -163,7 +196,7 @@ type Prepared interface {
 	// the policy asks for. After any other error nothing is left: ErrIncomplete
 	// if the host's files are not what they were when it was prepared.
 	//
-	// It may return before the sandbox is complete; see [Completer]. The first Exec
+	// It may return before the sandbox is complete; see [Sandbox.Completed]. The first Exec
 	// waits for that and, if it could not be completed, fails with ErrIncomplete
 	// and the reason: nothing has run, and nothing is left.
 	Complete(ctx context.Context, p *policy.Policy) (Sandbox, error)
@@ -179,35 +212,9 @@ type Prepared interface {
 // ErrMismatch says that a prepared sandbox is not one for a policy.
 var ErrMismatch = errors.New("prepared for another policy")
 
-// A Completer is a Sandbox that may not be complete yet when it is handed out.
-type Completer interface {
-	// Completed waits until it is. After an error, which is ErrIncomplete, nothing
-	// is left of it.
-	Completed() error
-}
-
 // ErrIncomplete says that a prepared sandbox could not be completed. One that is
 // built from nothing may come about all the same.
 var ErrIncomplete = errors.New("the prepared sandbox could not be completed")
-
-// A Reloader is a Process or a Sandbox whose network rules can change while it
-// runs.
-type Reloader interface {
-	// Reload puts other rules in place: for new connections, and those that
-	// they refuse end. After an error the last good ones stay.
-	Reload(e policy.Egress) error
-}
-
-// A Layered is a Process or a Sandbox that can have a copy-on-write path.
-type Layered interface {
-	// Layer hands over the directory that holds what was changed at the
-	// policy's path with Overlay, in the form of the kernel's overlayfs. It can
-	// be read for as long as the file is open, also when nothing of the sandbox
-	// is left. It is called at most once, by whom the file then belongs to: after
-	// Wait of a Process, and before Close of a Sandbox. It is nil if no path has
-	// Overlay.
-	Layer() (*os.File, error)
-}
 
 // Status is what a driver recorded of a process that ended.
 type Status struct {

@@ -69,6 +69,7 @@ func (f *fake) Start(_ context.Context, _ *policy.Policy, stdio Stdio) (Process,
 }
 
 type fakeProcess struct {
+	Fixed
 	stdout, stderr   *os.File
 	status           Status
 	holds            bool // keep the streams open after the end

@@ -13,11 +13,6 @@ import (
 	"github.com/sbxrun/sbxrun/mounts"
 )
 
-var (
-	_ driver.Layered = (*process)(nil)
-	_ driver.Layered = (*sandbox)(nil)
-)
-
 // layer is the way of an overlay's upper directory out of the sandbox: a pair of
 // sockets, to one of which PID 1 writes the descriptor once, when all is mounted.
 // The open directory keeps the file system that it lies in, so that it can be
@@ -132,8 +127,8 @@ func (l *layer) take() (*os.File, error) {
 	return dir, nil
 }
 
-// Layer hands over the directory with what is changed; see [driver.Layered].
+// Layer hands over the directory with what is changed; see [driver.Changeable].
 func (p *process) Layer() (*os.File, error) { return p.layer.take() }
 
-// Layer hands over the directory with what is changed; see [driver.Layered].
+// Layer hands over the directory with what is changed; see [driver.Changeable].
 func (b *sandbox) Layer() (*os.File, error) { return b.layer.take() }

@@ -82,7 +82,7 @@ func TestLayer(t *testing.T) {
 		if err != nil || !kill && st.ExitCode != 3 || kill && st.Signal == 0 {
 			t.Fatalf("%+v %v", st, err)
 		}
-		layer, err := proc.(driver.Layered).Layer()
+		layer, err := proc.Layer()
 		if err != nil || layer == nil {
 			t.Fatal(layer, err)
 		}
@@ -94,7 +94,7 @@ func TestLayer(t *testing.T) {
 		if err := unix.Lstat(at+"/old", &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFCHR || stat.Rdev != 0 {
 			t.Errorf("%+v %v", stat, err)
 		}
-		if again, err := proc.(driver.Layered).Layer(); err == nil || again != nil {
+		if again, err := proc.Layer(); err == nil || again != nil {
 			t.Error("handed out twice")
 		}
 		layer.Close()
@@ -126,7 +126,7 @@ func TestLayerOfSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		if take {
-			layer, err := b.(driver.Layered).Layer()
+			layer, err := b.Layer()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -162,7 +162,7 @@ func TestLayerOfSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	proc.Wait()
-	if layer, err := proc.(driver.Layered).Layer(); layer != nil || err != nil {
+	if layer, err := proc.Layer(); layer != nil || err != nil {
 		t.Error(layer, err)
 	}
 }

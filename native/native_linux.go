@@ -670,11 +670,6 @@ func (p *process) Kill() error {
 	return p.child.Kill()
 }
 
-var (
-	_ driver.Reloader = (*process)(nil)
-	_ driver.Reloader = (*sandbox)(nil)
-)
-
 // Reload changes the network's rules.
 func (p *process) Reload(e policy.Egress) error { return p.net.reload(e) }
 

@@ -490,13 +490,13 @@ func TestPreparedCompleted(t *testing.T) {
 	}
 	b := complete(t, prepare(t, bare(t)), with(t, dir, bindTo(dir+"/nothing")))
 	for range 2 {
-		if err := b.(driver.Completer).Completed(); !errors.Is(err, driver.ErrIncomplete) || !strings.Contains(err.Error(), dir+"/nothing") {
+		if err := b.Completed(); !errors.Is(err, driver.ErrIncomplete) || !strings.Contains(err.Error(), dir+"/nothing") {
 			t.Errorf("a mount on nothing: %v", err)
 		}
 	}
 	b = complete(t, prepare(t, bare(t)), with(t, dir, nil))
 	for range 2 {
-		if err := b.(driver.Completer).Completed(); err != nil {
+		if err := b.Completed(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -25,12 +25,7 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-var (
-	_ driver.Keeper = Driver{}
-	_ driver.Ender  = (*sandbox)(nil)
-
-	_ driver.Completer = (*sandbox)(nil)
-)
+var _ driver.Keeper = Driver{}
 
 // maxCommands is how many commands may run in one sandbox at a time. As many may
 // have ended and left processes behind.
@@ -645,6 +640,7 @@ func (b *sandbox) refused(err error) error {
 
 // inside is a command in a sandbox that stays.
 type inside struct {
+	driver.Fixed
 	box     *sandbox
 	job     *reexec.Job
 	pty     *os.File

@@ -261,7 +261,7 @@ func TestSandboxEnd(t *testing.T) {
 		if _, err := p.Wait(); err != nil {
 			t.Error(err)
 		}
-		if err := b.(driver.Ender).End(); err != nil {
+		if err := b.End(); err != nil {
 			t.Error(err)
 		}
 		raw, err := r.SyscallConn()
@@ -288,7 +288,7 @@ func TestSandboxEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	sh(t, b, "true")
-	if err := b.(driver.Ender).End(); err != nil {
+	if err := b.End(); err != nil {
 		t.Error(err)
 	}
 	ended := make(chan *driver.Status, 1)

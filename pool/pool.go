@@ -270,30 +270,6 @@ func (s *Sandbox) Close() error {
 	return s.err
 }
 
-// End ends everything in the sandbox, before it is taken down if the driver can.
-func (s *Sandbox) End() error {
-	if e, ok := s.Sandbox.(driver.Ender); ok {
-		return e.End()
-	}
-	return s.Sandbox.Close()
-}
-
-// Reload changes the network's rules, if the driver can.
-func (s *Sandbox) Reload(e policy.Egress) error {
-	if r, ok := s.Sandbox.(driver.Reloader); ok {
-		return r.Reload(e)
-	}
-	return errors.ErrUnsupported
-}
-
-// Completed waits until the sandbox is complete, as the first Exec does.
-func (s *Sandbox) Completed() error {
-	if c, ok := s.Sandbox.(driver.Completer); ok {
-		return c.Completed()
-	}
-	return nil
-}
-
 // Acquire hands out a sandbox of a policy, nil for the pool's own. The context
 // bounds the making of it.
 func (p *Pool) Acquire(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {

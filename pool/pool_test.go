@@ -28,6 +28,7 @@ type fake struct {
 }
 
 type box struct {
+	driver.Fixed
 	f    *fake
 	done chan struct{}
 	once sync.Once
@@ -113,12 +114,16 @@ func (b *box) ExecWithin(context.Context, *specs.Process, *specs.LinuxResources,
 func (b *box) Status() (*driver.Status, error) { return &driver.Status{}, nil }
 func (b *box) Done() <-chan struct{}           { return b.done }
 func (b *box) die()                            { b.once.Do(func() { delete(b.f.alive, b); close(b.done) }) }
+
 func (b *box) Close() error {
 	b.f.mu.Lock()
 	defer b.f.mu.Unlock()
 	b.die()
 	return nil
 }
+
+// End is Close.
+func (b *box) End() error { return b.Close() }
 
 func (f *fake) count() int {
 	f.mu.Lock()

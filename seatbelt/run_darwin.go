@@ -172,7 +172,7 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 // connected is a run with network by name.
 type connected struct{ *run }
 
-// Reload puts other rules in place; see [driver.Reloader].
+// Reload puts other rules in place; see [driver.Changeable].
 func (c *connected) Reload(e policy.Egress) error { return c.net.Reload(e) }
 
 // storage are the places of private storage.
@@ -187,6 +187,7 @@ func storage(p *policy.Policy) []string {
 }
 
 type run struct {
+	driver.Fixed
 	p        *os.Process
 	pty      *os.File       // the master of its terminal, or nil
 	net      *gateway.Local // nil without network by name

@@ -17,6 +17,7 @@ import (
 
 // seated is a command with a terminal, of which the test says how it ends.
 type seated struct {
+	driver.Fixed
 	proc
 	pty   *os.File
 	term  error         // what Terminate says

@@ -24,6 +24,7 @@ var _ driver.Sandbox = (*Client)(nil)
 
 // A Client is a session that another process holds.
 type Client struct {
+	driver.Fixed
 	store *Store
 	id    string
 
@@ -287,6 +288,9 @@ func (c *Client) Snapshot() error {
 // Close ends the session at once.
 func (c *Client) Close() error { return c.Stop(0) }
 
+// End is Close.
+func (c *Client) End() error { return c.Close() }
+
 // Done is closed when the session has ended.
 func (c *Client) Done() <-chan struct{} {
 	c.once.Do(func() {
@@ -307,6 +311,7 @@ func (c *Client) Done() <-chan struct{} {
 
 // remote is a command in another process's sandbox.
 type remote struct {
+	driver.Fixed
 	conn    *conn
 	where   string
 	command int

@@ -142,12 +142,7 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 	}
 	// What the command left behind ends with it, as in a run. The rest, taking the
 	// sandbox down, the client need not wait for.
-	if e, ok := box.(driver.Ender); ok {
-		err = e.End()
-	} else {
-		err = box.Close()
-	}
-	if err != nil {
+	if err := box.End(); err != nil {
 		c.send(reply{Error: newWireError(err)})
 		return
 	}
@@ -183,8 +178,8 @@ func (l *Lender) acquire(ctx context.Context, c *conn, p *policy.Policy) (box dr
 	})
 	defer late.Stop()
 	box, refused = l.Acquire(ctx, p)
-	if c, ok := box.(driver.Completer); ok && refused == nil {
-		if refused = c.Completed(); refused != nil {
+	if refused == nil {
+		if refused = box.Completed(); refused != nil {
 			box.Close()
 		}
 	}

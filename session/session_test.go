@@ -54,6 +54,7 @@ func (k keeper) Open(context.Context, *policy.Policy) (driver.Sandbox, error) {
 }
 
 type box struct {
+	driver.Fixed
 	busy atomic.Bool
 	once sync.Once
 	done chan struct{}
@@ -101,6 +102,7 @@ func (b *box) Status() (*driver.Status, error) {
 }
 func (b *box) Done() <-chan struct{} { return b.done }
 func (b *box) Idle() bool            { return !b.busy.Load() }
+
 func (b *box) Close() error {
 	b.once.Do(func() {
 		b.mu.Lock()
@@ -113,7 +115,13 @@ func (b *box) Close() error {
 	return nil
 }
 
-type proc struct{ cmd *exec.Cmd }
+// End is Close.
+func (b *box) End() error { return b.Close() }
+
+type proc struct {
+	driver.Fixed
+	cmd *exec.Cmd
+}
 
 func (p *proc) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 func (p *proc) Terminate() error              { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGTERM) }

@@ -2,7 +2,7 @@
 // from the workspace, until somebody has looked at it and takes it over.
 //
 // A run with an overlay leaves a layer, a directory in the form of the kernel's
-// overlayfs that lies in the sandbox's own memory ([driver.Layered] hands it
+// overlayfs that lies in the sandbox's own memory ([driver.Changeable] hands it
 // out). [Collect] compares it with the workspace below and writes the difference
 // down as a [Set]: a list of changes, and the new content of files. Sets are in a
 // [Store], a directory that nobody but the owner can look into. [Set.Check] says

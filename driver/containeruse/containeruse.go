@@ -267,6 +267,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 }
 
 type run struct {
+	driver.Fixed
 	cu, dir, id string
 	keep        bool
 	cmd         *exec.Cmd

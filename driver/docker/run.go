@@ -209,6 +209,7 @@ const detachKeys = "ctrl-@,ctrl-^,ctrl-@,ctrl-_,ctrl-@,ctrl-^,ctrl-@,ctrl-_"
 
 // A container is a driver.Process.
 type container struct {
+	driver.Fixed
 	c        *client
 	name     string
 	policy   *policy.Policy

@@ -25,6 +25,7 @@ func (d *Driver) Box(p *policy.Policy) driver.Sandbox {
 }
 
 type box struct {
+	driver.Fixed
 	driver Driver // without Sweep: the program has more than one command
 	policy *policy.Policy
 	done   chan struct{}
@@ -107,6 +108,9 @@ func (b *box) Close() error {
 	}
 	return nil
 }
+
+// End is Close.
+func (b *box) End() error { return b.Close() }
 
 // boxed is a command of a Box.
 type boxed struct {

@@ -144,6 +144,7 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 
 // process is a command and its process group, whose id is the command's.
 type process struct {
+	driver.Fixed
 	p       *os.Process
 	pty     *os.File
 	sweep   bool

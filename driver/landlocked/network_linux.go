@@ -79,6 +79,4 @@ type connected struct {
 	net *network
 }
 
-var _ driver.Reloader = (*connected)(nil)
-
 func (c *connected) Reload(e policy.Egress) error { return c.net.local.Reload(e) }

@@ -287,11 +287,7 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 // follow keeps the network rules of a run's sandbox as the files say. The function
 // that it returns ends it.
 func (o *options) follow(r *profiles.Resolved, f *facts, proc driver.Process) func() {
-	reloader, ok := proc.(driver.Reloader)
-	if !ok {
-		return nil
-	}
-	w := engine.Follower{Request: &o.req, Facts: &f.Facts, Began: r, To: reloader, Changed: func() { say.note("the network rules have changed", "") }, Broken: func(cause string) {
+	w := engine.Follower{Request: &o.req, Facts: &f.Facts, Began: r, To: proc, Changed: func() { say.note("the network rules have changed", "") }, Broken: func(cause string) {
 		if cause != "" {
 			say.warn(engine.RulesStay + cause)
 		}

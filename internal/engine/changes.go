@@ -129,14 +129,7 @@ func (c *Changes) Started(proc driver.Process) func() {
 	}
 }
 
-func (c *Changes) take(from any) {
-	l, ok := from.(driver.Layered)
-	if !ok {
-		c.err = errors.New("the driver does not hand out what was changed")
-		return
-	}
-	c.layer, c.err = l.Layer()
-}
+func (c *Changes) take(from driver.Changeable) { c.layer, c.err = from.Layer() }
 
 // collect makes a change set of the layer.
 func (c *Changes) collect() {
@@ -267,12 +260,4 @@ func (s *keptSandbox) Close() error {
 		return s.changes.err
 	}
 	return err
-}
-
-// Reload changes the network's rules.
-func (s *keptSandbox) Reload(e policy.Egress) error {
-	if r, ok := s.Sandbox.(driver.Reloader); ok {
-		return r.Reload(e)
-	}
-	return errors.ErrUnsupported
 }

@@ -27,7 +27,7 @@ type Follower struct {
 	Request *profiles.Request
 	Facts   *profiles.Facts
 	Began   *profiles.Resolved
-	To      driver.Reloader
+	To      driver.Changeable
 
 	Changed func()             // the rules are others now
 	Broken  func(cause string) // they stay, for this; "" when that is over
@@ -167,9 +167,7 @@ func (k *Follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, e
 		return box, nil
 	}
 	began.Policy.Egress = p.Egress // what it was built with
-	if reloader, ok := box.(driver.Reloader); ok {
-		w := Follower{&from.Request, facts, began, reloader, func() {}, k.tell}
-		go w.Follow(box.Done())
-	}
+	w := Follower{&from.Request, facts, began, box, func() {}, k.tell}
+	go w.Follow(box.Done())
 	return box, nil
 }

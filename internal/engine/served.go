@@ -192,7 +192,7 @@ func (v *Served) renew(b driver.Sandbox, p *policy.Policy) {
 	if p.Egress.Mode == policy.EgressHost {
 		return
 	}
-	if err := b.(driver.Reloader).Reload(p.Egress); err != nil {
+	if err := b.Reload(p.Egress); err != nil {
 		v.Warn("a session has ended, for it cannot have the new network rules: " + err.Error())
 		b.Close()
 		return

@@ -24,6 +24,7 @@ import (
 // claims is a driver that isolates by its own word only: in place of the
 // canaries it says what it is told to.
 type claims struct {
+	driver.Fixed
 	say    func(acts []string) string
 	status driver.Status
 	args   []string

@@ -55,7 +55,7 @@ func (l *Local) Environ(env []string) []string { return Environ(env, l.local.Env
 // Direct records a connection that was refused because it did not go to the proxy.
 func (l *Local) Direct(to netip.AddrPort) { l.local.Direct(to) }
 
-// Reload puts other rules in place; see [driver.Reloader].
+// Reload puts other rules in place; see [driver.Changeable].
 func (l *Local) Reload(e policy.Egress) error {
 	if e.Mode == policy.EgressHost {
 		return errors.New("the network's mode changes with the next run")

@@ -528,6 +528,7 @@ func (s *starter) explain(err error) error {
 
 // process is a running program.
 type process struct {
+	driver.Fixed
 	*starter
 	child *reexec.Child
 	over  atomic.Bool  // everything is gone: a pid may be another's

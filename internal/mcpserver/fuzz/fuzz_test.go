@@ -33,6 +33,7 @@ import (
 type stage struct{ commands atomic.Int64 }
 
 type sandbox struct {
+	driver.Fixed
 	stage *stage
 	once  sync.Once
 	done  chan struct{}
@@ -55,9 +56,13 @@ func (s *sandbox) ExecWithin(ctx context.Context, p *specs.Process, _ *specs.Lin
 }
 func (s *sandbox) Status() (*driver.Status, error) { return &driver.Status{}, nil }
 func (s *sandbox) Done() <-chan struct{}           { return s.done }
-func (s *sandbox) Close() error                    { s.once.Do(func() { close(s.done) }); return nil }
 
-type process struct{}
+func (s *sandbox) Close() error { s.once.Do(func() { close(s.done) }); return nil }
+
+// End is Close.
+func (s *sandbox) End() error { return s.Close() }
+
+type process struct{ driver.Fixed }
 
 func (process) Signal(syscall.Signal) error   { return os.ErrProcessDone }
 func (process) Terminate() error              { return os.ErrProcessDone }

@@ -16,8 +16,8 @@ import (
 
 // Some memory of the kernel that a command can make it take is in no cgroup's limit:
 //
-//   - What waits unread in a netlink socket, in no version of cgroups. A process may
-//     have as many sockets as descriptors, and 200 KiB or more in each. A filter
+//   - Netlink sockets and what waits unread in them, in no version of cgroups. A process
+//     may have as many sockets as descriptors, and 200 KiB or more in each. A filter
 //     cannot refuse the sockets, which getifaddrs(3) needs, and cannot see who reads.
 //   - On cgroup v1 what TCP and UDP sockets hold has a limit of its own, which each
 //     socket passes by a few KiB; see __sk_mem_raise_allocated in net/core/sock.c.
@@ -55,7 +55,8 @@ type hoard struct {
 
 	mu    sync.Mutex
 	timer *time.Timer
-	table *os.File // of netlink sockets in the namespace
+	table *os.File // of netlink sockets in the namespace that have an address
+	count *os.File // of all sockets there, by protocol
 	over  bool     // stop was called
 	full  bool
 
@@ -116,6 +117,7 @@ func (h *hoard) tables() (locks *os.File, full bool) {
 	proc := "/proc/" + strconv.Itoa(h.pid)
 	if h.table == nil && h.net {
 		h.table, _ = os.Open(proc + "/net/netlink")
+		h.count, _ = os.Open(proc + "/net/protocols")
 	}
 	locks, _ = os.Open(proc + "/root/proc/locks")
 	var st unix.Statfs_t // of the host's root, while PID 1 is still there
@@ -123,7 +125,7 @@ func (h *hoard) tables() (locks *os.File, full bool) {
 		h.scratch = true
 	}
 	sockets, limit := h.group.Sockets()
-	return locks, sockets > 2*limit || unread(h.table) > maxUnread
+	return locks, sockets > 2*limit || unread(h.table)+netlinkSock*netlinkSockets(h.count) > maxUnread
 }
 
 // stop ends the watch, and reports whether it has ended the sandbox.
@@ -138,6 +140,7 @@ func (h *hoard) stop() bool {
 		h.timer.Stop()
 	}
 	h.table.Close()
+	h.count.Close()
 	return h.full
 }
 
@@ -149,6 +152,25 @@ func (h *hoard) scratchFull() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.scratch
+}
+
+// netlinkSock is a socket without anything in it, bytes, as the kernel's allocator rounds
+// it up; see netlink_sock in net/netlink/af_netlink.h.
+const netlinkSock = 2 << 10
+
+// netlinkSockets is how many a list of protocols has; see proto_seq_printf in
+// net/core/sock.c.
+func netlinkSockets(list *os.File) (n int) {
+	lines(list, func(line []byte) bool {
+		// protocol size sockets …
+		f := bytes.Fields(line)
+		if len(f) < 3 || string(f[0]) != "NETLINK" {
+			return true
+		}
+		n, _ = strconv.Atoi(string(f[2]))
+		return false
+	})
+	return n
 }
 
 // unread adds up what waits in the sockets of a table, bytes; see
@@ -167,13 +189,19 @@ func unread(table *os.File) (sum int) {
 
 // locksIn counts the locks of a pid namespace, from a file of its procfs. It stops
 // where that is enough. This process' own procfs is the host's, in whose root PID 1
-// may still be.
+// may still be. Locks of an open file (OFDLCK) are in the lists of all namespaces,
+// whosever they are, and those of a process that has ended in none.
 func locksIn(file *os.File) (n int) {
 	var own, st unix.Stat_t
 	if file == nil || unix.Stat("/proc", &own) != nil || unix.Fstat(int(file.Fd()), &st) != nil || own.Dev == st.Dev {
 		return 0
 	}
-	lines(file, func([]byte) bool { n++; return n <= maxLocks })
+	lines(file, func(line []byte) bool {
+		if !bytes.Contains(line, []byte(" OFDLCK ")) {
+			n++
+		}
+		return n <= maxLocks
+	})
 	return n
 }
 

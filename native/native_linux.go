@@ -136,7 +136,7 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	s.layer.started()
-	proc := &process{layer: s.layer, child: child, group: s.group, layers: s.layers, degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
+	proc := &process{layer: s.layer, child: child, group: s.group, policy: s.p, layers: s.layers, degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
 	proc.hoard = s.newHoard(child, func() { proc.Kill() }, nil)
 	proc.hoard.start()
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
@@ -645,6 +645,7 @@ func (s *starter) clone(cfg *reexec.Config) (*reexec.Child, error) {
 type process struct {
 	child    *reexec.Child
 	group    *cgroups.Group
+	policy   *policy.Policy
 	layers   policy.Layers
 	degraded policy.Layers
 	begin    int64
@@ -710,7 +711,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	}
 	p.net.close()
 	p.layer.receive()
-	status := statusOf(p.layers, p.degraded, stats)
+	status := statusOf(p.policy, p.layers, p.degraded, stats)
 	status.OOMKilled = status.OOMKilled || hoarded
 	status.StorageFull = p.hoard.scratchFull()
 	p.net.report(status)
@@ -741,14 +742,21 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 // read as well: whether a limit held it back, and reading takes nothing beside.
 const longRun = 5e9
 
-// statusOf is the part of a status that the cgroup counted.
-func statusOf(layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {
-	var unwatched []string
+// unwatched is what no hoard of a sandbox sees.
+func unwatched(p *policy.Policy, layers policy.Layers) (kinds []string) {
 	if !layers.Has(policy.LayerNet) { // see hoard.net
-		unwatched = driver.Unwatched(layers, driver.Netlink)
+		kinds = append(kinds, driver.Netlink)
 	}
+	if p.Seccomp != "strict" && p.Seccomp != "production" { // see locksIn
+		kinds = append(kinds, driver.FileLocks)
+	}
+	return driver.Unwatched(layers, kinds...)
+}
+
+// statusOf is the part of a status that the cgroup counted.
+func statusOf(p *policy.Policy, layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {
 	return &driver.Status{
-		Layers: layers, Degraded: degraded, Unwatched: unwatched,
+		Layers: layers, Degraded: degraded, Unwatched: unwatched(p, layers),
 		OOMKilled: stats.OOMKills > 0, OOMBy: stats.OOMBy, PidsDenied: stats.PidsDenied, PidsBy: stats.PidsBy,
 		Usage: driver.Usage{
 			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,

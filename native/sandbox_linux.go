@@ -370,7 +370,7 @@ func (b *sandbox) Status() (*driver.Status, error) {
 		stats.PidsBy = b.group.PidsBy(stats.PidsPeak)
 	}
 	b.mu.Unlock()
-	st := statusOf(b.s.layers, b.s.degraded, stats)
+	st := statusOf(b.s.p, b.s.layers, b.s.degraded, stats)
 	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
 	b.net.report(st)
 	return st, nil
@@ -873,7 +873,9 @@ func (in *inside) Wait() (*driver.Status, error) {
 		if b.err != nil && !in.killed.Load() && !b.hoarded {
 			return nil, explain(b.err)
 		}
-		return &driver.Status{Signal: syscall.SIGKILL, OOMKilled: b.hoarded, Layers: b.s.layers, Degraded: b.s.degraded}, nil
+		st := statusOf(b.s.p, b.s.layers, b.s.degraded, cgroups.Stats{})
+		st.Signal, st.OOMKilled = syscall.SIGKILL, b.hoarded
+		return st, nil
 	}
 	var stats cgroups.Stats
 	if in.group != nil && (exit.Status != 0 || in.within != nil) {
@@ -903,7 +905,7 @@ func (in *inside) Wait() (*driver.Status, error) {
 	if in.within != nil && len(in.within.rlimits) > 0 {
 		layers |= policy.LayerRlimits
 	}
-	st := statusOf(layers, b.s.degraded, stats)
+	st := statusOf(b.s.p, layers, b.s.degraded, stats)
 	exited(st, exit, in.begin)
 	if since := in.since.Load(); since != 0 && int64(exit.EndNS) >= since {
 		st.EndedFirst = false // what was signalled is the group, past the stage

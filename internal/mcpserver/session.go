@@ -180,6 +180,7 @@ type SessionInfo struct {
 	Driver    string   `json:"driver"`
 	Layers    []string `json:"layers" jsonschema:"layers of isolation that are enforced"`
 	Degraded  []string `json:"degraded" jsonschema:"layers that are missing, as the operator allowed"`
+	Unwatched []string `json:"unwatched,omitempty" jsonschema:"memory of the kernel that is beside the memory limit, and that nothing watches"`
 	Sandboxed bool     `json:"sandboxed"`
 }
 
@@ -187,7 +188,7 @@ func (s *Server) info(b *box) SessionInfo {
 	i := SessionInfo{SessionID: b.id, Default: b.own, Created: b.created.UTC().Format(time.RFC3339), Cwd: b.at(""), Running: []string{},
 		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{}, Sandboxed: sandboxed(b.env)}
 	if st, err := b.sandbox.Status(); err == nil {
-		i.Layers, i.Degraded = names(st.Layers.String()), names(st.Degraded.String())
+		i.Layers, i.Degraded, i.Unwatched = names(st.Layers.String()), names(st.Degraded.String()), st.Unwatched
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -172,6 +172,7 @@ func TestKillable(t *testing.T) {
 // r14 is R14: each kind within a limit of 64 MiB, and the same, less of it, without
 // the sandbox.
 func r14(f *fixture) {
+	hold := map[string]int{"netlink socket": 300} // ms
 	for _, c := range []struct {
 		kind    string
 		mb      int    // that is tried
@@ -183,6 +184,8 @@ func r14(f *fixture) {
 		{"udp", 96, "<=40", "", 48},
 		{"tcp", 192, "<=80", "", 48},
 		{"file lock", 96, "<=8", "", 24},
+		{"left lock", 96, "0", "EPERM", 24},
+		{"netlink socket", 24, "<=16", "", 16},
 		{"socket filter", 16, "0", "ENOPROTOOPT", 1},
 		{"huge page", 4, "0", "ENOMEM", 0},
 		{"huge memfd", 4, "0", "ENOMEM", 0},
@@ -198,7 +201,8 @@ func r14(f *fixture) {
 			continue // the same for each user
 		}
 		args := func(mb int) []string {
-			return []string{f.attack, "R14", "kind=" + c.kind, fmt.Sprintf("mb=%d", mb), "procs=4"}
+			// They are taken before anybody looks.
+			return []string{f.attack, "R14", "kind=" + c.kind, fmt.Sprintf("mb=%d", mb), "procs=4", fmt.Sprintf("hold=%d", hold[c.kind])}
 		}
 		o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m", "--timeout", "60s"}, args(c.mb)...)})
 		// On v1 the kernel ends one process of the sandbox, which may be a child.

@@ -325,6 +325,31 @@ var pins = map[string]func() (int, error){
 		}
 		return 500 * 250, nil
 	},
+	"left lock": func() (int, error) {
+		// A process that shares the descriptors takes them, and has ended.
+		counter++
+		fd, err := unix.MemfdCreate("locks", 0)
+		if err != nil {
+			return 0, err
+		}
+		pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_FILES|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			return 0, errno
+		}
+		if pid == 0 {
+			for i := range 500 {
+				lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(2 * i), Len: 1}
+				unix.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETLK, uintptr(unsafe.Pointer(&lock)))
+			}
+			unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		_, err = unix.Wait4(int(pid), nil, 0, nil)
+		return 500 * 250, err
+	},
+	"netlink socket": func() (int, error) {
+		_, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
+		return 2 << 10, err // a slab of 2 KiB
+	},
 	"memfd": func() (int, error) { return filled(0, 1<<20) },
 	"huge page": func() (int, error) {
 		b, err := unix.Mmap(-1, 0, 2<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_HUGETLB)

@@ -128,16 +128,16 @@ func misnamed(name []byte, dir bool) bool {
 	}
 	var buf [256]byte
 	for part := range bytes.SplitSeq(name, []byte("/")) {
-		if i := bytes.IndexAny(part, `\:`); i > 0 {
-			part = part[:i] // as Git looks at it, for NTFS
-		}
-		if s := string(part); s == "" || s == "." || s == ".." {
+		if len(part) == 0 {
 			return true
 		}
 		if c := part[0]; c != '.' && c|0x20 != 'g' && c < utf8.RuneSelf {
 			continue // most
 		}
-		if same(".git", fold(buf[:0], part)) {
+		if i := bytes.IndexAny(part, `\:`); i > 0 {
+			part = part[:i] // as Git looks at it, for NTFS
+		}
+		if s := string(part); s == "." || s == ".." || same(".git", fold(buf[:0], part)) {
 			return true
 		}
 	}

@@ -375,9 +375,12 @@ func (w *worker) serve() {
 			if w.g.shared != nil {
 				w.g.shared.Lock()
 			}
-			w.answer()
+			rest := w.answer()
 			if w.g.shared != nil {
 				w.g.shared.Unlock()
+			}
+			for ; rest > 0 && !w.g.stopped(); rest -= pause {
+				time.Sleep(min(rest, pause))
 			}
 		case unix.EINTR:
 			if w.g.stopped() {
@@ -395,10 +398,13 @@ func (w *worker) serve() {
 	}
 }
 
-// answer makes one call and replies.
-func (w *worker) answer() {
+// answer makes one call and replies. It returns how long to rest. If a file of an overlay
+// was copied as far as there was room, it can be again: for that, a tenth of a processor.
+func (w *worker) answer() (rest time.Duration) {
 	id := w.n.ID
+	begin := time.Now()
 	res, errno := w.handle()
+	took := time.Since(begin)
 	if w.unlock != nil {
 		w.unlock()
 		w.unlock = nil
@@ -410,7 +416,14 @@ func (w *worker) answer() {
 	default:
 		w.l.Reply(id, res, errno)
 	}
+	if errno == unix.ENOSPC {
+		return 9 * took
+	}
+	return 0
 }
+
+// pause is how long a guard rests before it looks whether it is to stop.
+const pause = 10 * time.Millisecond
 
 // Errors that no system call has, between a handler and answer.
 const (

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -40,6 +41,8 @@ func TestScript(t *testing.T) {
 			}
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("LANG", "C.UTF-8")
+			// By this a script knows its processes from those of tests that run beside it.
+			env.Setenv("MARK", fmt.Sprintf("77%07d", os.Getpid()))
 			env.Cd = filepath.Join(env.WorkDir, "ws")
 			if !limits() {
 				// An ordinary user without a delegated group; what is tested

@@ -46,7 +46,7 @@ func TestKilledTogether(t *testing.T) {
 			return f.strict(flags, "/bin/sh", "-c", "sleep 1000 & (sleep 1000 & wait) & wait", f.unique("mark"))
 		}
 		session := func(id string) []string {
-			args := append(w.command(sbxrun, "session", "create", "-C", f.ws), slices.DeleteFunc(w.flags(), func(s string) bool { return s == "--verify=false" })...)
+			args := append(w.command(sbxrun, "session", "create", "-C", f.ws), w.sessionFlags()...)
 			return append(args, id)
 		}
 		rt := f.path("run")
@@ -122,7 +122,12 @@ func TestKilledTogether(t *testing.T) {
 					} else if out, err := runWith(env, f.ws, f.strict(nil, "true")); err != nil {
 						t.Errorf("%s: the next run: %v: %s", name, err, out)
 					}
-					if slices.ContainsFunc(below, living) {
+					if w.noCgroup != "" && (what.name == "landlock" || what.name == "bwrap") {
+						// Without a group nothing knows them; docs/reliability.md says so.
+						for _, pid := range below {
+							syscall.Kill(pid, syscall.SIGKILL)
+						}
+					} else if slices.ContainsFunc(below, living) {
 						t.Errorf("%s: a process lives after the next run", name)
 					}
 					for _, dir := range groupsOf(supervisor) {

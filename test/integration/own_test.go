@@ -59,7 +59,7 @@ func f25(f *fixture) {
 			f.own()
 			args := append(append([]string{"--rw", home}, flags...), "--verify=false")
 			o := f.do(call{args: f.strict(args, "/bin/sh", script, home), env: append(env, "HOME="+home)})
-			if strings.Contains(o.stderr, "is not available") || strings.Contains(o.stderr, "cgroups in hybrid mode") {
+			if strings.Contains(o.stderr, "is not available") || strings.Contains(o.stderr, "cgroups in hybrid mode") || strings.Contains(o.stderr, "cannot create gofer process") {
 				f.Logf("%s cannot run here: %s", name, o.stderr)
 				return
 			}

@@ -44,9 +44,7 @@ func newSession(t *testing.T, w who, flags ...string) *session {
 	if len(s.id) > 60 {
 		s.id = s.id[len(s.id)-60:]
 	}
-	// Only runs are tried before the first.
-	own := slices.DeleteFunc(f.who.flags(), func(flag string) bool { return flag == "--verify=false" })
-	args := append(f.who.command(sbxrun, "session", "create", "-C", f.ws), own...)
+	args := append(f.who.command(sbxrun, "session", "create", "-C", f.ws), f.who.sessionFlags()...)
 	o := f.do(call{args: append(append(args, flags...), s.id), env: []string{s.env}})
 	if o.code != 0 || o.stdout != s.id+"\n" {
 		t.Fatalf("create: %v", o)
@@ -184,7 +182,7 @@ func TestSession(t *testing.T) {
 func TestSessionUntold(t *testing.T) {
 	asEachUser(t, func(t *testing.T, w who) {
 		s := newSession(t, w)
-		own := slices.DeleteFunc(s.who.flags(), func(flag string) bool { return flag == "--verify=false" })
+		own := s.who.sessionFlags()
 		args := append(s.who.command(sbxrun, "session", "create", "-C", s.ws), own...)
 		for i := range 4 {
 			id := fmt.Sprintf("%.50s-u%d", s.id[max(0, len(s.id)-50):], i)

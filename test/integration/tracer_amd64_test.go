@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -450,7 +449,7 @@ func TestHolderKilledAtEveryCall(t *testing.T) {
 		cli := func(args ...string) *outcome {
 			return f.do(call{args: f.who.command(append([]string{sbxrun}, args...)...), env: env})
 		}
-		own := slices.DeleteFunc(f.who.flags(), func(flag string) bool { return flag == "--verify=false" })
+		own := f.who.sessionFlags()
 		args := append(append(f.who.command(sbxrun, "session", "create", "-C", f.ws), own...), "held")
 		// The self-test of the first is not what is tried.
 		if o := f.do(call{args: args, env: env}); o.code != 0 {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,6 +48,11 @@ func (w who) flags() (flags []string) {
 		flags = append(flags, "--verify=false")
 	}
 	return flags
+}
+
+// sessionFlags are flags for sessions: only runs are tried before the first.
+func (w who) sessionFlags() []string {
+	return slices.DeleteFunc(w.flags(), func(flag string) bool { return flag == "--verify=false" })
 }
 
 // command is a command line that w runs.

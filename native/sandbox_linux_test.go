@@ -630,3 +630,21 @@ func TestThousandAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestSessionEndUnwatched: a command that ends with its session has a status as any other.
+func TestSessionEndUnwatched(t *testing.T) {
+	b := openAs(t, &profiles.Request{Dir: t.TempDir(), Seccomp: "default"})
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sleep", "60"}}, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := b.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	st, err := p.Wait()
+	if err != nil || st.Signal != syscall.SIGKILL || !slices.Equal(st.Unwatched, now.Unwatched) || st.Layers.Has(policy.LayerCgroupMemory) != (len(st.Unwatched) == 1) {
+		t.Errorf("%+v, %v; before, unwatched was %q", st, err, now.Unwatched)
+	}
+}

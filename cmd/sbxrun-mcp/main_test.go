@@ -422,6 +422,20 @@ func waitBeat(t *testing.T, ws string) {
 	t.Fatal("the command did not begin")
 }
 
+// TestUnwatched: a session tells what nothing watches beside its memory limit.
+func TestUnwatched(t *testing.T) {
+	cs, _ := connect(t, "--seccomp", "default")
+	ok(t, cs, "bash", object{"command": "true"})
+	s := ok(t, cs, "session_list", object{})["sessions"].([]any)[0].(object)
+	want := "[locks]"
+	if !strings.Contains(fmt.Sprint(s["layers"]), "cgroup.memory") {
+		want = "<nil>"
+	}
+	if got := fmt.Sprint(s["unwatched"]); got != want {
+		t.Errorf("unwatched: %s, want %s", got, want)
+	}
+}
+
 // TestCancel: what a cancelled call started is gone, and the session is not (A10).
 func TestCancel(t *testing.T) {
 	cs, ws := connect(t, "--kill-after", "100ms")

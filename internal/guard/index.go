@@ -51,7 +51,7 @@ func goodIndex(f io.ReaderAt, size int64, hash int) bool {
 		if e == nil {
 			return false
 		}
-		dir := binary.BigEndian.Uint32(e[24:])>>12 == 0o4
+		kind := binary.BigEndian.Uint32(e[24:]) >> 12
 		flags := binary.BigEndian.Uint16(e[40+hash:])
 		fixed := len(e)
 		if flags&0x4000 != 0 { // extended; the rest of the bits would end Git
@@ -87,7 +87,7 @@ func goodIndex(f io.ReaderAt, size int64, hash int) bool {
 		}
 		if len(name) == 0 {
 			empty = true
-		} else if misnamed(name, dir) {
+		} else if misnamed(name, kind) {
 			return false
 		}
 	}
@@ -104,7 +104,9 @@ func goodIndex(f io.ReaderAt, size int64, hash int) bool {
 		kind, n := string(e[:4]), int64(binary.BigEndian.Uint32(e[4:]))
 		switch kind {
 		case "link":
-			empty = false // names that are those of the shared index
+			if base, _ := r.r.Peek(hash); len(bytes.Trim(base, "\x00")) > 0 {
+				empty = false // names that are those of the shared index
+			}
 		case "IEOT":
 			if len(ends) > 0 {
 				if !r.blocks(n, starts) {
@@ -121,9 +123,10 @@ func goodIndex(f io.ReaderAt, size int64, hash int) bool {
 }
 
 // misnamed reports whether an entry's name is none for a file of a project: absolute, with
-// a part that is empty, "." or "..", or that some file system takes for .git.
-func misnamed(name []byte, dir bool) bool {
-	if dir {
+// a part that is empty, "." or "..", or that some file system takes for .git. Nor is a
+// symbolic link .gitmodules one. Kind is the type in the entry's mode.
+func misnamed(name []byte, kind uint32) bool {
+	if kind == 0o4 {
 		name = bytes.TrimSuffix(name, []byte("/")) // of a sparse index
 	}
 	var buf [256]byte
@@ -131,14 +134,19 @@ func misnamed(name []byte, dir bool) bool {
 		if len(part) == 0 {
 			return true
 		}
-		if c := part[0]; c != '.' && c|0x20 != 'g' && c < utf8.RuneSelf {
-			continue // most
-		}
-		if i := bytes.IndexAny(part, `\:`); i > 0 {
-			part = part[:i] // as Git looks at it, for NTFS
-		}
-		if s := string(part); s == "." || s == ".." || same(".git", fold(buf[:0], part)) {
-			return true
+		for more := true; more; { // as Git looks at it, for NTFS
+			var piece []byte
+			if piece, part, more = bytes.Cut(part, []byte(`\`)); len(piece) == 0 {
+				continue
+			}
+			if c := piece[0]; c != '.' && c|0x20 != 'g' && c < utf8.RuneSelf {
+				continue // most
+			}
+			piece, _, _ = bytes.Cut(piece, []byte(":"))
+			f := fold(buf[:0], piece)
+			if s := string(piece); s == "." || s == ".." || same(".git", f) || kind == 0o12 && same(".gitmodules", f) {
+				return true
+			}
 		}
 	}
 	return false

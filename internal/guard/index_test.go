@@ -204,7 +204,7 @@ func byHands(t *testing.T, all []sample) {
 		t.Fatal("the first repository is another")
 	}
 	bad := map[string]byHand{}
-	for _, name := range []string{".git/config", "a/.git/config", ".GIT/config", ".git", "git~1/config", "GIT~1/x", ".git./x", ".git /x", ".git::$INDEX_ALLOCATION/x", ".gi\u200ct/x", ".git\\x", ".git:x", "/etc/x", "../x", "a/../x", "a/./x", "a//x", "a/", "a/.."} {
+	for _, name := range []string{".git/config", "a/.git/config", ".GIT/config", ".git", "git~1/config", "GIT~1/x", ".git./x", ".git /x", ".git::$INDEX_ALLOCATION/x", ".gi\u200ct/x", ".git\\x", ".git:x", `a\.git/x`, `\.git`, `a/b\c\GIT~1`, "/etc/x", "../x", "a/../x", "a/./x", "a//x", "a/", "a/.."} {
 		for version := uint32(2); version <= 4; version++ {
 			bad[fmt.Sprint(name, " ", version)] = byHand{version: version, hash: 20, entries: []handEntry{{name: "1"}, {name: name, strip: 1}}}
 		}
@@ -216,6 +216,10 @@ func byHands(t *testing.T, all []sample) {
 	bad["another length"] = byHand{version: 2, hash: 20, entries: []handEntry{{flags: 3, raw: "a\x00"}}, more: extension("XXXX", "")}
 	bad["extended, v2"] = byHand{version: 2, hash: 20, entries: []handEntry{{flags: 0x4000 | 11, raw: "\x20\x00.git/config" + strings.Repeat("\x00", 5)}}}
 	bad["empty"] = byHand{version: 2, hash: 20, entries: handEntries("", "a")}
+	bad["empty, of no shared index"] = byHand{version: 2, hash: 20, entries: handEntries("", "a"), more: extension("link", strings.Repeat("\x00", 20))}
+	for _, name := range []string{".gitmodules", "a/.GITMODULES", "gitmod~1", ".gitmodules.", `a\.gitmodules:x`} {
+		bad["a link "+name] = byHand{version: 2, hash: 20, entries: []handEntry{{name: name, mode: 0o120000}}}
+	}
 	bad["a file with a slash"] = byHand{version: 2, hash: 20, entries: handEntries("a/")}
 	bad["a directory"] = byHand{version: 3, hash: 20, entries: []handEntry{{name: ".git/", mode: 0o40000}}, more: extension("sdir", "")}
 	// Threads begin where a table says: among what looks like another extension.
@@ -242,7 +246,8 @@ func byHands(t *testing.T, all []sample) {
 		goodOnes[name] = byHand{version: 2, hash: 20, entries: handEntries(name)}
 	}
 	goodOnes["sparse"] = byHand{version: 3, hash: 20, entries: []handEntry{{name: "a/", mode: 0o40000}}, more: extension("sdir", "")}
-	goodOnes["empty, of a shared index"] = byHand{version: 2, hash: 20, entries: handEntries("", "a"), more: extension("link", strings.Repeat("\x00", 20))}
+	goodOnes["empty, of a shared index"] = byHand{version: 2, hash: 20, entries: handEntries("", "a"), more: extension("link", strings.Repeat("x", 20))}
+	goodOnes[".gitmodules"] = byHand{version: 2, hash: 20, entries: handEntries(".gitmodules")}
 	goodOnes["none"] = byHand{version: 2, hash: 20}
 
 	names := func(index []byte) ([]string, error) {

@@ -51,7 +51,13 @@ func goodIndex(f io.ReaderAt, size int64, hash int) bool {
 		if e == nil {
 			return false
 		}
-		kind := binary.BigEndian.Uint32(e[24:]) >> 12
+		mode := binary.BigEndian.Uint32(e[24:])
+		kind := mode >> 12
+		switch mode {
+		case 0o100644, 0o100755, 0o120000, 0o160000, 0o040000:
+		default: // Git ends by BUG at others
+			return false
+		}
 		flags := binary.BigEndian.Uint16(e[40+hash:])
 		fixed := len(e)
 		if flags&0x4000 != 0 { // extended; the rest of the bits would end Git

@@ -220,6 +220,7 @@ func byHands(t *testing.T, all []sample) {
 	for _, name := range []string{".gitmodules", "a/.GITMODULES", "gitmod~1", ".gitmodules.", `a\.gitmodules:x`} {
 		bad["a link "+name] = byHand{version: 2, hash: 20, entries: []handEntry{{name: name, mode: 0o120000}}}
 	}
+	bad["another mode"] = byHand{version: 2, hash: 20, entries: []handEntry{{name: "a", mode: 0o40755}}}
 	bad["a file with a slash"] = byHand{version: 2, hash: 20, entries: handEntries("a/")}
 	bad["a directory"] = byHand{version: 3, hash: 20, entries: []handEntry{{name: ".git/", mode: 0o40000}}, more: extension("sdir", "")}
 	// Threads begin where a table says: among what looks like another extension.

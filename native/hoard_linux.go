@@ -55,9 +55,7 @@ type hoard struct {
 
 	mu    sync.Mutex
 	timer *time.Timer
-	table *os.File // of netlink sockets in the namespace that have an address
-	count *os.File // of all sockets there, by protocol
-	over  bool     // stop was called
+	over  bool // stop was called
 	full  bool
 
 	scratch bool // there was no room in the private storage at one of the looks
@@ -115,9 +113,9 @@ func (h *hoard) tables() (locks *os.File, full bool) {
 	}
 	// No error: what the kernel does not have is not hoarded.
 	proc := "/proc/" + strconv.Itoa(h.pid)
-	if h.table == nil && h.net {
-		h.table, _ = os.Open(proc + "/net/netlink")
-		h.count, _ = os.Open(proc + "/net/protocols")
+	netlink := 0
+	if h.net {
+		netlink = unread(proc+"/net/netlink") + netlinkSock*netlinkSockets(proc+"/net/protocols")
 	}
 	locks, _ = os.Open(proc + "/root/proc/locks")
 	var st unix.Statfs_t // of the host's root, while PID 1 is still there
@@ -125,7 +123,7 @@ func (h *hoard) tables() (locks *os.File, full bool) {
 		h.scratch = true
 	}
 	sockets, limit := h.group.Sockets()
-	return locks, sockets > 2*limit || unread(h.table)+netlinkSock*netlinkSockets(h.count) > maxUnread
+	return locks, sockets > 2*limit || netlink > maxUnread
 }
 
 // stop ends the watch, and reports whether it has ended the sandbox.
@@ -139,8 +137,6 @@ func (h *hoard) stop() bool {
 	if h.timer != nil {
 		h.timer.Stop()
 	}
-	h.table.Close()
-	h.count.Close()
 	return h.full
 }
 
@@ -160,8 +156,8 @@ const netlinkSock = 2 << 10
 
 // netlinkSockets is how many a list of protocols has; see proto_seq_printf in
 // net/core/sock.c.
-func netlinkSockets(list *os.File) (n int) {
-	lines(list, func(line []byte) bool {
+func netlinkSockets(list string) (n int) {
+	linesOf(list, func(line []byte) bool {
 		// protocol size sockets …
 		f := bytes.Fields(line)
 		if len(f) < 3 || string(f[0]) != "NETLINK" {
@@ -175,8 +171,8 @@ func netlinkSockets(list *os.File) (n int) {
 
 // unread adds up what waits in the sockets of a table, bytes; see
 // netlink_seq_show in net/netlink/af_netlink.c. It stops where that is enough.
-func unread(table *os.File) (sum int) {
-	lines(table, func(line []byte) bool {
+func unread(table string) (sum int) {
+	linesOf(table, func(line []byte) bool {
 		// sk Eth Pid Groups Rmem Wmem …
 		if f := bytes.Fields(line); len(f) > 4 {
 			rmem, _ := strconv.Atoi(string(f[4]))
@@ -203,6 +199,13 @@ func locksIn(file *os.File) (n int) {
 		return n <= maxLocks
 	})
 	return n
+}
+
+// linesOf is lines of a file by its name. One that is not there has none.
+func linesOf(name string, do func(line []byte) bool) {
+	f, _ := os.Open(name)
+	defer f.Close()
+	lines(f, do)
 }
 
 // lines calls do for each line of a file of the kernel's, until that returns false.

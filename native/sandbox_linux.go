@@ -172,7 +172,7 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 	}
 	s.layer.started()
 	b.net, b.layer = s.net, s.layer
-	b.hoard = s.newHoard(child, func() { child.Kill() }, func() bool { return b.alone.Load() == b.starts.Load() })
+	b.hoard = s.newHoard(child, func() { child.Kill() }, func() bool { return child.Quiet() == uint64(b.starts.Load()) })
 	s.group, s.net, s.layer = nil, nil, nil
 	go b.watch()
 	if err := b.net.open(child); err != nil {

@@ -49,6 +49,7 @@ type Job struct {
 // jobs are those of one stage.
 type jobs struct {
 	table []uintptr // the stage's own: addresses of the jobs that run
+	quiet uint64    // the stage's own; see [Child.Quiet]
 
 	mu   sync.Mutex // guards live
 	live []*Job     // by index
@@ -66,6 +67,10 @@ type jobs struct {
 func newJobs(n int) *jobs {
 	return &jobs{table: make([]uintptr, n), live: make([]*Job, n), sending: make(chan struct{}, 1), over: make(chan struct{})}
 }
+
+// Quiet is how many jobs a stage that serves had begun to start when PID 1 last had no
+// child: if that is how many there were, nothing runs.
+func (c *Child) Quiet() uint64 { return atomic.LoadUint64(&c.jobs.quiet) }
 
 // NewJob reserves a place for a command. It fails with EAGAIN if MaxJobs are
 // running, and with ESRCH if the stage is at its end. Exec or Drop gives the

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,8 +97,27 @@ func TestServe(t *testing.T) {
 			t.Errorf("%s: signal after the end: %v", tt.script, err)
 		}
 	}
+	// A process that outlives its command ends later: then nothing runs.
+	end := filepath.Join(t.TempDir(), "end")
+	j, out := shell(t, c, "while [ ! -e "+end+" ]; do sleep 0.05; done &")
+	if err := j.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := j.Wait(); err != nil || exit.Alone || c.Quiet() == 5 {
+		t.Errorf("before the end of a background process: %+v, %v", exit, err)
+	}
+	if err := os.WriteFile(end, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out()
+	for wait := 0; c.Quiet() != 5; wait++ {
+		if wait == 1000 {
+			t.Fatalf("after the end of a background process: %d of 5", c.Quiet())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	// What a command leaves behind lives on until the end, and not longer.
-	j, out := shell(t, c, "sleep 600 >/dev/null & echo $!")
+	j, out = shell(t, c, "sleep 600 >/dev/null & echo $!")
 	if err := j.Exec(); err != nil {
 		t.Fatal(err)
 	}

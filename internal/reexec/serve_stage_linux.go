@@ -141,6 +141,7 @@ func (s *stage) startJob(nfds uintptr) {
 	index := s.msg.A
 	addr := s.takeJob(nfds)
 	s.spawn(addr)
+	s.begun++
 	s.closeRights(nfds)
 	j := (*job)(sys.Pointer(addr))
 	if j.failErrno == 0 {

@@ -40,6 +40,11 @@ type stage struct {
 	serving     bool
 	jobs, njobs uintptr
 
+	// begun counts the jobs that were started, or could not be. At quiet, which is the
+	// supervisor's to read, is how many there were when PID 1 last had no child.
+	begun uint64
+	quiet uintptr
+
 	// A table of ndirs directories to remove, in order, if the supervisor is
 	// gone.
 	dirs, ndirs uintptr
@@ -476,6 +481,9 @@ func (s *stage) terminate() {
 func (s *stage) reap(pid uintptr) (ended bool) {
 	for {
 		p, e := sys.Raw(unix.SYS_WAIT4, ^uintptr(0), s.statusAddr, unix.WNOHANG|unix.WALL, s.rusageAddr, 0, 0)
+		if e == uintptr(syscall.ECHILD) && s.serving {
+			*(*uint64)(sys.Pointer(s.quiet)) = s.begun
+		}
 		if e != 0 || p == 0 {
 			return ended
 		}

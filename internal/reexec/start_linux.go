@@ -158,6 +158,7 @@ func Start(cfg *Config) (*Child, error) {
 	if cfg.MaxJobs > 0 {
 		serving = newJobs(cfg.MaxJobs)
 		st.serving, st.jobs, st.njobs = true, sys.Addr(&serving.table[0]), uintptr(cfg.MaxJobs)
+		st.quiet = sys.Addr(&serving.quiet)
 	} else {
 		st.command.cgroup = cfg.Cgroup
 		st.command.steps = cfg.Command.Runnable()

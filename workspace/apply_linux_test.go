@@ -865,7 +865,7 @@ func TestIndexApplied(t *testing.T) {
 	w := newWorld(t)
 	const head = "DIRC\x00\x00\x00\x02\x00\x00\x00"
 	entry := func(name string, hash int) string {
-		return strings.Repeat("\x00", 40+hash) + "\x00" + string(rune(len(name))) + name + strings.Repeat("\x00", 8-(42+hash+len(name))%8)
+		return strings.Repeat("\x00", 24) + "\x00\x00\x81\xa4" + strings.Repeat("\x00", 12+hash) + "\x00" + string(rune(len(name))) + name + strings.Repeat("\x00", 8-(42+hash+len(name))%8)
 	}
 	none, bad := head+"\x00"+strings.Repeat("\x00", 20), head+"\x01"+entry(".git/config", 20)+strings.Repeat("\x00", 20)
 	long := head + "\x01" + entry("a", 32) + strings.Repeat("\x00", 32)

@@ -29,7 +29,7 @@ func connects(r *report) {
 	}
 	// What a sandbox without a network still has: itself.
 	for _, l := range []struct{ network, addr string }{
-		{"tcp4", "127.0.0.1:0"}, {"tcp6", "[::1]:0"}, {"unix", filepath.Join("/tmp", fmt.Sprintf("sbxrun-own-%d", os.Getpid()))}, {"unix", fmt.Sprintf("@sbxrun-own-%d", time.Now().UnixNano())},
+		{"tcp4", "127.0.0.1:0"}, {"tcp6", "[::1]:0"}, {"unix", filepath.Join("/tmp", fmt.Sprintf("sbxrun-own-%d", time.Now().UnixNano()))}, {"unix", fmt.Sprintf("@sbxrun-own-%d", time.Now().UnixNano())},
 	} {
 		name := "neighbour: its own listener, " + l.network
 		if strings.HasPrefix(l.addr, "@") {

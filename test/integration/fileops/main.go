@@ -330,11 +330,12 @@ func tree(dir string) string {
 	return strings.ReplaceAll(b.String(), dir, "DIR")
 }
 
-// content is a file's, short; what lies far in a file that is sparse counts too.
+// content is a file's, short; what lies far in a file that is sparse counts too. A FIFO,
+// which nobody waits for, has none.
 func content(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOATIME, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOATIME|unix.O_NONBLOCK, 0)
 	if err != nil {
-		f, err = os.Open(path)
+		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	}
 	if err != nil {
 		return "", err

@@ -273,7 +273,7 @@ func protected(dir string) string {
 			lines = append(lines, fmt.Sprintf("%s %v %q\n", strings.Join(names, "/"), d.Type(), c))
 		}
 		if dir, c := path.Dir(full), ""; strings.EqualFold(d.Name(), "index") && len(names) > 1 && (strings.EqualFold(path.Base(dir), ".git") || repository(dir, "") == denied) {
-			if c, _ = content(full); c != goodIndex && !strings.HasPrefix(c, "DIRC") && !d.IsDir() && d.Type()&os.ModeSocket == 0 {
+			if c, _ = content(full); c != goodIndex && !strings.HasPrefix(c, "DIRC") && !d.IsDir() && d.Type()&(os.ModeSocket|os.ModeNamedPipe) == 0 {
 				lines = append(lines, fmt.Sprintf("index %q\n", c))
 			}
 		}

@@ -506,7 +506,7 @@ func (o *options) inSession() (*driver.Result, error) {
 
 // sessionAudit opens the log for a command of a session, nil if there is none.
 func (o *options) sessionAudit() (*audit.Log, *facts, error) {
-	f, err := engine.GatherFacts()
+	f, err := engine.SessionFacts()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -30,6 +30,16 @@ func GatherFacts() (*Facts, error) {
 	return gatherFactsIn(cwd, false)
 }
 
+// SessionFacts is [GatherFacts] for a command in a session that is there: nothing is
+// shown to it, so the places that no command may write are not looked for.
+func SessionFacts() (*Facts, error) {
+	cwd, err := WorkingDirectory()
+	if err != nil {
+		return nil, err
+	}
+	return hostFacts(cwd, false)
+}
+
 // LibraryFacts is [GatherFactsAnywhere] for a program that is not sbxrun.
 func LibraryFacts(dir string) (*Facts, error) { return gatherAnywhere(dir, true) }
 
@@ -50,6 +60,15 @@ func gatherAnywhere(dir string, library bool) (*Facts, error) {
 }
 
 func gatherFactsIn(cwd string, library bool) (*Facts, error) {
+	f, err := hostFacts(cwd, library)
+	if err == nil {
+		f.Own = ownPlaces(f)
+	}
+	return f, err
+}
+
+// hostFacts are the facts without Own.
+func hostFacts(cwd string, library bool) (*Facts, error) {
 	f := &Facts{library: library, Facts: profiles.Facts{
 		Home:    os.Getenv("HOME"),
 		UID:     uint32(os.Geteuid()),
@@ -76,7 +95,6 @@ func gatherFactsIn(cwd string, library bool) (*Facts, error) {
 	if dir := os.Getenv(ServerEnv); dir != "" && dir != "none" && !filepath.IsAbs(dir) {
 		return nil, BadServerDir(dir)
 	}
-	f.Own = ownPlaces(f)
 	return f, nil
 }
 

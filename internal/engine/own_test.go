@@ -23,8 +23,8 @@ import (
 // or why none has to. A use that is not here fails the test, and so does a line
 // without a use.
 var lookups = map[string]string{
-	"internal/engine gatherFactsIn: xdg XDG_CONFIG_HOME":    "/config/sbxrun",
-	"internal/engine gatherFactsIn: /etc/sbxrun":            "/etc/sbxrun",
+	"internal/engine hostFacts: xdg XDG_CONFIG_HOME":        "/config/sbxrun",
+	"internal/engine hostFacts: /etc/sbxrun":                "/etc/sbxrun",
 	"internal/agents -: /etc/sbxrun/agents":                 "/etc/sbxrun",
 	"internal/engine StateHome: xdg XDG_STATE_HOME":         "/state/sbxrun",
 	"internal/engine cacheHome: xdg XDG_CACHE_HOME":         "/cache/sbxrun",
@@ -34,7 +34,7 @@ var lookups = map[string]string{
 	"internal/engine RuntimeDir: Getenv XDG_RUNTIME_DIR":    "/run/user/7/sbxrun",
 	"internal/engine ownPlaces: Getenv XDG_RUNTIME_DIR":     "/run/user/7/sbxrun",
 	"internal/engine ownPlaces: Getenv SBXRUN_SERVER":       "/server",
-	"internal/engine gatherFactsIn: Getenv SBXRUN_SERVER":   "/server",
+	"internal/engine hostFacts: Getenv SBXRUN_SERVER":       "/server",
 	"internal/engine ServerDir: Getenv SBXRUN_SERVER":       "/server",
 	"internal/rundir Usual: /var/tmp":                       "/var/tmp/sbxrun-",
 	"internal/engine ownRuntimeDir: Getenv HOME":            "/home/.local/state/sbxrun",
@@ -53,7 +53,7 @@ var lookups = map[string]string{
 	"internal/engine XDG: Getenv name":                      "its callers are here",
 	"internal/cli locate: xdg name":                         "the directories of the agent that integrate is asked to change",
 	"internal/cli locate: LookPath":                         "the agent, whose version a test of the integration asks for: the caller named it",
-	"internal/engine gatherFactsIn: Getenv HOME":            "where ~ is; all that is below is here",
+	"internal/engine hostFacts: Getenv HOME":                "where ~ is; all that is below is here",
 	"internal/engine FindSessions: Getenv XDG_RUNTIME_DIR":  "for a message",
 	"internal/engine OpenSessions: Getenv XDG_RUNTIME_DIR":  "for a message",
 	"internal/engine OpenChanges: Getenv name":              "for a message",

@@ -341,6 +341,9 @@ func content(path string) (string, error) {
 		return "", err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || st.Mode()&os.ModeNamedPipe != 0 {
+		return "", err
+	}
 	c, err := io.ReadAll(io.LimitReader(f, 1<<21))
 	return strings.ReplaceAll(string(c), strings.Repeat("\x00", 512), "0"), err
 }

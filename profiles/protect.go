@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ func (r *resolver) protect(p *policy.Policy) error {
 			})
 			known = item == unprotectAll || slices.ContainsFunc(all, func(pattern string) bool { return lifts(item, pattern) })
 			if !known {
-				return &Error{Where: part.origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: didYouMean(item, parts(all))}
+				return &Error{Where: part.origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: cmp.Or(didYouMean(item, parts(all)), "sbxrun profile show lists what is, as files.protect")}
 			}
 		}
 	}

@@ -679,7 +679,7 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 	src, ok, err := source{facts: r.facts}.readFile(file, true, seccomp.MaxProfile)
 	r.read.note(file, src, ok)
 	if err == nil && !ok {
-		err = &Error{What: "seccomp profile " + file + " does not exist"}
+		err = &Error{What: "seccomp profile " + file + " does not exist", Fix: "correct the path, or name a built-in filter: strict, production or default"}
 	}
 	if err != nil {
 		return at(r.where(keySeccomp), err)

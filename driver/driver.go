@@ -56,9 +56,9 @@ type Stdio struct {
 	// Extra files become descriptors 3, 4, … of the command; no more than MaxExtra.
 	Extra []*os.File
 
-	// Starting, if not nil, is called once set-up is under way and before the
-	// command can run: what takes time and must be in place by then has its
-	// place there. It is not called if set-up fails early.
+	// Starting, if not nil, is called once set-up is under way: what takes time and
+	// must be in place while the command runs has its place there. A command that
+	// another process starts may begin meanwhile. It is not called if set-up fails early.
 	Starting func()
 }
 

@@ -455,6 +455,9 @@ func (b *sandbox) ExecWithin(ctx context.Context, want *specs.Process, limits *s
 	if err != nil {
 		return nil, err
 	}
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
 	if err := in.start(); err != nil {
 		return nil, err
 	}

@@ -293,8 +293,5 @@ func (d inside) Available(context.Context) error { return nil }
 func (d inside) Check(*policy.Policy) error      { return nil }
 
 func (d inside) Start(ctx context.Context, _ *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
-	if stdio.Starting != nil {
-		stdio.Starting()
-	}
 	return d.box.ExecWithin(ctx, d.process, d.limits, stdio)
 }

@@ -110,7 +110,7 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 	if err != nil {
 		return nil, err
 	}
-	return started(conn, "session "+c.id)
+	return started(conn, "session "+c.id, stdio)
 }
 
 // execRequest asks for a command with its streams, which are the files to pass.
@@ -137,8 +137,12 @@ func (r *request) within(limits *specs.LinuxResources) {
 }
 
 // started waits until the command that was asked for on a connection runs. The
-// connection is the process's then, and closed after an error.
-func started(conn *conn, where string) (driver.Process, error) {
+// connection is the process's then, and closed after an error. While the other side
+// starts the command, the caller of this side has what it wants in place.
+func started(conn *conn, where string, stdio driver.Stdio) (driver.Process, error) {
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
 	var r reply
 	ptys, err := conn.receive(&r)
 	if err != nil {

@@ -45,17 +45,21 @@ func checkPeer(c *net.UnixConn) error {
 	if int(cred.Uid) != os.Geteuid() && cred.Uid != 0 {
 		return fmt.Errorf("user %d: %w", cred.Uid, unix.EACCES)
 	}
-	own, err := ownConfinement()
-	if err != nil {
-		return err
-	}
 	// Whoever connects and dies at once, and leaves the socket to a child, has none.
-	peer, err := confinementOf("/proc/"+strconv.Itoa(int(cred.Pid)), cred.Uid == 0)
+	var peer confinement
+	err = peer.read("/proc/"+strconv.Itoa(int(cred.Pid)), cred.Uid == 0)
 	if pidfd >= 0 && errors.Is(unix.PidfdSendSignal(pidfd, 0, nil, 0), unix.ESRCH) {
 		err = unix.ESRCH // and the number may be another's by now
 	}
 	if err != nil {
 		return fmt.Errorf("process %d is not known to be outside of a sandbox: %w", cred.Pid, unix.EACCES)
+	}
+	own, err := ownNamespaces()
+	if err == nil && (peer.noNewPrivs > 0 || peer.filters > 0) {
+		own, err = ownConfinement() // otherwise it cannot have more than this process
+	}
+	if err != nil {
+		return err
 	}
 	if why := peer.beyond(own); why != "" {
 		return &confinedError{cred.Pid, why}
@@ -71,12 +75,29 @@ type confinement struct {
 	filters    int // of system calls
 }
 
-// ownConfinement is that of this process.
-var ownConfinement = sync.OnceValues(func() (confinement, error) { return confinementOf("/proc/self", false) })
+// ownConfinement is that of this process, ownNamespaces that without the rest: reading
+// a process's status takes the kernel longer than all else here.
+var (
+	ownNamespaces = sync.OnceValues(func() (c confinement, err error) {
+		err = c.namespaces("/proc/self", false)
+		return c, err
+	})
+	ownConfinement = sync.OnceValues(func() (c confinement, err error) {
+		err = c.read("/proc/self", false)
+		return c, err
+	})
+)
 
-// confinementOf reads that of the process of a directory in /proc. A mere user may
-// not look at the namespaces of root's processes, but may read all the rest.
-func confinementOf(proc string, roots bool) (c confinement, err error) {
+// read reads that of the process of a directory in /proc. A mere user may not look at
+// the namespaces of root's processes, but may read all the rest.
+func (c *confinement) read(proc string, roots bool) error {
+	if err := c.namespaces(proc, roots); err != nil {
+		return err
+	}
+	return c.status(proc)
+}
+
+func (c *confinement) namespaces(proc string, roots bool) (err error) {
 	for _, ns := range [...]struct {
 		name string
 		to   *string
@@ -86,12 +107,16 @@ func confinementOf(proc string, roots bool) (c confinement, err error) {
 		case errors.Is(err, fs.ErrNotExist) && proc == "/proc/self": // the kernel has none
 		case errors.Is(err, unix.EACCES) && roots:
 		case err != nil:
-			return c, err
+			return err
 		}
 	}
+	return nil
+}
+
+func (c *confinement) status(proc string) error {
 	b, err := os.ReadFile(proc + "/status")
 	if err != nil {
-		return c, err
+		return err
 	}
 	for line := range strings.Lines(string(b)) {
 		name, value, _ := strings.Cut(line, ":\t")
@@ -105,7 +130,7 @@ func confinementOf(proc string, roots bool) (c confinement, err error) {
 			c.filters = max(c.filters, number())
 		}
 	}
-	return c, nil
+	return nil
 }
 
 // beyond says what a process has that another has not, "" if there is nothing.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -67,8 +68,7 @@ func (d *pooled) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio
 		return d.Driver.Start(ctx, p, stdio)
 	}
 	if stdio.Starting != nil {
-		stdio.Starting()
-		stdio.Starting = nil
+		stdio.Starting = sync.OnceFunc(stdio.Starting) // refused, it starts again
 	}
 	pr := p.OCI.Process
 	proc, err := loan.Exec(ctx, &specs.Process{Args: pr.Args, Terminal: pr.Terminal, ConsoleSize: pr.ConsoleSize}, stdio, d.frugal)

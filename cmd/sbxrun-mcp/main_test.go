@@ -4,7 +4,9 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -180,7 +182,7 @@ func TestBash(t *testing.T) {
 		t.Errorf("time limit: %v", r)
 	}
 	r = ok(t, cs, "bash", object{"command": "head -c 2000000 /dev/zero | tr '\\0' x"})
-	if len(r["stdout"].(string)) != 1<<20 || r["stdout_truncated"] != true {
+	if n := len(r["stdout"].(string)); n < 30_000 || n > 30_100 || r["stdout_truncated"] != true {
 		t.Errorf("output: %d bytes, truncated %v", len(r["stdout"].(string)), r["stdout_truncated"])
 	}
 }
@@ -281,6 +283,13 @@ func TestFiles(t *testing.T) {
 		refused(t, cs, "sandbox_fs_write", object{"path": path, "content": ""}, "path")
 	}
 	refused(t, cs, "sandbox_fs_write", object{"path": "b/", "content": ""}, "directory")
+	ok(t, cs, "sandbox_fs_write", object{"path": "new/below/c", "content": "c"})
+	if b, err := os.ReadFile(ws + "/new/below/c"); err != nil || string(b) != "c" {
+		t.Errorf("%q, %v", b, err)
+	}
+	for path, rule := range map[string]string{".git/hooks/pre-commit": ".git/", "new/.vscode/tasks.json": ".vscode", ".mcp.json": ".mcp.json"} {
+		refused(t, cs, "sandbox_fs_write", object{"path": path, "content": "x"}, "protected path "+rule+"; only the operator can allow it: --unprotect "+rule)
+	}
 	// What a link leads to outside is not there.
 	canary := filepath.Join(t.TempDir(), "canary")
 	if err := os.WriteFile(canary, []byte("secret"), 0o666); err != nil {
@@ -296,6 +305,51 @@ func TestFiles(t *testing.T) {
 	if b, err := os.ReadFile(canary); err != nil || string(b) != "secret" {
 		t.Errorf("canary %q, %v", b, err)
 	}
+}
+
+// TestOutput: a client that reads the structured result, and one that reads the text,
+// have the same part of much output: its beginning and its end. Other bytes than text
+// can be had in base64.
+func TestOutput(t *testing.T) {
+	cs, _ := connect(t)
+	for tool, args := range map[string]object{
+		"bash":          {"command": "seq 1 100000; seq 1 100000 >&2"},
+		"shell_execute": {"script": "seq 1 100000; seq 1 100000 >&2"},
+	} {
+		r, words, _ := call(t, cs, tool, args)
+		for _, name := range []string{"stdout", "stderr"} {
+			s, _ := r[name].(string)
+			if len(s) > 30_100 || !strings.HasPrefix(s, "1\n2\n") || !strings.HasSuffix(s, "\n100000\n") || r[name+"_truncated"] != true {
+				t.Errorf("%s: %s has %d bytes: %.20q … truncated %v", tool, name, len(s), s, r[name+"_truncated"])
+			}
+			if !strings.Contains(words, s) || !strings.Contains(words, name+" has 588895 bytes, of which the middle is left out") {
+				t.Errorf("%s: the text is another than the structured %s: %.500s", tool, name, words)
+			}
+		}
+	}
+	const print = "printf '\\377\\0\\1'; head -c 100000 /dev/zero"
+	r := ok(t, cs, "bash", object{"command": print, "output_encoding": "base64"})
+	b, err := base64.StdEncoding.DecodeString(r["stdout"].(string))
+	if err != nil || len(b) != 22500 || !bytes.HasPrefix(b, []byte{0xff, 0, 1, 0}) || r["encoding"] != "base64" || r["stdout_truncated"] != true {
+		t.Errorf("%v, %d bytes of %.20q: %v", err, len(b), b, r["encoding"])
+	}
+	id := ok(t, cs, "bash", object{"command": print, "run_in_background": true})["id"]
+	var all []byte
+	for offset := 0.0; ; {
+		r := ok(t, cs, "bash_output", object{"id": id, "stdout_offset": offset, "output_encoding": "base64", "wait": 20000})
+		b, err := base64.StdEncoding.DecodeString(r["stdout"].(string))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, offset = append(all, b...), r["next_stdout_offset"].(float64)
+		if r["running"] == false && r["more"] == false {
+			break
+		}
+	}
+	if len(all) != 100_003 || !bytes.HasPrefix(all, []byte{0xff, 0, 1, 0}) {
+		t.Errorf("pages make %d bytes", len(all))
+	}
+	refused(t, cs, "bash", object{"command": "true", "output_encoding": "hex"}, "")
 }
 
 func TestSessions(t *testing.T) {

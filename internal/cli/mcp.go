@@ -98,7 +98,7 @@ each session.`,
 			return engine.Usage(strconv.Quote(n)+" is not a number of sessions", "1 to 1000; each can use the limits on memory, cpu and processes in full")
 		}
 		return nil
-	}}, "max-sessions", "", "sessions that there can be at a time, of all clients (default 4)")
+	}}, "max-sessions", "", "sessions that a client can have at a time (default 4)")
 	rolloutFlag(c.Flags(), &s.RolloutKey)
 	o.pythonFlags(c.Flags())
 	o.auditFlag(c.Flags())

@@ -130,7 +130,7 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 	case st.Signal != 0:
 		return &Error{Op: op, Path: path, Text: "the agent was ended by " + driver.SignalName(st.Signal)}
 	case st.ExitCode != 0:
-		return parseError(op, path, said.Bytes(), st.ExitCode)
+		return parseError(op, path, said.Bytes(), st)
 	}
 	return <-fed
 }

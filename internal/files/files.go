@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
@@ -44,6 +45,9 @@ type Error struct {
 	Path  string        `json:"path"`
 	Text  string        `json:"text"`
 	Errno syscall.Errno `json:"errno,omitempty"`
+
+	// Denials are what the policy refused meanwhile.
+	Denials []driver.Denial `json:"-"`
 }
 
 func (e *Error) Error() string {
@@ -68,15 +72,15 @@ func newError(op, path string, err error) *Error {
 }
 
 // parseError reads what an agent that failed wrote.
-func parseError(op, path string, stderr []byte, code int) error {
-	e := &Error{}
+func parseError(op, path string, stderr []byte, st *driver.Status) error {
+	e := &Error{Denials: st.Denials}
 	if json.Unmarshal(stderr, e) == nil && e.Text != "" {
 		return e
 	}
 	if len(stderr) > 200 {
 		stderr = stderr[:200]
 	}
-	return &Error{Op: op, Path: path, Text: fmt.Sprintf("the agent ended with code %d: %q", code, stderr)}
+	return &Error{Op: op, Path: path, Text: fmt.Sprintf("the agent ended with code %d: %q", st.ExitCode, stderr), Denials: st.Denials}
 }
 
 // typeOf names a file's type.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -27,9 +26,7 @@ const (
 	// have ended and can be asked for included: the oldest of these go first.
 	maxJobs = 32
 
-	defaultPage = 30_000  // bytes of each stream
-	maxPage     = 1 << 20 // bytes of each stream
-	maxWait     = 60_000  // milliseconds
+	maxWait = 60_000 // milliseconds
 )
 
 // A job is a command in the background.
@@ -99,7 +96,7 @@ func (s *stream) page(offset, length int64) (part string, next int64, rest, trun
 	if s.more == nil {
 		s.more = make(chan struct{})
 	}
-	return strings.ToValidUTF8(string(s.data[offset:end]), "\uFFFD"), end, end < size, s.truncated, s.more
+	return string(s.data[offset:end]), end, end < size, s.truncated, s.more
 }
 
 // background starts a script that outlives the call.
@@ -253,12 +250,13 @@ func (s *Server) job(sessionID, id string) (*box, *job, error) {
 }
 
 type outputArguments struct {
-	ID           string `json:"id" jsonschema:"the command, as bash with run_in_background returned it"`
-	SessionID    string `json:"session_id,omitempty" jsonschema:"its session; without it the connection's own"`
-	StdoutOffset int64  `json:"stdout_offset,omitempty" jsonschema:"where in stdout to start, in bytes: the last call's next_stdout_offset"`
-	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema:"where in stderr to start, in bytes: the last call's next_stderr_offset"`
-	Limit        int64  `json:"limit,omitempty" jsonschema:"how much of each stream to return, in bytes (default 30000)"`
-	Wait         int64  `json:"wait,omitempty" jsonschema:"if there is nothing new, wait for it so many milliseconds (default 0, at most 60000)"`
+	ID           string   `json:"id" jsonschema:"the command, as bash with run_in_background returned it"`
+	SessionID    string   `json:"session_id,omitempty" jsonschema:"its session; without it the connection's own"`
+	StdoutOffset int64    `json:"stdout_offset,omitempty" jsonschema:"where in stdout to start, in bytes: the last call's next_stdout_offset"`
+	StderrOffset int64    `json:"stderr_offset,omitempty" jsonschema:"where in stderr to start, in bytes: the last call's next_stderr_offset"`
+	Limit        int64    `json:"limit,omitempty" jsonschema:"how much of each stream to return, in bytes (at most 30000, which is the default; 22500 in base64)"`
+	Encoding     Encoding `json:"output_encoding,omitempty" jsonschema:"base64 for output that is no text"`
+	Wait         int64    `json:"wait,omitempty" jsonschema:"if there is nothing new, wait for it so many milliseconds (default 0, at most 60000)"`
 }
 
 type outputResult struct {
@@ -270,6 +268,7 @@ type outputResult struct {
 	Reason           driver.Reason `json:"reason,omitempty" jsonschema:"how it ended"`
 	Stdout           string        `json:"stdout"`
 	Stderr           string        `json:"stderr"`
+	Encoding         Encoding      `json:"encoding,omitempty" jsonschema:"base64, if the call asked for that"`
 	NextStdoutOffset int64         `json:"next_stdout_offset"`
 	NextStderrOffset int64         `json:"next_stderr_offset"`
 	More             bool          `json:"more" jsonschema:"there is more already: call again with the next offsets"`
@@ -295,7 +294,8 @@ func (s *Server) addBackgroundTools() {
 			p[n].Minimum = new(0.0)
 		}
 		p["wait"].Maximum = new(float64(maxWait))
-		p["limit"].Minimum, p["limit"].Maximum = new(float64(utf8.UTFMax)), new(float64(maxPage))
+		p["limit"].Minimum, p["limit"].Maximum = new(float64(utf8.UTFMax)), new(float64(maxText))
+		encoded(p)
 	}, s.callOutput)
 	add(s, &mcp.Tool{
 		Name:        "bash_kill",
@@ -328,7 +328,10 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 	}
 	length := in.Limit
 	if length == 0 {
-		length = defaultPage
+		length = maxText
+	}
+	if in.Encoding == inBase64 {
+		length = min(length, maxBinary)
 	}
 	patience := time.NewTimer(time.Duration(in.Wait) * time.Millisecond)
 	defer patience.Stop()
@@ -351,7 +354,11 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 			}
 			continue
 		}
-		r := Result{Reason: reasonRunning, Stdout: out.Stdout, Stderr: out.Stderr, StdoutTruncated: out.StdoutTruncated && !rest[0], StderrTruncated: out.StderrTruncated && !rest[1]}
+		r := Result{Reason: reasonRunning}
+		lost := [2]bool{out.StdoutTruncated && !rest[0], out.StderrTruncated && !rest[1]}
+		r.shorten("stdout", &out.Stdout, &lost[0], in.Encoding)
+		r.shorten("stderr", &out.Stderr, &lost[1], in.Encoding)
+		r.Stdout, r.Stderr, out.Encoding = out.Stdout, out.Stderr, r.Encoding
 		if !out.Running {
 			out.ExitCode, out.Signal, out.Reason = &j.result.ExitCode, j.result.Signal, j.result.Reason
 			r.ExitCode, r.Signal, r.Reason = out.ExitCode, out.Signal, out.Reason

@@ -8,6 +8,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sbxrun/sbxrun/internal/files"
 	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
@@ -64,7 +67,7 @@ type readResult struct {
 }
 
 type writeArguments struct {
-	Path      string `json:"path" jsonschema:"the file; relative to where the session is. Its directory must exist"`
+	Path      string `json:"path" jsonschema:"the file; relative to where the session is. Directories above it are made"`
 	Content   string `json:"content" jsonschema:"all that the file will hold"`
 	Encoding  string `json:"encoding,omitempty" jsonschema:"what content is: utf-8 (the default) or base64"`
 	SessionID string `json:"session_id,omitempty" jsonschema:"the session; without it the connection's own"`
@@ -168,6 +171,20 @@ func (s *Server) callRead(ctx context.Context, _ *mcp.CallToolRequest, in readAr
 	return res, out, nil
 }
 
+// refused adds to the error of a tool for files what the policy refused it.
+func (s *Server) refused(tool string, b *box, err error) error {
+	var e *files.Error
+	if !errors.As(err, &e) || len(e.Denials) == 0 {
+		return err
+	}
+	s.denied(tool, b.id, []string{e.Op, e.Path}, e.Denials...)
+	var all []string
+	for _, d := range told(e.Denials) {
+		all = append(all, denial(d))
+	}
+	return fmt.Errorf("%w; %s", err, strings.Join(all, "; "))
+}
+
 func (s *Server) callWrite(ctx context.Context, _ *mcp.CallToolRequest, in writeArguments) (*mcp.CallToolResult, writeResult, error) {
 	if in.Path == "" {
 		return nil, writeResult{}, errors.New("path is empty")
@@ -193,8 +210,14 @@ func (s *Server) callWrite(ctx context.Context, _ *mcp.CallToolRequest, in write
 		return nil, writeResult{}, err
 	}
 	out := writeResult{Path: b.at(in.Path), Bytes: len(data)}
-	if err := b.files.Write(ctx, out.Path, 0o644, bytes.NewReader(data)); err != nil {
-		return nil, out, err
+	err = b.files.Write(ctx, out.Path, 0o644, bytes.NewReader(data))
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = b.files.Mkdir(ctx, path.Dir(out.Path)); err == nil {
+			err = b.files.Write(ctx, out.Path, 0o644, bytes.NewReader(data))
+		}
+	}
+	if err != nil {
+		return nil, out, s.refused("sandbox_fs_write", b, err)
 	}
 	return text(remarks(fmt.Sprintf("wrote %d bytes to %s", out.Bytes, quote.Inside(out.Path)))), out, nil
 }

@@ -25,7 +25,7 @@ import (
 
 const (
 	// maxConnections is how many clients there can be at a time. Sandboxes are
-	// bounded by Config.MaxSessions, of all clients together.
+	// bounded by Config.MaxSessions for each client, and by maxClients times that.
 	maxConnections = 64
 
 	// maxMessage bounds a message: a file of maxWrite, in base64, and its JSON.

@@ -164,8 +164,9 @@ func TestHTTPAccess(t *testing.T) {
 	}
 }
 
-// TestHTTPSessions: each connection has a session of its own, which goes with it;
-// sandboxes are bounded for all together.
+// TestHTTPSessions: each connection has sessions of its own, which go with it. How many
+// is bounded for each, and for all together: where there are too many, one that is idle
+// gives way.
 func TestHTTPSessions(t *testing.T) {
 	h, url := listen(t, config(t, nil), time.Hour)
 	one, two := dial(t, url), dial(t, url)
@@ -180,18 +181,48 @@ func TestHTTPSessions(t *testing.T) {
 	if err != nil || !res.IsError {
 		t.Errorf("a session of another connection: %v, %v", err, res)
 	}
-	if res, err := two.CallTool(t.Context(), &mcp.CallToolParams{Name: "session_create"}); err != nil || !res.IsError {
-		t.Errorf("a third sandbox: %v, %v", err, res)
+	create := func(cs *mcp.ClientSession) bool {
+		t.Helper()
+		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "session_create"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return !res.IsError
 	}
-	one.Close()
-	eventually(t, "the session of a connection that ended is gone", func() bool {
+	if !create(two) || create(two) {
+		t.Error("one client, two sandboxes: is not what it can have")
+	}
+	// With three for all, a third client has to take one of another's.
+	h.config.quota.mu.Lock()
+	h.config.quota.most, h.config.quota.rest = 3, time.Hour
+	h.config.quota.mu.Unlock()
+	three := dial(t, url)
+	if create(three) {
+		t.Error("a session that was just used gave way")
+	}
+	h.config.quota.mu.Lock()
+	h.config.quota.rest = 0
+	h.config.quota.mu.Unlock()
+	bashOver(t, one, "sleep 300 & echo stays > /tmp/who")
+	four := dial(t, url)
+	if !create(three) || !create(three) || create(three) || !create(four) {
+		t.Error("idle sessions do not give way")
+	}
+	if r := bashOver(t, one, "cat /tmp/who"); r["stdout"] != "stays\n" {
+		t.Errorf("a session in which something runs gave way: %v", r)
+	}
+	r = bashOver(t, two, "cat /tmp/who")
+	if notes := fmt.Sprint(r["notes"]); !strings.Contains(notes, "had ended") {
+		t.Errorf("whose session gave way is not told: %v", r)
+	}
+	for _, cs := range []*mcp.ClientSession{one, two, three, four} {
+		cs.Close()
+	}
+	eventually(t, "the sessions of connections that ended are gone", func() bool {
 		h.config.quota.mu.Lock()
 		defer h.config.quota.mu.Unlock()
-		return h.config.quota.used == 1
+		return h.config.quota.used == 0 && len(h.config.quota.servers) == 0
 	})
-	if res, err := two.CallTool(t.Context(), &mcp.CallToolParams{Name: "session_create"}); err != nil || res.IsError {
-		t.Errorf("a second sandbox: %v, %v", err, res)
-	}
 }
 
 // TestHTTPGone: a client that goes away in the middle of a call ends what the call

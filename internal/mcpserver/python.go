@@ -91,7 +91,7 @@ func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in py
 	if out == nil {
 		return nil, nil, err
 	}
-	out.Value = strings.ToValidUTF8(said, "\uFFFD")
+	out.Value = middleCut(strings.ToValidUTF8(said, "\uFFFD"), maxText)
 	out.Notes = append(notes, out.Notes...)
 	return out.content(), out, nil
 }

@@ -3,7 +3,9 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -33,9 +35,11 @@ const (
 	// takes no argument of more than 128 KiB (MAX_ARG_STRLEN; see execve(2)).
 	maxScript = 120 << 10 // bytes
 
-	// maxText is how much of each stream is in a result's text, which is what a
-	// model reads. The structured result has it up to the policy's limit.
+	// maxText is how much of each stream is in a result: in its text and in its
+	// structured form, because some clients show a model the one, and some the other.
 	maxText = 30_000 // bytes
+
+	maxBinary = maxText / 4 * 3 // bytes, which are maxText in base64
 
 	// maxSaid bounds what a wrapped script tells beside its output.
 	maxSaid = 64 << 10 // bytes
@@ -49,8 +53,9 @@ type Result struct {
 	Reason          driver.Reason   `json:"reason" jsonschema:"how it ended: exit, signal, timeout, oom, pids, setup or canceled; running for a command in the background"`
 	Stdout          string          `json:"stdout"`
 	Stderr          string          `json:"stderr"`
-	StdoutTruncated bool            `json:"stdout_truncated" jsonschema:"the end of stdout was cut off at the limit"`
-	StderrTruncated bool            `json:"stderr_truncated" jsonschema:"the end of stderr was cut off at the limit"`
+	Encoding        Encoding        `json:"encoding,omitempty" jsonschema:"base64, if the call asked for that: what stdout and stderr are in"`
+	StdoutTruncated bool            `json:"stdout_truncated" jsonschema:"a part of stdout is left out here: notes say how much"`
+	StderrTruncated bool            `json:"stderr_truncated" jsonschema:"a part of stderr is left out here: notes say how much"`
 	DurationMS      float64         `json:"duration_ms"`
 	TimeoutMS       int64           `json:"timeout_ms,omitempty" jsonschema:"the time limit that was in force"`
 	Cwd             string          `json:"cwd" jsonschema:"where the next command of bash starts"`
@@ -61,12 +66,19 @@ type Result struct {
 	Value           string          `json:"value,omitempty" jsonschema:"repr() of the last expression, for python_execute"`
 }
 
+// An Encoding is how output is written in a result: as text unless it is asked for
+// in base64, for output that is none.
+type Encoding string
+
+const inBase64 Encoding = "base64"
+
 // A task is a command to run in a session.
 type task struct {
 	args    []string
 	cwd     string // "" is the session's
 	timeout int64  // milliseconds, 0 is the policy's limit
 	says    bool   // descriptor 3 is a pipe to us
+	as      Encoding
 
 	tool string   // that was called
 	asks []string // what it was asked to run, for the record; nil is args
@@ -90,6 +102,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	if t.env == nil {
 		t.env = b.env
 	}
+	defer b.busy()()
 	cwd := b.at(t.cwd)
 	record, err := s.begin(b, t, cwd)
 	if err != nil {
@@ -129,7 +142,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		}
 		out.Notes = append(out.Notes, "the command could not be started: "+res.Error)
 	}
-	out.fill(res)
+	out.fill(res, t.as)
 	said := ""
 	if says != nil {
 		// What the command left running has the descriptor too: what there is
@@ -183,14 +196,37 @@ func (s *Server) denied(tool, session string, asks []string, all ...driver.Denia
 	}
 }
 
-func (r *Result) fill(res *driver.Result) {
+func (r *Result) fill(res *driver.Result, as Encoding) {
 	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = &res.ExitCode, res.Signal, res.Reason, res.DurationMS, res.Sandboxed
-	r.Stdout, r.StdoutTruncated = strings.ToValidUTF8(res.Stdout, "\uFFFD"), res.StdoutTruncated
+	r.Stdout, r.StdoutTruncated = res.Stdout, res.StdoutTruncated
+	r.Stderr, r.StderrTruncated = res.Stderr, res.StderrTruncated
+	r.shorten("stdout", &r.Stdout, &r.StdoutTruncated, as)
+	r.shorten("stderr", &r.Stderr, &r.StderrTruncated, as)
 	r.Denials = told(res.Denials)
 	if res.StorageFull && res.ExitCode != 0 {
 		r.Notes = append(r.Notes, "the private storage of the session (/tmp, /run, the home) is full: remove something there, or write to the workspace")
 	}
-	r.Stderr, r.StderrTruncated = strings.ToValidUTF8(res.Stderr, "\uFFFD"), res.StderrTruncated
+}
+
+// shorten leaves out of a stream what is too much to read, and says so: the middle,
+// or, of what is to be decoded again, the end.
+func (r *Result) shorten(name string, s *string, truncated *bool, as Encoding) {
+	if *truncated {
+		r.Notes = append(r.Notes, name+" was longer than the limit on output; its end is lost")
+	}
+	size, left, cut := len(*s), "middle", false
+	if as == inBase64 {
+		r.Encoding, left, cut = as, "end", size > maxBinary
+		*s = base64.StdEncoding.EncodeToString([]byte((*s)[:min(size, maxBinary)]))
+	} else {
+		*s = strings.ToValidUTF8(*s, "\uFFFD")
+		cut = len(*s) > maxText
+		*s = middleCut(*s, maxText)
+	}
+	if cut {
+		*truncated = true
+		r.Notes = append(r.Notes, fmt.Sprintf("%s has %d bytes, of which the %s is left out: print less, or to a file, and read that by parts", name, size, left))
+	}
 }
 
 // progress tells a client that asked for it, now and then, that a command runs.
@@ -267,34 +303,20 @@ func (r *Result) content() *mcp.CallToolResult {
 		all = append(all, fmt.Sprintf("exit code %d", *r.ExitCode))
 	}
 	for _, d := range r.Denials {
-		why := d.Reason
-		if why == "" && d.Rule != "" {
-			why = d.Rule
-		}
-		if why == "" {
-			why = "not allowed"
-		}
-		all = append(all, fmt.Sprintf("refused by the sandbox: %s %s: %s; only the operator can allow it%s", d.Operation, d.Target, why, grant(d)))
+		all = append(all, denial(d))
 	}
 	all = append(all, r.Notes...)
 	var follow []string
 	var blocks []mcp.Content
-	for _, s := range []struct {
-		name, text string
-		truncated  bool
-	}{{"stdout", r.Stdout, r.StdoutTruncated}, {"stderr", r.Stderr, r.StderrTruncated}, {"the value of the last expression", r.Value, false}} {
-		if s.truncated {
-			all = append(all, s.name+" was longer than the limit on output; its end is lost")
-		}
+	for _, s := range []struct{ name, text string }{{"stdout", r.Stdout}, {"stderr", r.Stderr}, {"the value of the last expression", r.Value}} {
 		if s.text == "" {
 			continue
 		}
-		cut := middleCut(s.text, maxText)
-		if cut != s.text {
-			all = append(all, fmt.Sprintf("%s has %d bytes, of which the middle is left out", s.name, len(s.text)))
+		if r.Encoding == inBase64 {
+			s.name += " in base64"
 		}
 		follow = append(follow, s.name)
-		blocks = append(blocks, &mcp.TextContent{Text: cut})
+		blocks = append(blocks, &mcp.TextContent{Text: s.text})
 	}
 	if len(follow) > 0 {
 		all = append(all, "what follows is from inside: "+strings.Join(follow, ", then "))
@@ -325,11 +347,13 @@ func told(all []driver.Denial) []driver.Denial {
 	return out
 }
 
-func grant(d driver.Denial) string {
-	if d.Grant == "" {
-		return ""
+// denial is what a model reads of a refusal.
+func denial(d driver.Denial) string {
+	why, grant := cmp.Or(d.Reason, d.Rule, "not allowed"), d.Grant
+	if grant != "" {
+		grant = ": " + grant
 	}
-	return ": " + d.Grant
+	return fmt.Sprintf("refused by the sandbox: %s %s: %s; only the operator can allow it%s", d.Operation, d.Target, why, grant)
 }
 
 // middleCut shortens a text to a number of bytes, and says so where it cut.
@@ -360,8 +384,9 @@ exit $__sbxrun`, "FD", fd)
 }
 
 // bash runs a script where the last one ended, and keeps where this one did.
-func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, script, cwd string, timeout int64) (*Result, error) {
-	t := task{tool: "bash", cwd: cwd, timeout: timeout, says: true}
+func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, in bashArguments) (*Result, error) {
+	script, cwd := in.Command, in.Cwd
+	t := task{tool: "bash", cwd: cwd, timeout: in.Timeout, says: true, as: in.Encoding}
 	start, home := b.at(""), dirOf(b.env.Policy)
 	var out *Result
 	var said string

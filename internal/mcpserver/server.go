@@ -21,6 +21,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -53,31 +55,67 @@ type Config struct {
 	Policy      *policy.Policy // as it was at the start, for what is said then
 	Why         string         // commands are not sandboxed, "" if they are
 	Rules       *command.Rules // of execute_command
-	MaxSessions int            // sandboxes at a time, of all connections together
+	MaxSessions int            // sandboxes of one connection at a time
 	Version     string
 
 	quota *quota
 	room  *driver.Room // of what commands print, of all connections
 }
 
-// A quota is how many sandboxes there can be at a time.
+// A quota is how many sandboxes there can be at a time, of all connections together.
 type quota struct {
 	mu         sync.Mutex
 	used, most int
+	servers    map[*Server]bool // that have any
+	rest       time.Duration    // a session that nobody used for so long gives way
 }
+
+// maxClients is how many clients can have all the sessions that one can have.
+const maxClients = 8
 
 // maxKept is how much output of commands that run is kept at a time, bytes.
 const maxKept = 256 << 20
 
-func newQuota(most int) *quota { return &quota{most: most} }
+func newQuota(each int) *quota {
+	return &quota{most: maxClients * each, servers: map[*Server]bool{}, rest: filesLimit}
+}
 
-func (q *quota) take() bool {
+// take makes room for one more sandbox of a server's. If there is none, the session
+// gives way that nobody used for longest and in which nothing runs.
+func (q *quota) take(s *Server) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.used >= q.most {
+	if q.used < q.most {
+		q.used++
+		q.servers[s] = true
+		q.mu.Unlock()
+		return true
+	}
+	servers := slices.Collect(maps.Keys(q.servers))
+	q.mu.Unlock()
+	var of *Server
+	var oldest *box
+	var last time.Time
+	for _, server := range servers {
+		for _, b := range server.boxes() {
+			if at, idle := b.idle(q.rest); idle && (oldest == nil || at.Before(last)) {
+				of, oldest, last = server, b, at
+			}
+		}
+	}
+	if oldest == nil || !oldest.retire(q.rest) {
 		return false
 	}
-	q.used++
+	of.mu.Lock()
+	_, mine := of.sessions[oldest.id]
+	delete(of.sessions, oldest.id)
+	of.mu.Unlock()
+	oldest.close()
+	if !mine {
+		return false // its connection ends, and gives what it had
+	}
+	q.mu.Lock()
+	q.servers[s] = true
+	q.mu.Unlock()
 	return true
 }
 
@@ -85,6 +123,13 @@ func (q *quota) give() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.used--
+}
+
+// forget is called when a connection has ended.
+func (q *quota) forget(s *Server) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.servers, s)
 }
 
 // A Server serves one connection.
@@ -99,6 +144,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[string]*box
+	opening  int // that are about to be in sessions
 	closed   bool
 	closing  sync.Once
 
@@ -187,6 +233,7 @@ func (s *Server) close() {
 			})
 		}
 		all.Wait()
+		s.config.quota.forget(s)
 	})
 }
 

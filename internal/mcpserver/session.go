@@ -56,10 +56,58 @@ type box struct {
 	own     bool
 	python  python
 
-	mu   sync.Mutex
-	cwd  string // where the next command of tool bash starts
-	jobs []*job
-	last int // number of the newest job
+	mu      sync.Mutex
+	used    time.Time // when a call last named it, or ended
+	calls   int       // commands that calls wait for
+	retired bool      // it gives way to another
+	cwd     string    // where the next command of tool bash starts
+	jobs    []*job
+	last    int // number of the newest job
+}
+
+// use says that a call is about to use the session. It reports false if that has
+// given way to another.
+func (b *box) use() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used = time.Now()
+	return !b.retired
+}
+
+// busy says that a command runs for a call, until the function that it returns is
+// called.
+func (b *box) busy() (done func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.calls--
+		b.used = time.Now()
+	}
+}
+
+// idle reports whether nothing runs in the session and no call used it for a time,
+// and when one last did.
+func (b *box) idle(rest time.Duration) (last time.Time, idle bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used, b.rests(rest)
+}
+
+// rests is idle. Preconditions: the caller holds b.mu.
+func (b *box) rests(rest time.Duration) bool {
+	i, ok := b.sandbox.(interface{ Idle() bool })
+	return b.calls == 0 && time.Since(b.used) >= rest && ok && i.Idle()
+}
+
+// retire has no call use the session any more, if it is idle.
+func (b *box) retire(rest time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.retired = b.retired || b.rests(rest)
+	return b.retired
 }
 
 func (b *box) ended() bool {
@@ -110,28 +158,42 @@ func (s *Server) open(own bool) (*box, error) {
 			go b.close()
 		}
 	}
-	closed := s.closed
+	closed, full := s.closed, len(s.sessions)+s.opening >= s.config.MaxSessions
+	if !full {
+		s.opening++
+	}
 	s.mu.Unlock()
 	if closed {
 		return nil, errors.New("the connection is closed")
 	}
-	if !s.config.quota.take() {
-		return nil, fmt.Errorf("there are %d sessions, and no more are allowed: session_destroy ends one", s.config.MaxSessions)
+	if full {
+		return nil, fmt.Errorf("you have %d sessions, and no more are allowed: session_destroy ends one", s.config.MaxSessions)
+	}
+	opened := func() {
+		s.mu.Lock()
+		s.opening--
+		s.mu.Unlock()
+	}
+	if !s.config.quota.take(s) {
+		opened()
+		return nil, errors.New("all clients together have too many sessions, and none of them is idle: try again later")
 	}
 	// The connection's context, not the call's: a session outlives the call
 	// that made it.
 	env, err := s.config.Open(s.ctx)
 	if err != nil {
+		opened()
 		s.config.quota.give()
 		return nil, err
 	}
-	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), env: env, sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
+	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), used: time.Now(), env: env, sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
 	b.files.Sandbox, b.files.Limit = env.Sandbox, filesLimit
 	if l := b.limits(0).WallTime; l > 0 {
 		b.files.Limit = min(l, filesLimit)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.opening--
 	if s.closed {
 		s.config.quota.give()
 		b.close() // whoever closed the connection may be waiting to be told of the end
@@ -141,13 +203,26 @@ func (s *Server) open(own bool) (*box, error) {
 	return b, nil
 }
 
+// boxes are the sessions that have not ended.
+func (s *Server) boxes() []*box {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*box, 0, len(s.sessions))
+	for _, b := range s.sessions {
+		if !b.ended() {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
 // session returns the session that a call names; "" is the connection's own.
 // Fresh is true if that had ended and is another now.
 func (s *Server) session(id string) (b *box, fresh bool, err error) {
 	if id == "" {
 		s.first.Lock()
 		defer s.first.Unlock()
-		if s.own != nil && !s.own.ended() {
+		if s.own != nil && s.own.use() && !s.own.ended() {
 			return s.own, false, nil
 		}
 		fresh = s.own != nil
@@ -163,7 +238,7 @@ func (s *Server) session(id string) (b *box, fresh bool, err error) {
 	switch {
 	case !ok:
 		return nil, false, fmt.Errorf("there is no session %s: session_list lists them", quote.Text(id))
-	case b.ended():
+	case !b.use() || b.ended():
 		return nil, false, fmt.Errorf("session %s has ended: session_create makes another", id)
 	}
 	return b, false, nil
@@ -237,14 +312,7 @@ func (s *Server) addSessionTools() {
 		Description: "List the sessions of this connection.",
 		Annotations: &mcp.ToolAnnotations{Title: "List sessions", ReadOnlyHint: true, OpenWorldHint: new(bool)},
 	}, nil, func(context.Context, *mcp.CallToolRequest, noArguments) (*mcp.CallToolResult, sessionList, error) {
-		s.mu.Lock()
-		all := make([]*box, 0, len(s.sessions))
-		for _, b := range s.sessions {
-			if !b.ended() {
-				all = append(all, b)
-			}
-		}
-		s.mu.Unlock()
+		all := s.boxes()
 		slices.SortFunc(all, func(a, b *box) int { return a.created.Compare(b.created) })
 		out := sessionList{Sessions: []SessionInfo{}}
 		for _, b := range all {

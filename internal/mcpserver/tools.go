@@ -17,19 +17,21 @@ import (
 )
 
 type bashArguments struct {
-	Command     string `json:"command" jsonschema:"the script, for bash"`
-	Timeout     int64  `json:"timeout,omitempty" jsonschema:"time limit in milliseconds, at most 600000 and at most the operator's"`
-	Description string `json:"description,omitempty" jsonschema:"what the command does, in a few words; for people"`
-	Background  bool   `json:"run_in_background,omitempty" jsonschema:"do not wait for the end: returns an id for bash_output and bash_kill"`
-	Disable     bool   `json:"dangerouslyDisableSandbox,omitempty" jsonschema:"refused unless the operator allows it: commands run in the sandbox"`
-	SessionID   string `json:"session_id,omitempty" jsonschema:"the session to run in; without it the connection's own"`
-	Cwd         string `json:"cwd,omitempty" jsonschema:"directory to run in, for this call; without it where the last command of the session ended"`
+	Command     string   `json:"command" jsonschema:"the script, for bash"`
+	Timeout     int64    `json:"timeout,omitempty" jsonschema:"time limit in milliseconds, at most 600000 and at most the operator's"`
+	Description string   `json:"description,omitempty" jsonschema:"what the command does, in a few words; for people"`
+	Background  bool     `json:"run_in_background,omitempty" jsonschema:"do not wait for the end: returns an id for bash_output and bash_kill"`
+	Disable     bool     `json:"dangerouslyDisableSandbox,omitempty" jsonschema:"refused unless the operator allows it: commands run in the sandbox"`
+	Encoding    Encoding `json:"output_encoding,omitempty" jsonschema:"base64 for output that is no text"`
+	SessionID   string   `json:"session_id,omitempty" jsonschema:"the session to run in; without it the connection's own"`
+	Cwd         string   `json:"cwd,omitempty" jsonschema:"directory to run in, for this call; without it where the last command of the session ended"`
 }
 
 type executeArguments struct {
 	Command   string   `json:"command,omitempty" jsonschema:"a shell command; this or argv"`
 	Argv      []string `json:"argv,omitempty" jsonschema:"a program and its arguments, run without a shell; this or command"`
 	Timeout   int64    `json:"timeout,omitempty" jsonschema:"time limit in milliseconds, at most 600000 and at most the operator's"`
+	Encoding  Encoding `json:"output_encoding,omitempty" jsonschema:"base64 for output that is no text"`
 	SessionID string   `json:"session_id,omitempty" jsonschema:"the session to run in; without it the connection's own"`
 	Cwd       string   `json:"cwd,omitempty" jsonschema:"directory to run in"`
 }
@@ -45,6 +47,7 @@ type shellArguments struct {
 	Shell     string   `json:"shell,omitempty" jsonschema:"bash (the default) or sh"`
 	Args      []string `json:"args,omitempty" jsonschema:"what the script has as $1, $2, …"`
 	Timeout   int64    `json:"timeout,omitempty" jsonschema:"time limit in milliseconds, at most 600000 and at most the operator's"`
+	Encoding  Encoding `json:"output_encoding,omitempty" jsonschema:"base64 for output that is no text"`
 	SessionID string   `json:"session_id,omitempty" jsonschema:"the session to run in; without it the connection's own"`
 	Cwd       string   `json:"cwd,omitempty" jsonschema:"directory to run in"`
 }
@@ -60,6 +63,14 @@ type pythonArguments struct {
 // timed bounds the arguments that several tools have.
 func timed(p map[string]*jsonschema.Schema) {
 	p["timeout"].Minimum, p["timeout"].Maximum = new(1.0), new(float64(maxTimeout))
+	if p["output_encoding"] != nil {
+		encoded(p)
+	}
+}
+
+// encoded says which words there are for an encoding.
+func encoded(p map[string]*jsonschema.Schema) {
+	p["output_encoding"].Enum = []any{"utf-8", string(inBase64)}
 }
 
 func checkScript(name, s string) error {
@@ -91,7 +102,7 @@ func (s *Server) addCommandTools() {
 	add(s, &mcp.Tool{
 		Name: "bash",
 		Description: "Run a bash script in the sandbox. The working directory persists from one call to the next, as does what it leaves running in the background; variables do not. " +
-			"Standard input is empty. Long output is shortened in the text.",
+			"Standard input is empty. Of long output the middle is left out: print it to a file, and read that by parts.",
 		Annotations: runs("Run a bash script"),
 		Meta:        mcp.Meta{"anthropic/maxResultSizeChars": 4 * maxText},
 	}, timed, s.callBash)
@@ -142,7 +153,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 	if err != nil {
 		return nil, nil, err
 	}
-	t := task{tool: "bash", cwd: in.Cwd, timeout: in.Timeout, env: bare}
+	t := task{tool: "bash", cwd: in.Cwd, timeout: in.Timeout, env: bare, as: in.Encoding}
 	if bare != nil && in.Cwd == "" && !below(b.at(""), dirOf(bare.Policy)) {
 		// Where the session is, is not there on the host, or is another place.
 		t.cwd = dirOf(bare.Policy)
@@ -157,7 +168,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 			err = nil
 		}
 	default:
-		out, err = s.bash(ctx, req, b, in.Command, in.Cwd, in.Timeout)
+		out, err = s.bash(ctx, req, b, in)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -228,7 +239,7 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 	if err != nil {
 		return nil, out, err
 	}
-	r, _, err := s.run(ctx, req, b, task{tool: "execute_command", args: args, cwd: in.Cwd, timeout: in.Timeout})
+	r, _, err := s.run(ctx, req, b, task{tool: "execute_command", args: args, cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
 	if r == nil {
 		return nil, out, err
 	}
@@ -250,7 +261,7 @@ func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in she
 	if shell == "" {
 		shell = "bash"
 	}
-	return s.call(ctx, req, in.SessionID, task{tool: "shell_execute", args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd, timeout: in.Timeout})
+	return s.call(ctx, req, in.SessionID, task{tool: "shell_execute", args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
 }
 
 // call runs a command in a session.

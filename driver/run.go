@@ -49,7 +49,8 @@ func NewRoom(n int64) *Room {
 	return r
 }
 
-func (r *Room) take(n int64) bool {
+// Take takes room for so many bytes, or none.
+func (r *Room) Take(n int64) bool {
 	if r.left.Add(-n) >= 0 {
 		return true
 	}
@@ -58,7 +59,10 @@ func (r *Room) take(n int64) bool {
 }
 
 // Give gives back what the output of a result took.
-func (r *Room) Give(res *Result) { r.left.Add(int64(len(res.Stdout) + len(res.Stderr))) }
+func (r *Room) Give(res *Result) { r.Return(int64(len(res.Stdout) + len(res.Stderr))) }
+
+// Return gives back so many bytes.
+func (r *Room) Return(n int64) { r.left.Add(n) }
 
 // Run runs a policy's command by a driver and waits until nothing of it is
 // left. It applies what is the same for every driver: the wall time limit, the
@@ -383,7 +387,7 @@ func (c *capture) keep(b []byte) {
 		b = b[:int(c.limit)-len(c.data)]
 		c.truncated = true
 	}
-	if c.room != nil && len(b) > 0 && (c.full || !c.room.take(int64(len(b)))) {
+	if c.room != nil && len(b) > 0 && (c.full || !c.room.Take(int64(len(b)))) {
 		c.full, c.truncated = true, true // and no hole if there is room again
 		return
 	}

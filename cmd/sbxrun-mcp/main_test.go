@@ -521,9 +521,10 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestDisconnect: nothing outlives the client's end, or the server's (A10).
+// TestDisconnect: nothing outlives the client's end, or the server's (A10), also if the
+// client has long stopped reading.
 func TestDisconnect(t *testing.T) {
-	for _, how := range []string{"eof", "kill"} {
+	for _, how := range []string{"eof", "kill", "unread, eof", "unread, TERM"} {
 		t.Run(how, func(t *testing.T) {
 			cmd, ws := program(t)
 			in, err := cmd.StdinPipe()
@@ -546,15 +547,25 @@ func TestDisconnect(t *testing.T) {
 			b, _ := json.Marshal("setsid " + beat)
 			fmt.Fprintf(in, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"bash","arguments":{"command":%s}}}`+"\n", b)
 			waitBeat(t, ws)
-			if how == "eof" {
-				in.Close()
+			if strings.HasPrefix(how, "unread") {
+				for i := range 2000 { // more than a pipe holds, of calls and of what is none
+					fmt.Fprintf(in, `{"jsonrpc":"2.0","id":"%d","method":"tools/list"}`+"\nx\n", i)
+				}
 			} else {
-				cmd.Process.Signal(syscall.SIGKILL)
+				go io.Copy(io.Discard, out)
 			}
-			go func() { io.Copy(io.Discard, out); ended <- cmd.Wait() }()
+			switch how {
+			case "kill":
+				cmd.Process.Signal(syscall.SIGKILL)
+			case "unread, TERM":
+				cmd.Process.Signal(syscall.SIGTERM)
+			default:
+				in.Close()
+			}
+			go func() { ended <- cmd.Wait() }()
 			select {
 			case err := <-ended:
-				if how == "eof" && err != nil {
+				if how != "kill" && err != nil {
 					t.Errorf("the server: %v", err)
 				}
 			case <-time.After(30 * time.Second):

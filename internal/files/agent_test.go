@@ -3,11 +3,14 @@
 package files
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestWriteKeeps: a file that is replaced keeps its mode, whatever the umask is and
@@ -35,5 +38,23 @@ func TestWriteKeeps(t *testing.T) {
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) != 2 {
 		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// TestListNoDirectory: what is no directory is told at once; a FIFO would wait for its writer.
+func TestListNoDirectory(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- list(io.Discard, fifo) }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, syscall.ENOTDIR) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("it waits")
 	}
 }

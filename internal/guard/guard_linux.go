@@ -282,19 +282,35 @@ func (w *worker) accept(sock int) error {
 		case err != nil:
 			return err
 		case n != 1 || flags&unix.MSG_CTRUNC != 0:
-			return unix.EPIPE // the command did not come to be
+			// The command did not come to be; or this process has room for one descriptor
+			// alone. Nobody would answer at that one: it must not stay open.
+			closeRights(oob[:oobn])
+			return unix.EPIPE
 		}
-		msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-		if err != nil || len(msgs) != 1 {
-			return unix.EPROTO
-		}
-		fds, err := unix.ParseUnixRights(&msgs[0])
-		if err != nil || len(fds) != 2 {
+		fds := rights(oob[:oobn])
+		if len(fds) != 2 {
+			closeRights(oob[:oobn])
 			return unix.EPROTO
 		}
 		w.l.FD, w.root = fds[0], fds[1]
 		w.l.Synchronous()
 		return nil
+	}
+}
+
+// rights are the descriptors of a message.
+func rights(oob []byte) (fds []int) {
+	msgs, _ := unix.ParseSocketControlMessage(oob)
+	for i := range msgs {
+		more, _ := unix.ParseUnixRights(&msgs[i])
+		fds = append(fds, more...)
+	}
+	return fds
+}
+
+func closeRights(oob []byte) {
+	for _, fd := range rights(oob) {
+		unix.Close(fd)
 	}
 }
 

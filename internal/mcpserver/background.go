@@ -49,8 +49,18 @@ func (j *job) running() bool {
 	}
 }
 
-// A stream keeps what a command prints, up to a limit.
+// forget gives up what it printed.
+func (j *job) forget() {
+	for i := range j.stream {
+		j.stream[i].forget()
+	}
+}
+
+// A stream keeps what a command prints, up to a limit, and as there is room beside what
+// others print.
 type stream struct {
+	room *driver.Room
+
 	mu        sync.Mutex
 	data      []byte
 	limit     int64
@@ -64,11 +74,22 @@ func (s *stream) collect(b []byte) {
 	if room := s.limit - int64(len(s.data)); int64(len(b)) > room {
 		b, s.truncated = b[:room], true
 	}
+	if len(b) > 0 && !s.room.Take(int64(len(b))) {
+		b, s.truncated, s.limit = nil, true, int64(len(s.data)) // and no hole if there is room again
+	}
 	s.data = append(s.data, b...)
 	if len(b) > 0 && s.more != nil {
 		close(s.more)
 		s.more = nil
 	}
+}
+
+// forget gives up what there is, and keeps nothing more.
+func (s *stream) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.room.Return(int64(len(s.data)))
+	s.data, s.limit = nil, 0
 }
 
 // settled notes whether all that was printed came.
@@ -120,7 +141,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	j.timeout, j.env = l.WallTime.Milliseconds(), t.env
 	var pipes [2][2]*os.File
 	for i := range pipes {
-		j.stream[i].limit = l.Output
+		j.stream[i].room, j.stream[i].limit = s.config.room, l.Output
 		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
 			for _, f := range []*os.File{pipes[0][0], pipes[0][1]} {
 				if f != nil {
@@ -205,6 +226,7 @@ func (b *box) newJob() (*job, error) {
 		if at < 0 {
 			return nil, fmt.Errorf("%d commands run in the background of session %s, and no more are possible: bash_kill ends one", maxJobs, b.id)
 		}
+		b.jobs[at].forget()
 		b.jobs = append(b.jobs[:at:at], b.jobs[at+1:]...)
 	}
 	b.last++

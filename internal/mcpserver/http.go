@@ -105,7 +105,9 @@ func (h *HTTP) Serve(ctx context.Context, l net.Listener) error {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		// OPTIONS * is asked by who may, too.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()

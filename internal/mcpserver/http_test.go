@@ -148,6 +148,16 @@ func TestHTTPAccess(t *testing.T) {
 			t.Errorf("the end of %s: %d", name, code)
 		}
 	}
+	// Of the server as a whole, by who may not speak to it.
+	conn, err := net.Dial("tcp", "localhost:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "OPTIONS * HTTP/1.1\r\nHost: localhost:%s\r\nConnection: close\r\n\r\n", port)
+	if b, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 403 ") {
+		t.Errorf("OPTIONS *: %q, %v", b, err)
+	}
 	for path, want := range map[string]int{"/": 404, "/mcp/": 404, "/mcp/../mcp": 404} {
 		if code, _ := send("POST", path, func(*http.Request) {}); code != want {
 			t.Errorf("%s: %d, want %d", path, code, want)

@@ -12,6 +12,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -29,23 +30,53 @@ type lines struct {
 	gone func() // is called when there are no more lines
 
 	in      chan jsonrpc.Message
+	bad     chan []byte // refusals, to be written
 	closed  chan struct{}
 	closing sync.Once
 
-	writing sync.Mutex
-	calls   map[jsonrpc.ID]bool // that are not answered
+	writing sync.Mutex // held as long as the client does not read: never by read
+
+	mu    sync.Mutex
+	calls map[jsonrpc.ID]bool // that are not answered
 }
+
+const (
+	// maxRefusals is how many refusals can wait for being read. They are short.
+	maxRefusals = 1 << 14
+
+	// farewell is how long a client that has closed its end has to read what it
+	// was told before.
+	farewell = time.Second
+)
 
 // Connect begins to read. It is the transport of one connection: itself.
 func (l *lines) Connect(context.Context) (mcp.Connection, error) {
 	l.in, l.closed, l.calls = make(chan jsonrpc.Message), make(chan struct{}), map[jsonrpc.ID]bool{}
-	go l.read()
+	l.bad = make(chan []byte, maxRefusals)
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		for text := range l.bad {
+			l.write(text) // a client that is gone is noticed by who reads
+		}
+	}()
+	go func() {
+		defer l.gone()
+		defer close(l.in)
+		l.read()
+		close(l.bad)
+		select {
+		case <-said:
+		case <-l.closed:
+		case <-time.After(farewell):
+		}
+	}()
 	return l, nil
 }
 
+// read reads to the end. It waits for nothing but lines: a client that does not read
+// can end all the same, and cancel what it has called.
 func (l *lines) read() {
-	defer l.gone()
-	defer close(l.in)
 	b := bufio.NewReaderSize(l.r, 64<<10)
 	for {
 		line, id, err := nextLine(b)
@@ -63,8 +94,12 @@ func (l *lines) read() {
 			bad = invalid(fmt.Errorf("id %s is that of a call that is not answered yet", quote.JSON(id.id)))
 			m, id.times = nil, 0
 		}
-		if bad != nil && l.write(refusal(&id, bad)) != nil {
-			return
+		if bad != nil {
+			select {
+			case l.bad <- refusal(&id, bad):
+			default:
+				return // it says much, and hears nothing
+			}
 		}
 		if m != nil {
 			select {
@@ -112,8 +147,8 @@ func (l *lines) Read(ctx context.Context) (jsonrpc.Message, error) {
 
 // begin notes that a call is under way. It reports false if one with this id is.
 func (l *lines) begin(id jsonrpc.ID) bool {
-	l.writing.Lock()
-	defer l.writing.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.calls[id] {
 		return false
 	}
@@ -128,9 +163,9 @@ func (l *lines) Write(_ context.Context, m jsonrpc.Message) error {
 		return err
 	}
 	if r, ok := m.(*jsonrpc.Response); ok {
-		l.writing.Lock()
+		l.mu.Lock()
 		delete(l.calls, r.ID)
-		l.writing.Unlock()
+		l.mu.Unlock()
 	}
 	return l.write(text)
 }
@@ -187,20 +222,37 @@ func decode(text []byte) (jsonrpc.Message, *jsonrpc.Error) {
 		if other.ID != nil && !r.ID.IsValid() || !exact(r.ID.Raw(), other.ID) {
 			return nil, invalid(errors.New("id is neither a text nor a whole number that a double holds"))
 		}
+		var params struct {
+			ID   json.RawMessage `json:"requestId"`
+			Meta struct {
+				Token json.RawMessage `json:"progressToken"`
+			} `json:"_meta"`
+		}
+		// Where parameters are of another type, the SDK says so.
+		bad := json.Unmarshal(r.Params, &params) != nil
 		if r.Method == "notifications/cancelled" {
-			var params struct {
-				ID json.RawMessage `json:"requestId"`
-			}
-			var v any
-			if json.Unmarshal(r.Params, &params) != nil || json.Unmarshal(params.ID, &v) != nil {
+			if bad || params.ID == nil {
 				return nil, invalid(errors.New("no requestId"))
 			}
-			if id, err := jsonrpc.MakeID(v); err != nil || !exact(id.Raw(), params.ID) {
+			if !isID(params.ID) {
 				return nil, invalid(errors.New("requestId is no id that a request can have"))
 			}
 		}
+		if params.Meta.Token != nil && !isID(params.Meta.Token) {
+			return nil, invalid(errors.New("progressToken is neither a text nor a whole number that a double holds"))
+		}
 	}
 	return m, nil
+}
+
+// isID reports whether a value is an id that comes back as it was written.
+func isID(text json.RawMessage) bool {
+	var v any
+	if json.Unmarshal(text, &v) != nil {
+		return false
+	}
+	id, err := jsonrpc.MakeID(v)
+	return err == nil && exact(id.Raw(), text)
 }
 
 // exact reports whether an id is what was written: the SDK takes 1.5 and 2^53+1 for

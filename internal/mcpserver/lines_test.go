@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
@@ -72,6 +73,8 @@ func TestLines(t *testing.T) {
 		{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1.5}}`, "null", "requestId"},
 		{`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[1]}}`, "null", "requestId"},
 		{`{"jsonrpc":"2.0","method":"notifications/cancelled"}`, "null", "requestId"},
+		{`{"jsonrpc":"2.0","id":7,"method":"ping","params":{"_meta":{"progressToken":9007199254740993}}}`, "7", "progressToken"},
+		{`{"jsonrpc":"2.0","id":7,"method":"ping","params":{"_meta":{"progressToken":[1]}}}`, "7", "progressToken"},
 		{`{"jsonrpc":"2.0","id":{"x":1},"method":"ping"}`, "null", "invalid ID"},
 		{`{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + `}}`, "7", "nested deeper"},
 		{strings.Repeat("[", 100_000), "null", "nested deeper"},
@@ -88,5 +91,28 @@ func TestLines(t *testing.T) {
 		if len(answers) != 1 || !strings.HasPrefix(answers[0], `{"jsonrpc":"2.0","id":`+c.id+`,"error":{"code":-32`) || !strings.Contains(answers[0], c.want) || len(answers[0]) > 1000 {
 			t.Errorf("%.90s: answers %.300q; want %s for id %s", c.line, answers, c.want, c.id)
 		}
+	}
+}
+
+// TestLinesUnread: what a client that does not read says is read all the same, to its end;
+// and one that says much is given up.
+func TestLinesUnread(t *testing.T) {
+	for _, bad := range []int{10, maxRefusals + 10} {
+		unread, w := io.Pipe()
+		gone := make(chan struct{})
+		in := strings.Repeat("x\n", bad) + `{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\n"
+		l := &lines{r: io.NopCloser(strings.NewReader(in)), w: w, gone: func() { close(gone) }}
+		l.Connect(t.Context())
+		m, err := l.Read(t.Context())
+		if _, ok := m.(*jsonrpc.Request); ok != (bad < maxRefusals) {
+			t.Errorf("after %d lines: %v, %v", bad, m, err)
+		}
+		select {
+		case <-gone:
+		case <-time.After(30 * time.Second):
+			t.Errorf("after %d lines the end is not noticed", bad)
+		}
+		unread.Close()
+		l.Close()
 	}
 }

@@ -204,7 +204,19 @@ func (s *Server) Serve(ctx context.Context, r io.ReadCloser, w io.WriteCloser) e
 	defer s.close()
 	// A client that has closed its end is gone: what runs for it ends now, not
 	// when it would have.
-	err := s.mcp.Run(s.ctx, &lines{r: r, w: w, gone: func() { go s.close() }})
+	ran := make(chan error, 1)
+	go func() { ran <- s.mcp.Run(s.ctx, &lines{r: r, w: w, gone: func() { go s.close() }}) }()
+	var err error
+	select {
+	case err = <-ran:
+	case <-s.ctx.Done():
+		s.close()
+		// What is being written to a client that does not read never is.
+		select {
+		case err = <-ran:
+		case <-time.After(farewell):
+		}
+	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 		err = nil
 	}

@@ -260,3 +260,30 @@ func TestSessionLost(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestBackgroundRoom: what background commands print takes of the room that all commands
+// have together, and gives it back with their session.
+func TestBackgroundRoom(t *testing.T) {
+	room := driver.NewRoom(10)
+	b := &box{}
+	for range 2 {
+		j := &job{}
+		for i := range j.stream {
+			j.stream[i].room, j.stream[i].limit = room, 4
+			j.stream[i].collect([]byte("12"))
+			j.stream[i].collect([]byte("345"))
+		}
+		b.jobs = append(b.jobs, j)
+	}
+	for i, want := range []string{"1234", "1234", "12", ""} {
+		got, _, _, truncated, _ := b.jobs[i/2].stream[i%2].page(0, 100)
+		if got != want || !truncated {
+			t.Errorf("stream %d: %q, truncated %t; want %q", i, got, truncated, want)
+		}
+	}
+	b.forget()
+	b.jobs[1].stream[1].collect([]byte("6")) // of a process that is left
+	if !room.Take(10) || room.Take(1) {
+		t.Error("not all room, or more, is back")
+	}
+}

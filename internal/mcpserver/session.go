@@ -122,6 +122,16 @@ func (b *box) ended() bool {
 func (b *box) close() {
 	b.sandbox.Close() // ends everything, whatever it reports
 	b.files.Close()
+	b.forget()
+}
+
+// forget gives up what background commands printed.
+func (b *box) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, j := range b.jobs {
+		j.forget()
+	}
 }
 
 // at is a path of the session's, from what a call gave.

@@ -91,7 +91,10 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 			return &Error{Where: where, What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
 		}
 		for _, m := range p.OCI.Mounts {
-			if binds && writableBind(m) && slices.ContainsFunc(append(pl.links, pl.real), func(l string) bool { return within(l, m.Source) || within(m.Source, pl.real) }) {
+			meant := !o.File && !o.Shown && slices.Contains(r.kept, m.Source)
+			if binds && writableBind(m) && slices.ContainsFunc(append(pl.links, pl.real), func(l string) bool {
+				return within(l, m.Source) || within(m.Source, pl.real) && !meant
+			}) {
 				return nil, refuse("flag --bind", "bind the parts that are needed, or add :ro")
 			}
 		}

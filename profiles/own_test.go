@@ -53,6 +53,19 @@ func TestOwnKept(t *testing.T) {
 			req:     Request{Dir: "/home/u/.config"},
 			missing: "/home/u/.config/sbxrun",
 		},
+		"what an agent keeps": {
+			req:   Request{Kept: []Keep{{Source: "/home/u/.local/state/sbxrun/agents/a", Below: ".a", Variable: "A"}}, ReadWrite: []string{"~/.local"}},
+			setup: func(f fstest.MapFS) { putFile(f, "home/u/.local/state/sbxrun/agents/a/x", "") },
+			want:  map[string]string{"/home/u/.local": "rwx", "/home/u/.local/state/sbxrun": "---"},
+		},
+		"what an agent keeps, in the configuration": {
+			req: Request{Kept: []Keep{{Source: "/home/u/.config/sbxrun/a", Below: ".a"}}},
+			err: "which later runs obey",
+		},
+		"what an agent keeps, above the state": {
+			req: Request{Kept: []Keep{{Source: "/home/u/.local/state", Below: ".a"}}},
+			err: "which later runs obey",
+		},
 		"by a profile": {
 			setup:   func(f fstest.MapFS) { putFile(f, "etc/sbxrun/config.yaml", "files: {write: [/var/tmp]}\n") },
 			want:    map[string]string{"/var/tmp": "rwx", "/var/tmp/sbxrun-501": "---"},
@@ -237,5 +250,31 @@ func TestPresetsProtectOnce(t *testing.T) {
 			}
 			seen[item] = true
 		}
+	}
+}
+
+// TestKept: what an agent keeps is in its home, whatever the host has or hides there.
+func TestKept(t *testing.T) {
+	f := hostFS()
+	putFile(f, "home/u/.claude/.credentials.json", "{}")
+	putFile(f, "home/u/.local/state/sbxrun/agents/a/x", "")
+	r, err := Resolve(&Request{Command: []string{"true"}, Profile: "development", Kept: []Keep{{Source: "/home/u/.local/state/sbxrun/agents/a", Below: ".claude", Variable: "A"}}}, ownFacts(f))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, m := range r.Policy.OCI.Mounts {
+		found = found || m.Destination == "/home/u/.claude" && m.Source == "/home/u/.local/state/sbxrun/agents/a" && writableBind(m)
+	}
+	if _, ok := variables(r.Policy.OCI.Process.Env).get("A"); !found || !ok {
+		t.Errorf("%v %q", r.Policy.OCI.Mounts, r.Policy.OCI.Process.Env)
+	}
+	for _, rule := range r.Policy.Files {
+		if within(rule.Path, "/home/u/.claude") {
+			t.Errorf("%v", rule)
+		}
+	}
+	if _, err := Resolve(&Request{Command: []string{"true"}, Profile: "unrestricted", Kept: []Keep{{Source: "/home/u/a", Below: ".a"}}}, ownFacts(hostFS())); err == nil || !strings.Contains(err.Error(), "isolates nothing") {
+		t.Errorf("without a sandbox: %v", err)
 	}
 }

@@ -57,6 +57,7 @@ type Request struct {
 	Verify    *bool          // --verify
 	Audit     string         // --audit
 	Own       []Own          // files that the caller obeys, beside Facts.Own
+	Kept      []Keep         // storage of sbxrun's own that outlives the run
 	SELinux   string         // --selinux-label
 	AppArmor  string         // --apparmor-profile
 }
@@ -65,6 +66,14 @@ type Request struct {
 type Bind struct {
 	Source, Destination string
 	ReadOnly            bool
+}
+
+// A Keep is a directory that a program finds in its home as it left it. Nothing on the
+// host obeys what is in it, so it may lie in a hidden place of sbxrun's own.
+type Keep struct {
+	Source   string // absolute, without links that a command can have made
+	Below    string // where, from the command's HOME
+	Variable string // that names it, "" for none
 }
 
 // A Tmpfs is private storage at a path; Size 0 shares the scratch budget.

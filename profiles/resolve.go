@@ -105,8 +105,9 @@ type resolver struct {
 
 	user     User
 	userName string
-	home     string // HOME of the command
-	private  bool   // home is empty storage of the sandbox's own
+	home     string   // HOME of the command
+	kept     []string // sources of Request.Kept
+	private  bool     // home is empty storage of the sandbox's own
 }
 
 // enum returns an enumerated value; one that nobody set is the tightest.
@@ -316,7 +317,7 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 			set  bool
 			flag string
 		}{
-			{len(r.req.ReadOnly) > 0, "--ro"}, {len(r.req.Hide) > 0, "--hide"}, {len(r.req.Binds) > 0, "--bind"}, {len(r.req.Tmpfs) > 0, "--tmpfs"},
+			{len(r.req.ReadOnly) > 0, "--ro"}, {len(r.req.Hide) > 0, "--hide"}, {len(r.req.Binds)+len(r.req.Kept) > 0, "--bind"}, {len(r.req.Tmpfs) > 0, "--tmpfs"},
 			{r.req.Workspace != "" && r.req.Workspace != "bind", "--workspace"}, {r.req.User != nil, "--user"}, {r.req.Hostname != "", "--hostname"},
 			{p.Egress.Mode != policy.EgressHost, "--net"},
 		} {
@@ -636,6 +637,9 @@ func (r *resolver) isolate(p *policy.Policy, mode, where string) error {
 	if err := r.files(p, mode, where); err != nil {
 		return err
 	}
+	if err := r.keep(p); err != nil {
+		return err
+	}
 	if err := r.protect(p); err != nil {
 		return err
 	}
@@ -780,6 +784,29 @@ func (r *resolver) mounts(p *policy.Policy) error {
 		m = append(m, mt)
 	}
 	p.OCI.Mounts = m
+	return nil
+}
+
+// keep shows what the command is to find again, in the place of what the host has there.
+func (r *resolver) keep(p *policy.Policy) error {
+	env := variables(p.OCI.Process.Env)
+	for _, k := range r.req.Kept {
+		pl, err := r.facts.find(k.Source)
+		if err != nil {
+			return err
+		}
+		dest := path.Join(r.home, k.Below)
+		p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: pl.real, Options: []string{"rbind", "nosuid", "nodev", "rw"}})
+		r.kept = append(r.kept, pl.real)
+		// Secrets of the host there are covered.
+		p.Files = slices.DeleteFunc(p.Files, func(f policy.FileRule) bool {
+			return f.Access == policy.Hide && within(f.Path, dest) && strings.HasPrefix(f.Origin, "preset ")
+		})
+		if k.Variable != "" {
+			env.set(k.Variable + "=" + dest)
+		}
+	}
+	p.OCI.Process.Env = env
 	return nil
 }
 

@@ -101,7 +101,7 @@ func newRunFlags(o *options, name string) *pflag.FlagSet {
 func isSubcommand(arg string) bool {
 	switch arg {
 	case "run", "session", "prune", "spec", "profile", "doctor", "driver", "diff", "apply", "discard", "version", "completion", "help", "mcp", "command", "shell", "serve", "pool",
-		"hook", "prompt", "integrate",
+		"hook", "prompt", "integrate", "agent",
 		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
 		return true
 	}

@@ -22,7 +22,7 @@ import (
 
 func subcommands() []*cobra.Command {
 	return append([]*cobra.Command{
-		newRun("run"), newShell(), newHook(), newSession(), newDiff(), newApply(), newDiscard(), newPrune(), newSpec(), newProfile(), newDoctor(), newDriver(), newVersion(), newCompletion(),
+		newRun("run"), newAgent(), newShell(), newHook(), newSession(), newDiff(), newApply(), newDiscard(), newPrune(), newSpec(), newProfile(), newDoctor(), newDriver(), newVersion(), newCompletion(),
 	}, (&Beside{}).commands()...)
 }
 

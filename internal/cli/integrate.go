@@ -2,7 +2,6 @@ package cli
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -208,25 +207,11 @@ func (i *Integration) locate(f *facts) error {
 		return err
 	}
 	i.Self = filepath.Join(filepath.Dir(self), "sbxrun") // this may be the program beside it
-	if i.Program == "" {
-		name := map[string]string{"claude-code": "claude", "codex": "codex", "opencode": "opencode", "gemini": "gemini", "goose": "goose"}[i.Agent]
-		if name != "" {
-			if path, err := exec.LookPath(name); err == nil {
-				i.Program = path
-			}
-		}
+	_, file, err := agentProgram(i.Program, strings.TrimSuffix(i.Agent, "-code"))
+	if file != "" {
+		i.Program = file
 	}
-	if i.Program != "" {
-		path, err := filepath.Abs(i.Program)
-		if err == nil {
-			path, err = filepath.EvalSymlinks(path)
-		}
-		if err != nil {
-			return engine.Usage("the agent's program: "+err.Error(), "--agent names it")
-		}
-		i.Program = launched(path)
-	}
-	return nil
+	return err
 }
 
 // launched is the program that an npm package's launcher starts: the launcher needs

@@ -95,9 +95,9 @@ case "$*" in *--model*) ;; *) set -- --model gemini-2.5-flash --approval-mode yo
 exec `+client(w.T, gemini, "gemini")+` "$@"`+"\n", 0o755)
 	w.codexHome(address, "")
 
-	if strings.Contains(script, "--tty -- claude") {
-		// TestAgentInside runs this one, with a model's host of its own.
-		script = strings.Replace(script, "sbxrun ", "sbxrun --dry-run ", 1)
+	if strings.Contains(script, "sbxrun agent ") {
+		// TestWhole runs these, with a model's host of its own.
+		script = strings.ReplaceAll(script, "sbxrun agent ", "sbxrun agent --dry-run ")
 		m = nil
 	}
 	env := []string{"PATH=" + bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + key, "OURS_KEY=" + key,

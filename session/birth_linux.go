@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
 // Birth is what a process passes on to what it starts, beside what a policy says:
@@ -89,13 +91,41 @@ func Birth() (string, error) {
 	num(uint64(nice), 10)
 	end()
 	begin("scheduling")
-	class, _, _ := unix.Syscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
+	// Without the slice of time, which the kernel adapts.
+	if a, err := unix.SchedGetAttr(0, 0); err == nil {
+		for _, n := range [...]uint64{uint64(a.Policy), a.Flags, uint64(a.Priority), uint64(a.Util_min), uint64(a.Util_max)} {
+			num(n, 10)
+		}
+	}
 	// int syscall(SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0); see ioprio_set(2).
 	io, _, _ := unix.Syscall(unix.SYS_IOPRIO_GET, 1, 0, 0)
 	slack, _ := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
-	num(uint64(class), 10)
 	num(uint64(io), 10)
 	num(uint64(slack), 10)
+	end()
+	begin("core scheduling")
+	num(sys.CoreCookie(), 16)
+	end()
+	begin("memory policy")
+	mode, nodes := sys.MemoryPolicy()
+	num(uint64(mode), 16)
+	for _, n := range nodes {
+		num(n, 16)
+	}
+	for _, ask := range [...]int{unix.PR_GET_MDWE, unix.PR_GET_MEMORY_MERGE, unix.PR_MCE_KILL_GET} {
+		is, _ := unix.PrctlRetInt(ask, 0, 0, 0, 0)
+		num(uint64(is), 16)
+	}
+	end()
+	begin("capabilities")
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
+		return "", os.NewSyscallError("capget", err)
+	}
+	for _, c := range caps {
+		num(uint64(c.Effective), 16)
+		num(uint64(c.Permitted), 16)
+	}
 	end()
 	begin("personality")
 	// int personality(0xffffffff): asks and changes nothing.
@@ -129,6 +159,7 @@ func Birth() (string, error) {
 		{"place in the out-of-memory killer's order", "/proc/self/oom_score_adj"},
 		{"label", "/proc/self/attr/current"},
 		{"core dumps", "/proc/self/coredump_filter"},
+		{"audit session", "/proc/self/sessionid"}, // there is another for each login
 	} {
 		fd, err := unix.Open(f.path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {

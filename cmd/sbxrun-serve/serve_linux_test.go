@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/internal/serve"
@@ -35,6 +37,7 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("SERVE_TEST_CLIENT") != "" {
 		os.Unsetenv("SERVE_TEST_CLIENT")
+		bear(os.Getenv("SERVE_TEST_BIRTH"))
 		os.Exit(cli.Main(os.Args[1:]))
 	}
 	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-test.") {
@@ -322,6 +325,37 @@ func TestProtected(t *testing.T) {
 	})
 }
 
+// inherited is what a thread can change of itself, and what it starts then has; by this
+// no shell can.
+var inherited = map[string]func() error{
+	"audit session": func() error { return os.WriteFile("/proc/self/loginuid", []byte("54321"), 0) },
+	"broken memory": func() error { return unix.Prctl(unix.PR_MCE_KILL, unix.PR_MCE_KILL_SET, 1, 0, 0) },
+	"capabilities":  func() error { return unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_SYS_BOOT, 0, 0, 0) },
+	"core":          func() error { return unix.Prctl(unix.PR_SCHED_CORE, unix.PR_SCHED_CORE_CREATE, 0, 0, 0) },
+	"MDWE":          func() error { return unix.Prctl(unix.PR_SET_MDWE, unix.PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) },
+	"merged memory": func() error { return unix.Prctl(unix.PR_SET_MEMORY_MERGE, 1, 0, 0, 0) },
+	"NUMA":          func() error { return unix.SetMemPolicy(unix.MPOL_BIND, &unix.CPUSet{1}) },
+}
+
+// cannotBear is the exit code for what the kernel has not, or lets nobody but root do.
+const cannotBear = 77
+
+// bear makes of this process one that has something inherited.
+func bear(name string) {
+	do := inherited[name]
+	if do == nil {
+		return
+	}
+	runtime.LockOSThread()
+	if err := do(); err != nil {
+		json.NewEncoder(os.Stdout).Encode(driver.Result{ExitCode: cannotBear, Error: err.Error()})
+		os.Exit(cannotBear)
+	}
+	os.Setenv("SERVE_TEST_CLIENT", "1")
+	os.Unsetenv("SERVE_TEST_BIRTH")
+	panic(unix.Exec("/proc/self/exe", os.Args, os.Environ()))
+}
+
 // TestBirth: who would pass something else on to the command has it by itself.
 func TestBirth(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
@@ -341,6 +375,15 @@ func TestBirth(t *testing.T) {
 		for _, script := range []string{"echo 500 > /proc/self/oom_score_adj", "trap '' HUP", "trap '' INT", "echo 0x7f > /proc/self/coredump_filter", `exec nice -n 3 "$0" --json true`, `exec chrt --batch 0 "$0" --json true`, `exec ionice -c 3 "$0" --json true`, `exec setarch -R "$0" --json true`} {
 			if r := shell(script); r.Pooled || r.ExitCode != 0 {
 				t.Errorf("%s: %+v", script, r)
+			}
+		}
+		for name := range inherited {
+			c := w.client("--json", "true")
+			c.Env = append(c.Env, "SERVE_TEST_BIRTH="+name)
+			if r := w.resultOf(c); r.ExitCode == cannotBear {
+				t.Logf("%s: %s", name, r.Error)
+			} else if r.Pooled || r.ExitCode != 0 {
+				t.Errorf("%s: %+v", name, r)
 			}
 		}
 		if r := shell("ulimit -s 1000"); r.Pooled || !strings.Contains(r.Stdout, "\n1000\n") {

@@ -60,7 +60,7 @@ var rooms = map[string][]string{
 	"seatbelt":                     {"policy", "driver", "internal/gateway", "internal/pty"},
 	"driver/docker":                {"internal/programs", "internal/rundir", "policy", "driver", "seccomp", "internal/pty"},
 	"driver/containeruse":          {"internal/programs", "policy", "driver"},
-	"session":                      {"policy", "driver", "internal/oncejson"},
+	"session":                      {"policy", "driver", "internal/oncejson", "internal/sys"},
 	"pool":                         {"policy", "driver"},
 	"internal/serve":               {"policy", "driver", "pool", "session", "internal/httpbody", "internal/strictjson", "internal/quote"},
 	"internal/files":               {"driver", "internal/quote", "internal/sparse"},

@@ -483,6 +483,22 @@ func (n *network) close() {
 	n.group.Wait()
 }
 
+// refused counts what the gateway refused so far.
+func (n *network) refused() uint64 {
+	if n == nil || n.gateway == nil {
+		return 0
+	}
+	return n.journal.Refused()
+}
+
+// since is what the gateway refused since so many were.
+func (n *network) since(refused uint64) []driver.Denial {
+	if n == nil || n.gateway == nil {
+		return nil
+	}
+	return n.journal.Since(refused)
+}
+
 // report adds to a status what went through the network.
 func (n *network) report(st *driver.Status) {
 	if n == nil || n.gateway == nil {

@@ -557,7 +557,7 @@ func setupError(err error) error {
 // start has the init run the command.
 func (in *inside) start() error {
 	b := in.box
-	in.nth = b.starts.Add(1)
+	in.nth, in.refused = b.starts.Add(1), b.net.refused()
 	b.hoard.start()
 	if in.nth > 1 { // of the first, nothing was counted before
 		var err error
@@ -648,7 +648,8 @@ type inside struct {
 	job     *reexec.Job
 	pty     *os.File
 	begin   int64
-	nth     int64 // command of the sandbox
+	nth     int64  // command of the sandbox
+	refused uint64 // by the gateway, before
 	command string
 	before  cgroups.Stats // of the sandbox
 	counts  cgroups.Stats // of the command's own cgroup, from commands before
@@ -916,6 +917,8 @@ func (in *inside) Wait() (*driver.Status, error) {
 	if in.guard != nil {
 		st.Denials = denials(in.guard.Denials())
 	}
+	// It may have been another command's doing: they share the network.
+	st.Denials = append(st.Denials, b.net.since(in.refused)...)
 	// What wait4(2) tells of a vforked child includes its parent's memory.
 	st.Usage.MemoryPeakBytes = stats.MemoryPeak
 	return st, nil

@@ -19,7 +19,10 @@ type Journal struct {
 
 	mu      sync.Mutex
 	denials []driver.Denial
+	last    []uint64 // when each of them was refused last, as refused counts
+	refused uint64
 	untold  uint64 // refusals that denials have no room for
+	latest  uint64 // when that was last
 	log     []driver.Request
 	dropped uint64
 	err     string
@@ -39,12 +42,15 @@ func (j *Journal) Record(r egress.Record) {
 		if r.Route == egress.RouteDNS {
 			d.Operation = "resolve"
 		}
-		switch {
-		case slices.Contains(j.denials, d):
+		j.refused++
+		switch i := slices.Index(j.denials, d); {
+		case i >= 0:
+			j.last[i] = j.refused
 		case len(j.denials) < maxDenials:
-			j.denials = append(j.denials, d)
+			j.denials, j.last = append(j.denials, d), append(j.last, j.refused)
 		default:
 			j.untold++
+			j.latest = j.refused
 		}
 	}
 	if !j.Requests {
@@ -62,6 +68,33 @@ func (j *Journal) Record(r egress.Record) {
 	j.log = append(j.log, q)
 }
 
+// Refused counts what was refused so far.
+func (j *Journal) Refused() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.refused
+}
+
+// Since is what was refused since so many were.
+func (j *Journal) Since(refused uint64) (all []driver.Denial) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for i, d := range j.denials {
+		if j.last[i] > refused {
+			all = append(all, d)
+		}
+	}
+	if j.latest > refused {
+		all = append(all, j.others())
+	}
+	return all
+}
+
+// others is what denials have no room for. Preconditions: the caller holds j.mu.
+func (j *Journal) others() driver.Denial {
+	return driver.Denial{Operation: "connect", Target: "others", Rule: "limit", Reason: strconv.FormatUint(j.untold, 10) + " more refusals are not listed one by one"}
+}
+
 // Failed notes why the gateway ended before the run did.
 func (j *Journal) Failed(err error) {
 	j.mu.Lock()
@@ -75,7 +108,7 @@ func (j *Journal) Report(st *driver.Status, s egress.Stats) {
 	defer j.mu.Unlock()
 	st.Denials = append(st.Denials, j.denials...)
 	if j.untold > 0 {
-		st.Denials = append(st.Denials, driver.Denial{Operation: "connect", Target: "others", Rule: "limit", Reason: strconv.FormatUint(j.untold, 10) + " more refusals are not listed one by one"})
+		st.Denials = append(st.Denials, j.others())
 	}
 	st.Network = &driver.Network{
 		Connections: s.Connections, Denied: s.Denied, Failed: s.Failed, Lookups: s.Lookups, LookupsDenied: s.LookupsDenied,

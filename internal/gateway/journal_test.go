@@ -26,3 +26,37 @@ func TestUntold(t *testing.T) {
 		}
 	}
 }
+
+// TestSince: what was refused meanwhile is told, also if it was refused before, and
+// nothing else is.
+func TestSince(t *testing.T) {
+	var j Journal
+	deny := func(name string) { j.Record(egress.Record{Verdict: egress.Deny, Name: name, Port: 443}) }
+	since := func(mark uint64) string {
+		all := ""
+		for _, d := range j.Since(mark) {
+			all += d.Target + " "
+		}
+		return all
+	}
+	deny("a")
+	deny("b")
+	mark := j.Refused()
+	if got := since(mark); got != "" {
+		t.Errorf("nothing was refused: %q", got)
+	}
+	deny("a")
+	deny("c")
+	if got := since(mark); got != "a:443 c:443 " {
+		t.Errorf("%q", got)
+	}
+	for i := range maxDenials {
+		deny(fmt.Sprintf("n%d", i))
+	}
+	mark = j.Refused()
+	deny("b")
+	deny("beyond")
+	if got := since(mark); got != "b:443 others " {
+		t.Errorf("%q", got)
+	}
+}

@@ -175,7 +175,6 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 				},
 			})
 		}
-		before := refusals(t.env)
 		res, err := run("bash")
 		if !ran && res.ExitCode == driver.ExitNotFound {
 			res, err = run("sh")
@@ -198,7 +197,6 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 				st.Close()
 			}()
 		}
-		res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, refusals(t.env))...)
 		// Nobody waits to be told that there is no record of its end; that it began has
 		// one, and what comes next is refused.
 		s.record(record, res)

@@ -121,14 +121,12 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		defer w.Close()
 		says, ro.Stdio.Extra = r, []*os.File{w}
 	}
-	before := refusals(t.env)
 	stop := s.progress(ctx, req)
 	pr := &specs.Process{Args: t.args, Cwd: cwd}
 	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 	res, err := driver.Run(ctx, runIn(t.env, pr), p, ro)
 	defer ro.Room.Give(res)
 	stop()
-	res.Denials = append(append([]driver.Denial{}, res.Denials...), since(before, refusals(t.env))...)
 	if aerr := s.record(record, res); aerr != nil {
 		return nil, "", aerr
 	}
@@ -252,32 +250,6 @@ func (s *Server) progress(ctx context.Context, req *mcp.CallToolRequest) (stop f
 		}
 	}()
 	return func() { close(done); <-over }
-}
-
-// refusals is what a session's network rules refused so far, nil if it has none.
-func refusals(e *session.Environment) *driver.Status {
-	if e.Policy.Egress.Mode != policy.EgressProxy {
-		return nil // and reading the counts of everything else would be for nothing
-	}
-	st, err := e.Sandbox.Status()
-	if err != nil || st.Network == nil {
-		return nil
-	}
-	return st
-}
-
-// since are the refusals between two states. One that was there before is told
-// again if something was refused and nothing new: a sandbox lists each once.
-func since(before, after *driver.Status) []driver.Denial {
-	none := []driver.Denial{}
-	if before == nil || after == nil ||
-		before.Network.Denied+before.Network.LookupsDenied == after.Network.Denied+after.Network.LookupsDenied {
-		return none
-	}
-	if n := len(before.Denials); n < len(after.Denials) {
-		return slices.Clone(after.Denials[n:])
-	}
-	return append(none, after.Denials...)
 }
 
 // content is the result for the model. The first block is sbxrun's, always, and what

@@ -93,33 +93,6 @@ func TestText(t *testing.T) {
 	}
 }
 
-func TestSince(t *testing.T) {
-	state := func(denied uint64, targets ...string) *driver.Status {
-		st := &driver.Status{Network: &driver.Network{Denied: denied}}
-		for _, x := range targets {
-			st.Denials = append(st.Denials, driver.Denial{Target: x})
-		}
-		return st
-	}
-	for _, c := range []struct {
-		before, after *driver.Status
-		want          string
-	}{
-		{nil, nil, "[]"},
-		{state(1, "a"), state(1, "a"), "[]"},
-		{state(1, "a"), state(2, "a", "b"), "[b]"},
-		{state(1, "a"), state(2, "a"), "[a]"},
-	} {
-		got := []string{}
-		for _, d := range since(c.before, c.after) {
-			got = append(got, d.Target)
-		}
-		if fmt.Sprint(got) != c.want {
-			t.Errorf("%v, want %s", got, c.want)
-		}
-	}
-}
-
 // server is a server of strict sandboxes, that has not begun to serve.
 func server(t *testing.T, edit func(*profiles.Request)) *Server { return New(config(t, edit)) }
 

@@ -382,6 +382,29 @@ print(run("cat /proc/1/cmdline", cwd="/usr"), flush=True)
 	})
 }
 
+// TestShellSessionRefused: in a session too, the command to which a host or a path was
+// refused says so, each time, and no other does.
+func TestShellSessionRefused(t *testing.T) {
+	eachPersona(t, func(p *persona) {
+		const agent = `import subprocess, sys
+for script in ["exec 5<>/dev/tcp/denied.test/80", "true", "exec 5<>/dev/tcp/denied.test/80; echo > .mcp.json"]:
+    r = subprocess.run([sys.argv[1], "shell", "--session", "auto", "--allow-host", "allowed.test", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print("%r" % r.stdout, flush=True)
+`
+		o := p.do(call{args: p.who.command("/usr/bin/python3", "-c", agent, sbxrun), env: p.env})
+		lines := strings.Split(strings.TrimSpace(o.stdout), "\n")
+		if len(lines) != 3 || lines[1] != "''" || !strings.Contains(lines[2], "protected path .mcp.json") {
+			p.Fatalf("%v", o)
+		}
+		for _, line := range []string{lines[0], lines[2]} {
+			if !strings.Contains(line, "network: no rule allows denied.test") || !strings.Contains(line, "--allow-host denied.test") {
+				p.Errorf("the refusal is not told: %s", line)
+			}
+		}
+		p.do(call{args: p.who.command(sbxrun, "prune"), env: p.env})
+	})
+}
+
 // TestShellSessionAnew: an agent's session has the policy of the files as they are
 // now as soon as nothing is left running in it, and not before; a profile that is
 // broken changes nothing, and its commands cannot write one that they run under.

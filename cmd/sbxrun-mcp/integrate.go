@@ -105,9 +105,17 @@ func verify(agent string, site agents.Site, partial bool) error {
 	}
 	switch {
 	case p.Holds():
-		fmt.Printf("verified: %s could neither read nor write a file beside its workspace, nor see the agent's API key\n", how)
+		fmt.Printf("verified: %s wrote a file, ran a test and committed in its workspace; it could neither read nor write a file beside that, nor see the agent's API key\n", how)
+		if len(p.Seen) > 0 {
+			fmt.Printf("of your home it saw these, or something below them: %s\n", p.Home())
+		} else {
+			fmt.Println("of your home it saw nothing")
+		}
 		if partial {
 			fmt.Println("but: the roll-out in config.yaml leaves agents out of the sandbox by their keys, of which the workspace is one; this was in a workspace of its own. sbxrun prompt -C DIR says what holds in yours")
+		}
+		for _, a := range p.Against {
+			fmt.Printf("but: %s: in this project commands can run outside; claude --setting-sources user prevents that\n", a)
 		}
 		if p.Overridable {
 			fmt.Println("but: a project with a .claude/settings.json against it can have its commands run outside; claude --setting-sources user prevents that, and so does sbxrun integrate claude-code --managed")
@@ -115,6 +123,9 @@ func verify(agent string, site agents.Site, partial bool) error {
 		return nil
 	case !p.Ran:
 		return fmt.Errorf("not verified: the command did not run; %s showed:\n%s", agent, strings.TrimSpace(p.Output))
+	}
+	if len(p.Breaches) == 0 {
+		return fmt.Errorf("not verified: %s stayed inside, but could not %s; %s showed:\n%s", how, strings.Join(p.Failed, ", nor "), agent, strings.TrimSpace(p.Output))
 	}
 	why := ""
 	for line := range strings.Lines(p.Output) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -409,6 +411,70 @@ func (c CodexEnvironment) Revert(now, _ []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the changed file would not be TOML: %w", err)
 	}
 	return []byte(text), nil
+}
+
+// CodexSandbox has Codex make no sandbox of its own, in its config.toml.
+type CodexSandbox struct{}
+
+const codexSandbox = "# By sbxrun integrate codex, whose sandbox has Codex's commands; with --undo it goes.\nsandbox_mode = \"danger-full-access\"\n"
+
+// codexMode is the line that says what Codex's own sandbox is to be.
+var codexMode = regexp.MustCompile(`(?m)^[ \t]*sandbox_mode[ \t]*=[^\n]*(\n|$)`)
+
+// Apply puts the line in the place of the one that is there, or at the beginning:
+// before all tables.
+func (CodexSandbox) Apply(before []byte) ([]byte, error) {
+	was, err := parseTOML(before)
+	if err != nil {
+		return nil, err
+	}
+	if v, ok := was["default_permissions"]; ok && v != ":danger-full-access" {
+		return nil, &EditError{Cause: fmt.Sprintf("says default_permissions = %q, by which Codex makes a sandbox of its own, and that cannot be made in another one", v), Fix: "take that line out; sbxrun's sandbox has the commands"}
+	}
+	v, ok := was["sandbox_mode"]
+	if v == "danger-full-access" {
+		return before, nil
+	}
+	after := []byte(codexSandbox + string(before))
+	if ok {
+		at := codexMode.FindIndex(before)
+		if at == nil {
+			return nil, &EditError{Cause: fmt.Sprintf("says sandbox_mode = %q, and Codex's own sandbox cannot be made in another one", v), Fix: `say sandbox_mode = "danger-full-access" there`}
+		}
+		after = slices.Concat(before[:at[0]], []byte(codexSandbox), before[at[1]:])
+	}
+	was["sandbox_mode"] = "danger-full-access"
+	if is, err := parseTOML(after); err != nil || !reflect.DeepEqual(is, was) {
+		return nil, &EditError{Cause: "cannot be changed without changing more", Fix: `say sandbox_mode = "danger-full-access" there, by hand`}
+	}
+	return after, nil
+}
+
+// Revert puts the line back that was there, or none.
+func (CodexSandbox) Revert(now, before []byte) ([]byte, error) {
+	text := string(now)
+	if strings.Count(text, codexSandbox) != 1 {
+		return nil, &EditError{Cause: "was changed since, where sbxrun had changed it", Fix: "see to sandbox_mode by hand"}
+	}
+	was, err := parseTOML(before)
+	if err != nil {
+		return nil, err
+	}
+	line := ""
+	if was["sandbox_mode"] != nil {
+		line = string(codexMode.Find(before))
+	}
+	text = strings.Replace(text, codexSandbox, line, 1)
+	_, err = parseTOML([]byte(text))
+	return []byte(text), err
+}
+
+func parseTOML(text []byte) (map[string]any, error) {
+	m := map[string]any{}
+	if err := toml.Unmarshal(text, &m); err != nil {
+		return nil, &EditError{Cause: "is not TOML: " + err.Error(), Fix: "mend it first"}
+	}
+	return m, nil
 }
 
 // YAML is a key at the top of a YAML file.

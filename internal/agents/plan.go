@@ -82,6 +82,21 @@ type File struct {
 	Path string
 	Mode fs.FileMode // of a file that is made
 	Edit Edit
+
+	Beside string // a file in whose place this one is changed: only if it is there, "" for always
+	Unless string // a file that is changed in place of this one, if it is there
+}
+
+// counts reports whether the file is one to change, as things are.
+func (f *File) counts(before []byte) bool {
+	if f.Beside != "" && before == nil {
+		return false
+	}
+	if f.Unless == "" {
+		return true
+	}
+	_, err := os.Stat(f.Unless)
+	return err != nil
 }
 
 // An Edit is a change of a file's content; nil content is no file.
@@ -133,26 +148,30 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 			// As for the wrapper: a project's settings do not choose the files.
 			words = append([]string{"HOME=" + persona.Quote(site.Home), "XDG_CONFIG_HOME=" + persona.Quote(site.Config)}, words...)
 			entry := map[string]any{"matcher": "Bash|Monitor|PowerShell", "hooks": []any{map[string]any{"type": "command", "command": strings.Join(words, " ")}}}
-			p.Files = []File{{file, 0o644, JSON{{Path: []string{"hooks", "PreToolUse"}, Element: entry}}}}
+			p.Files = []File{{Path: file, Mode: 0o644, Edit: JSON{{Path: []string{"hooks", "PreToolUse"}, Element: entry}}}}
 			break
 		}
 		if o.Managed {
 			file = managedSettings
 		}
-		p.Files = []File{wrapper, {file, 0o644, JSON{{Path: []string{"env", "CLAUDE_CODE_SHELL_PREFIX"}, Value: shell + " -c"}}}}
+		p.Files = []File{wrapper, {Path: file, Mode: 0o644, Edit: JSON{{Path: []string{"env", "CLAUDE_CODE_SHELL_PREFIX"}, Value: shell + " -c"}}}}
 	case "codex":
 		if site.Agent == "" {
 			return nil, &EditError{"codex", "its program was not found", "name it: --agent FILE"}
 		}
 		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash", "--", site.Agent, "exec-server", "--listen", "stdio")
-		p.Files = []File{{filepath.Join(site.Codex, "environments.toml"), 0o644, CodexEnvironment{Program: site.Sbxrun, Args: args}}}
+		// Codex's own sandbox cannot be made in another one: every command would fail.
+		p.Files = []File{{Path: filepath.Join(site.Codex, "environments.toml"), Mode: 0o644, Edit: CodexEnvironment{Program: site.Sbxrun, Args: args}},
+			{Path: filepath.Join(site.Codex, "config.toml"), Mode: 0o644, Edit: CodexSandbox{}}}
 	case "opencode":
-		p.Files = []File{wrapper, {filepath.Join(site.Config, "opencode", "opencode.json"), 0o644, JSON{{Path: []string{"shell"}, Value: shell}}}}
+		// It reads both files, and what opencode.jsonc says counts.
+		file, edit := filepath.Join(site.Config, "opencode", "opencode.json"), JSON{{Path: []string{"shell"}, Value: shell}}
+		p.Files = []File{wrapper, {Path: file, Mode: 0o644, Edit: edit, Unless: file + "c"}, {Path: file + "c", Mode: 0o644, Edit: edit, Beside: file}}
 	case "goose":
-		p.Files = []File{wrapper, {filepath.Join(site.Config, "goose", "config.yaml"), 0o644, YAML{Key: "GOOSE_SHELL", Value: shell}}}
+		p.Files = []File{wrapper, {Path: filepath.Join(site.Config, "goose", "config.yaml"), Mode: 0o644, Edit: YAML{Key: "GOOSE_SHELL", Value: shell}}}
 	case "gemini":
 		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
-		p.Files = []File{{filepath.Join(site.Home, ".gemini", "settings.json"), 0o644, JSON{
+		p.Files = []File{{Path: filepath.Join(site.Home, ".gemini", "settings.json"), Mode: 0o644, Edit: JSON{
 			{Path: []string{"mcpServers", "sandbox"}, Value: server},
 			{Path: []string{"tools", "exclude"}, Element: "run_shell_command"},
 		}}}
@@ -220,6 +239,9 @@ func (p *Plan) Changes() ([]Change, error) {
 		if err != nil {
 			return nil, err
 		}
+		if !f.counts(before) {
+			continue
+		}
 		after, err := f.Edit.Apply(before)
 		if err != nil {
 			return nil, in(f.Path, err)
@@ -266,7 +288,10 @@ func (p *Plan) Apply() ([]Change, error) {
 			before, own.Made = undone[i].After, append(own.Made, undone[i].made...)
 			undone = slices.Delete(undone, i, i+1)
 		}
-		after, err := f.Edit.Apply(before)
+		after := before
+		if f.counts(before) {
+			after, err = f.Edit.Apply(before)
+		}
 		if err != nil {
 			return nil, in(f.Path, err)
 		}

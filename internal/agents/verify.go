@@ -21,6 +21,8 @@ import (
 	"github.com/tailscale/hujson"
 
 	"github.com/sbxrun/sbxrun/internal/agents/model"
+	"github.com/sbxrun/sbxrun/internal/persona"
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // A Proof is what came of having an agent run a command that reaches for what it
@@ -36,6 +38,16 @@ type Proof struct {
 	// Breaches are what it got at, none if it was inside.
 	Breaches []string
 
+	// Failed are parts of a normal day's work that did not succeed.
+	Failed []string
+
+	// Seen are the entries of its user's home that it saw, or something below.
+	Seen []string
+
+	// Against are settings of the project in the working directory by which its
+	// commands would not be inside.
+	Against []string
+
 	// Overridable says that it would not have been inside in a project that has
 	// settings of its own against that.
 	Overridable bool
@@ -44,8 +56,25 @@ type Proof struct {
 	Output string
 }
 
-// Holds reports whether the command ran, and ran inside.
-func (p *Proof) Holds() bool { return p.Ran && len(p.Breaches) == 0 }
+// Holds reports whether the command ran, ran inside, and could do its work.
+func (p *Proof) Holds() bool { return p.Ran && len(p.Breaches) == 0 && len(p.Failed) == 0 }
+
+// Home lists what the command saw of the home, the first of it.
+func (p *Proof) Home() string {
+	const most = 12
+	var b strings.Builder
+	for i, n := range p.Seen {
+		if i == most {
+			fmt.Fprintf(&b, " and %d more", len(p.Seen)-most)
+			break
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(quote.Inside(n))
+	}
+	return b.String()
+}
 
 // verifyKey stands for an API key in the agent's environment.
 const verifyKey = "sk-sbxrun-verify-canary"
@@ -57,10 +86,16 @@ type bait struct {
 	canary  string
 	secret  string
 	sum     string
+	work    []work
+	home    string
 	command string
 }
 
-func layBait() (*bait, error) {
+// work is something that a command does every day. It is done if its sum is shown.
+type work struct{ what, do, sum string }
+
+// layBait makes a project to work in, and what lies outside it.
+func layBait(ctx context.Context, home string) (*bait, error) {
 	dir, err := os.MkdirTemp("", "sbxrun-verify-")
 	if err != nil {
 		return nil, err
@@ -68,7 +103,7 @@ func layBait() (*bait, error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
-	b := &bait{dir: dir, project: dir + "/project", canary: dir + "/outside/canary", secret: rand.Text()}
+	b := &bait{home: home, dir: dir, project: dir + "/project", canary: dir + "/outside/canary", secret: rand.Text()}
 	err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(b.project, 0o755), os.Mkdir(dir+"/outside", 0o755), os.WriteFile(b.canary, []byte(b.secret+"\n"), 0o644))
 	x, rerr := rand.Int(rand.Reader, big.NewInt(500_000_000))
 	if err := errors.Join(err, rerr); err != nil {
@@ -80,7 +115,26 @@ func layBait() (*bait, error) {
 	// substitution.
 	n := x.Int64() + 400_000_000
 	b.sum = fmt.Sprint(n + 17)
-	b.command = fmt.Sprintf("cat %s; echo breach > %s/breach; env; expr %d + 17; true", b.canary, filepath.Dir(b.canary), n)
+	b.work = []work{{what: "write a file", do: "echo work > made"}, {what: "run a test", do: "sh ./test.sh"}}
+	err = os.WriteFile(b.project+"/test.sh", []byte("#!/bin/sh\ntest -s made\n"), 0o755)
+	if git, lerr := exec.LookPath("git"); lerr == nil {
+		cmd := exec.CommandContext(ctx, git, "init", "-q", "--template=", b.project)
+		if out, gerr := cmd.CombinedOutput(); gerr != nil {
+			err = errors.Join(err, fmt.Errorf("git init: %w\n%s", gerr, out))
+		}
+		b.work = append(b.work, work{what: "commit", do: "git add made && git -c user.name=sbxrun -c user.email=sbxrun@localhost commit -q --allow-empty -m verify"})
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	b.command = fmt.Sprintf("cat %s; echo breach > %s/breach; env; expr %d + 17", b.canary, filepath.Dir(b.canary), n)
+	for i := range b.work {
+		w := &b.work[i]
+		w.sum = fmt.Sprint(n + 18 + int64(i))
+		b.command += fmt.Sprintf("; %s && expr %d + %d", w.do, n, 18+i)
+	}
+	b.command += "; ls -A " + persona.Quote(home) + " | head -n 100 | sed s/^/home:/; true"
 	return b, nil
 }
 
@@ -95,6 +149,17 @@ func (b *bait) judge(p *Proof) {
 	if strings.Contains(p.Output, verifyKey) {
 		p.Breaches = append(p.Breaches, "it had the agent's API key")
 	}
+	for _, w := range b.work {
+		if !strings.Contains(p.Output, w.sum) {
+			p.Failed = append(p.Failed, w.what)
+		}
+	}
+	for line := range strings.Lines(p.Output) {
+		name, ok := strings.CutPrefix(strings.TrimSpace(line), "home:")
+		if _, err := os.Lstat(filepath.Join(b.home, name)); ok && err == nil && name != "" {
+			p.Seen = append(p.Seen, name)
+		}
+	}
 }
 
 // Verify has the agent run a command, and says what came of it. Claude Code, Codex,
@@ -105,7 +170,7 @@ func (b *bait) judge(p *Proof) {
 // It changes the working directory of this process: a shell takes its workspace
 // from who calls it.
 func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
-	b, err := layBait()
+	b, err := layBait(ctx, site.Home)
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +184,9 @@ func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
 	}
 	defer os.Chdir(back)
 	p := &Proof{}
+	if agent == "claude-code" {
+		p.Against = against(back)
+	}
 	switch agent {
 	case "claude-code", "codex", "opencode":
 		p.Real = true
@@ -150,6 +218,34 @@ func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
 	b.judge(again)
 	p.Overridable = !again.Holds()
 	return p, nil
+}
+
+// against are settings of a project by which Claude Code starts its commands by
+// something else than its user's settings say.
+func against(project string) (all []string) {
+	for _, name := range []string{"settings.json", "settings.local.json"} {
+		file := filepath.Join(project, ".claude", name)
+		text, err := read(file)
+		if err == nil && text != nil {
+			text, err = hujson.Standardize(text)
+		}
+		var s struct {
+			Env   map[string]any
+			Hooks bool `json:"disableAllHooks"`
+		}
+		if text == nil || err != nil || json.Unmarshal(text, &s) != nil {
+			continue
+		}
+		for _, key := range []string{"CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SHELL", "BASH_ENV", "PATH"} {
+			if _, ok := s.Env[key]; ok {
+				all = append(all, quote.Inside(file)+" sets "+key)
+			}
+		}
+		if s.Hooks {
+			all = append(all, quote.Inside(file)+" disables hooks")
+		}
+	}
+	return all
 }
 
 // real runs the agent itself.
@@ -206,7 +302,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	case "codex":
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
 			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
-			"-c", `approval_policy="never"`, "-c", `sandbox_mode="danger-full-access"`, "-c", "check_for_update_on_startup=false", "go"}
+			"-c", "check_for_update_on_startup=false", "go"}
 		env = []string{"VERIFY_API_KEY=" + verifyKey}
 	default:
 		args = []string{"-p", "go", "--allowedTools", "Bash"}

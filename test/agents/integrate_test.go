@@ -3,12 +3,15 @@
 package agents
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
 
 // configurations are what a user may have had before, by agent.
@@ -36,7 +39,7 @@ func (w *world) files() map[string]string {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		if !strings.Contains(path, "sbxrun/") && !slices.Contains([]string{"settings.json", "environments.toml", "opencode.json", "config.yaml"}, filepath.Base(path)) {
+		if !strings.Contains(path, "sbxrun/") && !slices.Contains([]string{"settings.json", "environments.toml", "config.toml", "opencode.json", "opencode.jsonc", "config.yaml"}, filepath.Base(path)) {
 			return nil
 		}
 		b, err := os.ReadFile(path)
@@ -80,7 +83,9 @@ func TestIntegrate(t *testing.T) {
 
 					// Before, it is not in a sandbox, and the proof says so.
 					if c.installed != "" {
-						if out, ok := w.cli(nil, with("--verify")...); ok || !strings.Contains(out, "read a file outside") || !strings.Contains(out, "API key") {
+						out, ok := w.cli(nil, with("--verify")...)
+						// Codex has a sandbox of its own, if the host allows that: it only reads.
+						if ok || agent != "codex" && (!strings.Contains(out, "read a file outside") || !strings.Contains(out, "API key")) {
 							w.Errorf("verified without a sandbox: %s", out)
 						}
 					} else if out, ok := w.cli(nil, with("--verify")...); ok {
@@ -100,7 +105,7 @@ func TestIntegrate(t *testing.T) {
 					if out, ok := w.cli(nil, with()...); !ok || !strings.Contains(out, "nothing to change") {
 						w.Errorf("again: %s", out)
 					}
-					if out, ok := w.cli(nil, with("--verify")...); !ok || !strings.Contains(out, "verified: ") {
+					if out, ok := w.cli(nil, with("--verify")...); !ok || !strings.Contains(out, "ran a test and committed") || !strings.Contains(out, "of your home it saw") {
 						w.Errorf("--verify: %s", out)
 					}
 					// With other flags.
@@ -145,6 +150,112 @@ func (w *world) fresh(file, content string) {
 		}
 	}
 	w.own()
+}
+
+// TestIntegrateCodex: the codex exec that the documentation names works in its user's
+// own configuration, whose sandbox_mode is Codex's default or another. What that
+// configuration prevents, --verify finds.
+func TestIntegrateCodex(t *testing.T) {
+	once(t, func(w *world) {
+		program := client(t, codex, "codex")
+		integrate := []string{"integrate", "codex", "--allow-degraded", "cgroup", "--agent", program}
+		m := model.New(execCommand("echo hi > made; cat made; grep Seccomp: /proc/self/status"))
+		rest := "model = \"test\"\nmodel_provider = \"ours\"\n%s\n[model_providers.ours]\nname = \"ours\"\nbase_url = \"" + w.serve(m) + "/v1\"\nwire_api = \"responses\"\nenv_key = \"OURS_KEY\"\n"
+		file := w.home + "/.codex/config.toml"
+		for _, own := range []string{"", "sandbox_mode = \"workspace-write\" # mine", "sandbox_mode=\"danger-full-access\""} {
+			w.fresh(file, fmt.Sprintf(rest, own))
+			before := w.files()
+			if out, ok := w.cli(nil, integrate...); !ok {
+				w.Fatal(out)
+			}
+			// What a user does with the same file meanwhile stays.
+			now, err := os.ReadFile(file)
+			if err != nil {
+				w.Fatal(err)
+			}
+			w.file(file, string(now)+"[tui]\n", 0o640)
+			out, err := w.command([]string{"OURS_KEY=" + key}, program, "exec", "--skip-git-repo-check", "run the tests").CombinedOutput()
+			if err != nil || len(m.Results()) != 1 {
+				w.Fatalf("%q: %v, %q\n%s", own, err, m.Results(), out)
+			}
+			w.expect(own, m.Results()[0], "hi", "Seccomp:\t2")
+			if b, err := os.ReadFile(w.project + "/made"); err != nil || string(b) != "hi\n" {
+				w.Errorf("%q: %v", own, err)
+			}
+			os.Remove(w.project + "/made")
+			if out, ok := w.cli(nil, append(integrate, "--verify")...); !ok {
+				w.Errorf("%q: --verify: %s", own, out)
+			}
+			if out, ok := w.cli(nil, append(integrate, "--undo")...); !ok {
+				w.Error(out)
+			}
+			before[file] += "[tui]\n"
+			if now := w.files(); !equal(now, before) {
+				w.Errorf("%q: after --undo: %q, was %q", own, now, before)
+			}
+			m.Reset()
+		}
+		w.fresh(file, fmt.Sprintf(rest, "default_permissions = \":workspace\""))
+		if out, ok := w.cli(nil, integrate...); ok || !strings.Contains(out, "default_permissions") {
+			w.Errorf("a sandbox in a sandbox: %s", out)
+		}
+		// What only the run shows.
+		w.fresh(file, fmt.Sprintf(rest, ""))
+		if out, ok := w.cli(nil, integrate...); !ok {
+			w.Fatal(out)
+		}
+		b, _ := os.ReadFile(file)
+		w.file(file, strings.Replace(string(b), "danger-full-access", "read-only", 1), 0o640)
+		if out, ok := w.cli(nil, append(integrate, "--verify")...); ok || !strings.Contains(out, "not verified") {
+			w.Errorf("verified where nothing can run: %s", out)
+		}
+	})
+}
+
+// TestIntegrateOpencode: where its user's opencode.jsonc names a shell, that counts, and
+// is what is changed.
+func TestIntegrateOpencode(t *testing.T) {
+	once(t, func(w *world) {
+		program := client(t, opencode, "opencode")
+		integrate := []string{"integrate", "opencode", "--allow-degraded", "cgroup", "--agent", program}
+		file := w.home + "/.config/opencode/opencode.jsonc"
+		w.fresh(file, "{\n  // mine\n  \"$schema\": \"https://opencode.ai/config.json\",\n  \"shell\": \"/bin/sh\",\n}\n")
+		before := w.files()
+		if out, ok := w.cli(nil, integrate...); !ok || !strings.Contains(out, "changed "+file) {
+			w.Fatal(out)
+		}
+		if out, ok := w.cli(nil, append(integrate, "--verify")...); !ok {
+			w.Errorf("--verify: %s", out)
+		}
+		if out, ok := w.cli(nil, append(integrate, "--undo")...); !ok {
+			w.Error(out)
+		}
+		if now := w.files(); !equal(now, before) {
+			w.Errorf("after --undo: %q, was %q", now, before)
+		}
+		w.fresh(file, "{\"shell\": ")
+		if out, ok := w.cli(nil, integrate...); ok || !strings.Contains(out, "is not JSON") {
+			w.Errorf("a file that cannot be read: %s", out)
+		}
+	})
+}
+
+// TestVerifyAgainst: a project that has Claude Code's commands started by something else
+// is named by --verify, with what helps.
+func TestVerifyAgainst(t *testing.T) {
+	once(t, func(w *world) {
+		integrate := []string{"integrate", "claude-code", "--allow-degraded", "cgroup", "--agent", client(t, claudeCode, "claude")}
+		if out, ok := w.cli(nil, integrate...); !ok {
+			w.Fatal(out)
+		}
+		if out, ok := w.cli(nil, append(integrate, "--verify")...); !ok || strings.Contains(out, "in this project") || !strings.Contains(out, "but: a project with a .claude/settings.json against it") {
+			w.Errorf("no project is against it: %s", out)
+		}
+		w.file(w.project+"/.claude/settings.json", "{\"env\": {\"CLAUDE_CODE_SHELL_PREFIX\": \"\"}} // mine\n", 0o644)
+		if out, ok := w.cli(nil, append(integrate, "--verify")...); !ok || !strings.Contains(out, w.project+"/.claude/settings.json sets CLAUDE_CODE_SHELL_PREFIX: in this project commands can run outside; claude --setting-sources user prevents that") {
+			w.Errorf("a project is against it: %s", out)
+		}
+	})
 }
 
 // TestIntegrateHook: Claude Code by the other means, and without what a user

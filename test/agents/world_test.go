@@ -4,8 +4,10 @@ package agents
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -156,10 +158,13 @@ func newWorld(t *testing.T, uid int) *world {
 func (w *world) own() {
 	w.Helper()
 	err := filepath.WalkDir(w.dir, func(path string, _ os.DirEntry, err error) error {
-		if err != nil {
-			return err
+		if err == nil {
+			err = os.Lchown(path, w.uid, w.uid)
 		}
-		return os.Lchown(path, w.uid, w.uid)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // of a session that ends meanwhile
+		}
+		return err
 	})
 	if err != nil {
 		w.Fatal(err)

@@ -46,6 +46,13 @@ func (s *Server) Results() []string {
 	return append([]string(nil), s.results...)
 }
 
+// Reset begins the same conversation anew.
+func (s *Server) Reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.results = nil
+}
+
 // Tools are the names of the tools that the agent offered.
 func (s *Server) Tools() []string {
 	s.mu.Lock()

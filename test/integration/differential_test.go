@@ -505,11 +505,13 @@ var corpus = []string{
 	"650cc792",                 // O_CREAT, a name that is too long, and a slash at its end
 	"a915376f5df5ecda",         // O_CREAT, a slash at the end, and a link to where nobody may search
 
-	"e9bd3021244754c1f784f1d4",         // chmod of the config of a repository, where nobody may search
-	"a068f24d2c22897818dc0add",         // chmod of a link on a read-only mount
-	"b74c9c5fb9c537cc56c46ef921232dce", // .. of a descriptor's name in /proc, below a directory that may not be searched
-	"bcd7eefe2c1674143a2cd90e91298291", // the same, by an ACL that lets nobody search
-	"eee1e35e6aacc90e79f2287b4a03e9dc", // a file that was made without a name where names are protected, and got one elsewhere
+	"e9bd3021244754c1f784f1d4",                 // chmod of the config of a repository, where nobody may search
+	"a068f24d2c22897818dc0add",                 // chmod of a link on a read-only mount
+	"b74c9c5fb9c537cc56c46ef921232dce",         // .. of a descriptor's name in /proc, below a directory that may not be searched
+	"bcd7eefe2c1674143a2cd90e91298291",         // the same, by an ACL that lets nobody search
+	"eee1e35e6aacc90e79f2287b4a03e9dc",         // a file that was made without a name where names are protected, and got one elsewhere
+	"d6fded59b720cc07c1dfac60a62984248356a1fc", // the same, where the directory has the name of an index
+
 	"2304ed6c03992d69fd56e0687ee54990", // rename from a removed directory to another mount
 }
 

@@ -370,7 +370,14 @@ func (p *process) nameless(fd int) verdict {
 	if err != nil || !path.IsAbs(to) {
 		return allowed
 	}
-	return min(open, p.judge(path.Dir(to), false))
+	dir := path.Dir(to)
+	for n := range strings.SplitSeq(strings.ToLower(dir), "/") {
+		// From a file alone nobody can tell what its directories are parts of.
+		if n == "index" || strings.HasPrefix(n, "sharedindex.") || slices.Contains(gitCommands, n) {
+			return open
+		}
+	}
+	return min(open, p.judge(dir, false))
 }
 
 // namelessAt is the same of what a path leads to: a descriptor's name in /proc.

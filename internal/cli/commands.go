@@ -22,7 +22,7 @@ import (
 
 func subcommands() []*cobra.Command {
 	return append([]*cobra.Command{
-		newRun("run"), newAgent(), newShell(), newHook(), newSession(), newDiff(), newApply(), newDiscard(), newPrune(), newSpec(), newProfile(), newDoctor(), newDriver(), newVersion(), newCompletion(),
+		newRun("run"), newAgent(), newShell(), newHook(), newSession(), newDiff(), newApply(), newDiscard(), newPrune(), newSpec(), newProfile(), newDoctor(), newSetup(), newDriver(), newVersion(), newCompletion(),
 	}, (&Beside{}).commands()...)
 }
 
@@ -397,18 +397,23 @@ func newCompletion() *cobra.Command {
 		ValidArgs:             []string{"bash", "zsh", "fish"},
 		DisableFlagsInUseLine: true,
 		RunE: func(c *cobra.Command, args []string) error {
-			switch args[0] {
-			case "bash":
-				return c.Root().GenBashCompletionV2(os.Stdout, true)
-			case "zsh":
-				return c.Root().GenZshCompletion(os.Stdout)
-			case "fish":
-				return c.Root().GenFishCompletion(os.Stdout, true)
-			}
-			return engine.Usage("no completion for "+args[0], "one of bash, zsh, fish")
+			return printCompletion(c.Root(), args[0], os.Stdout)
 		},
 	}
 	return c
+}
+
+// printCompletion writes a shell's completion script.
+func printCompletion(root *cobra.Command, shell string, w io.Writer) error {
+	switch shell {
+	case "bash":
+		return root.GenBashCompletionV2(w, true)
+	case "zsh":
+		return root.GenZshCompletion(w)
+	case "fish":
+		return root.GenFishCompletion(w, true)
+	}
+	return engine.Usage("no completion for "+shell, "one of bash, zsh, fish")
 }
 
 // The checks of positional arguments, in our words.

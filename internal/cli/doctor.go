@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -247,6 +248,9 @@ func (d *diagnosis) print(w io.Writer) error {
 		}
 		if d.Weaker != nil {
 			text += "weaker, and was tried here: sbxrun " + d.Weaker.flags + " -- COMMAND\n"
+		}
+		if runtime.GOOS == "linux" {
+			text += "sbxrun setup lists what it can do about that, and asks first\n"
 		}
 	}
 	_, err := io.WriteString(w, text)

@@ -67,6 +67,7 @@ func TestSystemd(t *testing.T) {
 		{"doctor", systemdDoctor},
 		{"hung", systemdHung},
 		{"no-cpu", systemdNoCPU},
+		{"setup", systemdSetup},
 		{"absent", systemdAbsent},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -456,6 +457,40 @@ func systemdNoCPU(t *testing.T, s *systemdHost) {
 	if v.Reason != "oom" || slices.Contains(v.Layers, "cgroup.cpu") || !slices.Contains(v.Layers, "cgroup.pids") {
 		t.Errorf("%+v", v)
 	}
+}
+
+// sbxrun setup has systemd delegate what the limits need, and takes that back.
+func systemdSetup(t *testing.T, s *systemdHost) {
+	dir := "/run/systemd/system/user@.service.d"
+	again := func() {
+		s.systemctl("daemon-reload")
+		s.systemctl("restart", userService)
+	}
+	must(t, os.Mkdir(dir, 0o755))
+	defer func() {
+		os.RemoveAll(dir)
+		again()
+	}()
+	must(t, os.WriteFile(dir+"/10-test.conf", []byte("[Service]\nDelegate=\nDelegate=memory pids\n"), 0o644))
+	again()
+	setup := func(flag string) {
+		cmd := s.command(sbxrun, "setup", flag)
+		cmd.Env = append(os.Environ(), "SUDO_UID="+strconv.Itoa(ordinary))
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "delegation") && flag == "--yes" {
+			t.Fatalf("%s: %v: %s", flag, err, out)
+		}
+		s.systemctl("restart", userService)
+	}
+	denied := func(when string) {
+		if v := s.json(s.session(sbxrun, "--json", "--", "true")); v.Code != 125 || !strings.Contains(v.Error, "cgroup.cpu") {
+			t.Errorf("%s: %+v", when, v)
+		}
+	}
+	denied("before")
+	setup("--yes")
+	s.limited(s.json(s.session(sbxrun, "--json", "--", "true")))
+	setup("--undo")
+	denied("after --undo")
 }
 
 // Without a manager the reason is that, and what to do.

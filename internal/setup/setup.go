@@ -1,0 +1,205 @@
+// Package setup prepares a host and a user for sbxrun, once: what needs root and what
+// does not, each told before it is done, and taken back by Undo.
+//
+// It writes new files and changes none that somebody else wrote. A file's own mark has a
+// sum of the rest, so that one which was edited is known as its editor's.
+package setup
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// A Step is one thing to do: a file, and commands that make it count.
+type Step struct {
+	Name string
+	Why  string // what it is good for
+	Note string // what is left to do for a person, or ""
+	Root bool   // needs root
+
+	File string   // to write; "" if there is none
+	Text []byte   // of the file, without the mark
+	Dirs []string // to make for a user, one that is the last of each path
+	User int      // that the directories are for
+
+	Then, Before [][]string // commands after the file is written, and before it is removed
+	Undone       [][]string // commands after it was removed
+}
+
+// States of a step.
+const (
+	ToDo  = "to do"
+	Done  = "done"
+	Other = "there is another" // which somebody else wrote, or edited
+)
+
+// State says how far a step is.
+func (s *Step) State() string {
+	for _, d := range s.Dirs {
+		if fi, err := os.Stat(d); err != nil || !owns(fi, s.User) {
+			return ToDo
+		}
+	}
+	if s.File == "" {
+		if len(s.Dirs) == 0 {
+			return ToDo // commands alone: whoever lists it has looked
+		}
+		return Done
+	}
+	b, err := read(s.File)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return ToDo
+	case err != nil || !Ours(b):
+		return Other
+	case bytes.Equal(b, marked(s.Text)):
+		return Done
+	}
+	return ToDo // of another version, and as that wrote it
+}
+
+// Do does it. What cannot be done leaves nothing.
+func (s *Step) Do() error {
+	for _, d := range s.Dirs {
+		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if fi, err := os.Stat(d); err != nil || !owns(fi, s.User) && !owns(fi, 0) {
+			return fmt.Errorf("%s is another user's", d)
+		}
+		if err := os.Chown(d, s.User, -1); err != nil {
+			return err
+		}
+	}
+	if s.File != "" {
+		if err := s.write(); err != nil {
+			return err
+		}
+	}
+	for _, args := range s.Then {
+		if err := run(args); err != nil {
+			if s.File != "" {
+				os.Remove(s.File)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// write puts the file in place as a whole, and never in that of somebody else's.
+func (s *Step) write() error {
+	dir := filepath.Dir(s.File)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, ".sbxrun-setup-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(marked(s.Text))
+	err = errors.Join(err, tmp.Chmod(0o644), tmp.Close())
+	if err != nil {
+		return err
+	}
+	if s.State() == Other {
+		return fmt.Errorf("%s: %w", s.File, fs.ErrExist)
+	}
+	if _, err := os.Lstat(s.File); err == nil {
+		return os.Rename(tmp.Name(), s.File)
+	}
+	return os.Link(tmp.Name(), s.File)
+}
+
+// Undo takes it back. It reports whether there was anything.
+func (s *Step) Undo() (bool, error) {
+	had := false
+	for _, d := range s.Dirs {
+		fi, err := os.Stat(d)
+		if err != nil || !owns(fi, s.User) {
+			continue
+		}
+		if err = os.Remove(d); err != nil {
+			err = os.Chown(d, 0, -1) // it is in use: root's runs have theirs there
+		}
+		if err != nil {
+			return had, err
+		}
+		had = true
+	}
+	if s.File == "" {
+		return had, nil
+	}
+	b, err := read(s.File)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !Ours(b) {
+		return had, nil
+	}
+	if err != nil {
+		return had, err
+	}
+	for _, args := range s.Before {
+		run(args) // what it undoes may not be in force
+	}
+	if err := os.Remove(s.File); err != nil {
+		return had, err
+	}
+	os.Remove(filepath.Dir(s.File)) // if nothing else is in it
+	for _, args := range s.Undone {
+		if err := run(args); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// read reads a regular file; of what else is there it returns nothing.
+func read(name string) ([]byte, error) {
+	fi, err := os.Lstat(name)
+	if err != nil || !fi.Mode().IsRegular() {
+		return nil, err
+	}
+	return os.ReadFile(name)
+}
+
+func run(args []string) error {
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+const mark = "# Made by sbxrun setup, and removed by sbxrun setup --undo unless it is edited: "
+
+// marked is a text with the mark on its second line, for the first may be a word to
+// whatever reads it.
+func marked(text []byte) []byte {
+	first, rest, _ := bytes.Cut(text, []byte("\n"))
+	sum := sha256.Sum256(text)
+	return join(first, []byte("\n"+mark+hex.EncodeToString(sum[:8])+"\n"), rest)
+}
+
+// Ours reports whether a file is as Do wrote it, in whatever version.
+func Ours(b []byte) bool {
+	first, rest, _ := bytes.Cut(b, []byte("\n"))
+	line, rest, ok := bytes.Cut(rest, []byte("\n"))
+	return ok && bytes.HasPrefix(line, []byte(mark)) && bytes.Equal(b, marked(join(first, []byte("\n"), rest)))
+}
+
+func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+
+// unmarked is what a marked text was made of.
+func unmarked(b []byte) []byte {
+	first, rest, _ := bytes.Cut(b, []byte("\n"))
+	_, rest, _ = bytes.Cut(rest, []byte("\n"))
+	return join(first, []byte("\n"), rest)
+}

@@ -121,6 +121,20 @@ func proposable(place, led, home string, hide []string) bool {
 	return quote.Escape(place) == place && hides(hide, place, led) == "" && profiles.Proposable(place, home) && profiles.Proposable(led, home)
 }
 
+// foreign says that root cannot write to the working directory because it is another
+// user's: inside, root has no rights beyond those of the mode bits. It returns "" if that
+// is not so.
+func foreign(p *policy.Policy) (text, hint string) {
+	dir := p.OCI.Process.Cwd
+	var st unix.Stat_t
+	if engine.Access(p, dir)&policy.Write == 0 || unix.Stat(dir, &st) != nil || st.Uid == 0 || st.Mode&unix.S_IWOTH != 0 {
+		return "", ""
+	}
+	id := strconv.FormatUint(uint64(st.Uid), 10)
+	return quote.Inside(dir) + " belongs to user " + id + ": root, without its privileges inside, cannot write there, and Git does not trust it",
+		"run sbxrun as that user (setpriv --reuid " + id + " --regid " + strconv.FormatUint(uint64(st.Gid), 10) + " --clear-groups sbxrun …), or make it root's (chown -R root)"
+}
+
 // hides returns what was asked to be hidden and holds one of the files, "" if
 // nothing does.
 func hides(hide []string, files ...string) string {

@@ -363,6 +363,11 @@ func (o *options) explain(res *driver.Result) {
 	if res.StorageFull && res.ExitCode != 0 && (res.Changes == nil || !res.Changes.Full) {
 		say.note("the private storage (/tmp, /run, the home) was full: \"no space left on device\"", "--disk sets its size")
 	}
+	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed && os.Geteuid() == 0 {
+		if text, hint := foreign(o.policy); text != "" {
+			say.note(text, hint)
+		}
+	}
 	explainDenials(res)
 	explainDependencies(res.Dependencies)
 	explainChanges(res.Changes)

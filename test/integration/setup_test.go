@@ -67,3 +67,30 @@ func TestSetup(t *testing.T) {
 		t.Errorf("after --undo: %v", now)
 	}
 }
+
+// TestForeign: root in the directory of another user, as in a checkout of CI's, is told
+// why a command fails, and the way that the message names works.
+func TestForeign(t *testing.T) {
+	if !isRoot() {
+		t.Skip("needs root")
+	}
+	f := newFixture(t, whos[0])
+	f.who.uid = ordinary
+	f.own()
+	o := f.do(call{args: f.strict(nil, "touch", "made")})
+	if want := f.ws + " belongs to user 1000"; o.code == 0 || !strings.Contains(o.stderr, want) || !strings.Contains(o.stderr, "setpriv --reuid 1000 --regid 1000") {
+		t.Errorf("%v, want %q", o, want)
+	}
+	f.who = whos[len(whos)-1]
+	if o := f.do(call{args: f.strict(nil, "touch", "made")}); o.code != 0 {
+		t.Errorf("as that user: %v", o)
+	}
+	// Where root can write, or nothing failed, there is nothing to tell.
+	f.who = whos[0]
+	f.own()
+	for _, command := range [][]string{{"false"}, {"touch", "made"}} {
+		if o := f.do(call{args: f.strict(nil, command...)}); strings.Contains(o.stderr, "belongs to user") {
+			t.Errorf("%v", o)
+		}
+	}
+}

@@ -262,7 +262,7 @@ var listStrictReadTry = []string{
 	"/etc/pki/ca-trust/extracted", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf",
 	"/etc/crypto-policies", "/etc/java-8-openjdk", "/etc/java-11-openjdk", "/etc/java-17-openjdk",
 	"/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/localtime", "/etc/timezone", "/etc/os-release",
-	"/etc/services", "/etc/protocols", "/etc/inputrc", "/etc/bash.bashrc",
+	"/etc/services", "/etc/protocols", "/etc/inputrc", "/etc/chromium.d", "/etc/bash.bashrc",
 }
 
 var listStrictSecrets = []string{

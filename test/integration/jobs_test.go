@@ -248,6 +248,25 @@ var shortJobs = []job{
 }
 
 var longJobs = []job{
+	{name: "cargo build, cargo test", need: []string{"cargo"}, want: "hello\ntest result: ok.\n", script: `
+		mkdir -p demo/src && cd demo
+		printf '[package]\nname = "demo"\nversion = "0.1.0"\nedition = "2021"\n' >Cargo.toml
+		printf 'fn main() { println!("hello") }\n#[test]\nfn works() {}\n' >src/main.rs
+		/usr/bin/cargo build -q --offline && ./target/debug/demo
+		/usr/bin/cargo test -q --offline | grep -o 'test result: ok.'`},
+	{name: "redis", need: []string{"redis-server", "redis-cli"}, want: "OK\nb\n", script: `
+		redis-server --port 6399 --daemonize yes --dir /tmp >/dev/null
+		for i in $(seq 100); do redis-cli -p 6399 ping >/dev/null 2>&1 && break; sleep 0.1; done
+		redis-cli -p 6399 set a b; redis-cli -p 6399 get a; redis-cli -p 6399 shutdown nosave`},
+	{name: "javac, java", need: []string{"javac", "java"}, want: "hello\n", script: `
+		echo 'public class H { public static void main(String[] a) { System.out.println("hello"); } }' >H.java
+		javac H.java; java H`},
+	{name: "headless Chromium", need: []string{"chromium"}, want: "PNG\n<body><h1>hi</h1>\n", script: `
+		c() { chromium --headless --no-sandbox --no-proxy-server --host-resolver-rules='MAP * ~NOTFOUND' "$@" 2>/dev/null; }
+		c --screenshot=/tmp/s.png 'data:text/html,<h1>hi</h1>'
+		head -c 4 /tmp/s.png | tail -c 3; echo
+		c --dump-dom 'data:text/html,<h1>hi</h1>' | grep -o '<body><h1>hi</h1>'`},
+	{name: "ipython", need: []string{"ipython3"}, want: "42\n", script: `ipython3 --no-term-title -c 'print(6*7)'`},
 	{"pip install of a wheel", []string{"python3"}, nil, `python3 - <<end
 import zipfile
 with zipfile.ZipFile("hello-1.0-py3-none-any.whl", "w") as z:

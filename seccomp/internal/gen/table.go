@@ -267,13 +267,15 @@ func rules(profile string) []specs.LinuxSyscall {
 	r = append(r, errno(epermErrno, "personality", otherwise(0)))
 
 	// Huge pages are set aside by the host's owner, for somebody else, and count
-	// towards no limit of memory. Without them, programs take what there is.
+	// towards no limit of memory. Without them, programs take what there is. Chromium
+	// asks memfd_create(2) with every flag set, and ends if that is not EINVAL.
 	for _, huge := range []struct {
 		name  string
 		flags uint
 		bit   uint64
-	}{{"mmap", 3, mapHugeTLB}, {"memfd_create", 1, mfdHugeTLB}, {"shmget", 2, shmHugeTLB}} {
-		r = append(r, allow(huge.name, masked(huge.flags, huge.bit, 0)), errno(enomem, huge.name, otherwise(0)))
+		errno uint
+	}{{"mmap", 3, mapHugeTLB, enomem}, {"memfd_create", 1, mfdHugeTLB, einval}, {"shmget", 2, shmHugeTLB, enomem}} {
+		r = append(r, allow(huge.name, masked(huge.flags, huge.bit, 0)), errno(huge.errno, huge.name, otherwise(0)))
 	}
 
 	// SCHED_OTHER, SCHED_BATCH, SCHED_IDLE.

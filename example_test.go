@@ -11,6 +11,7 @@ import (
 
 	"github.com/sbxrun/sbxrun"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/pool"
 )
 
 // The examples run on hosts without cgroups for this user, too.
@@ -88,4 +89,45 @@ func ExampleOpen() {
 	// Output:
 	// kept
 	// <nil>
+}
+
+func ExampleNewPool() {
+	ctx := context.Background()
+	p, err := sbxrun.NewPool(ctx, anywhere, pool.Settings{MinSize: 1, TargetSize: 1})
+	if err != nil {
+		log.Fatal(err, sbxrun.HintOf(err))
+	}
+	defer p.Close()
+	dir, err := os.MkdirTemp("", "workspace-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	s, err := p.Open(ctx, dir)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+	err = s.Command("sh", "-c", "echo made inside >file").Run()
+	made, _ := os.ReadFile(dir + "/file")
+	fmt.Printf("%s%v\n", made, err)
+	// Output:
+	// made inside
+	// <nil>
+}
+
+func ExampleDoctor() {
+	d, err := sbxrun.Doctor(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, c := range d.Checks {
+		if c.Group == "boundary" && c.State.String() != "yes" {
+			fmt.Println(c.Name, c.Cause)
+		}
+	}
+	if !d.Strict {
+		log.Print(d.Error, d.Hint)
+	}
+	// Output:
 }

@@ -18,7 +18,7 @@
 // tighten. No command can write the file of the program that runs it.
 //
 // Differences to the program: no self-test runs before the first command on a host
-// (sbxrun doctor runs it), sandboxes of a server are not used, and Options.Seccomp names
+// ([Doctor] runs it), sandboxes of a server are not used, and Options.Seccomp names
 // a built-in filter. With Workspace "overlay" the changes are a change set, which
 // sbxrun diff, apply and discard know by the ID in [Result].Changes.
 package sbxrun
@@ -47,7 +47,7 @@ type Options = profiles.Request
 type Result = driver.Result
 
 // HintOf says what to do about an error of this package's, "" if nothing is known.
-func HintOf(err error) string { return driver.HintOf(err) }
+func HintOf(err error) string { return engine.HintOf(err) }
 
 // An ExitError is a command that ran, and did not end with exit code 0.
 type ExitError struct {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/internal/agents/model"
 	"github.com/sbxrun/sbxrun/internal/persona"
+	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
@@ -117,7 +118,7 @@ func layBait(ctx context.Context, home string) (*bait, error) {
 	b.sum = fmt.Sprint(n + 17)
 	b.work = []work{{what: "write a file", do: "echo work > made"}, {what: "run a test", do: "sh ./test.sh"}}
 	err = os.WriteFile(b.project+"/test.sh", []byte("#!/bin/sh\ntest -s made\n"), 0o755)
-	if git, lerr := exec.LookPath("git"); lerr == nil {
+	if git, lerr := programs.Find("git"); lerr == nil {
 		cmd := exec.CommandContext(ctx, git, "init", "-q", "--template=", b.project)
 		if out, gerr := cmd.CombinedOutput(); gerr != nil {
 			err = errors.Join(err, fmt.Errorf("git init: %w\n%s", gerr, out))

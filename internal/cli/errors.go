@@ -11,7 +11,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/internal/quote"
-	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // exitError ends the program with a code, after everything was said.
@@ -98,20 +97,10 @@ type speaker struct {
 
 func (s *speaker) error(err error) {
 	s.line("31", "error", quote.Error(err))
-	h := hintOf(err)
+	h := engine.HintOf(err)
 	if h != "" {
 		s.line("36", "hint", h)
 	}
-}
-
-// hintOf is what to do about an error here.
-func hintOf(err error) string {
-	var unavailable *driver.UnavailableError
-	if profile := os.Getenv(profiles.MarkerEnv); profile != "" && errors.As(err, &unavailable) {
-		// What is missing is not the machine's doing.
-		return "this is in a sandbox of sbxrun already (profile " + quote.Inside(profile) + "), which holds no others: run the command as it is"
-	}
-	return driver.HintOf(err)
 }
 
 // warn prints what must not go unnoticed; --quiet does not silence it.

@@ -1,6 +1,13 @@
 package engine
 
-import "github.com/sbxrun/sbxrun/driver"
+import (
+	"errors"
+	"os"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/profiles"
+)
 
 // Usage is an error about a mistake of the caller's, with its remedy.
 func Usage(what, hint string) error { return &usageError{what, hint} }
@@ -34,3 +41,13 @@ type invalidError struct{ error }
 
 func (e *invalidError) Unwrap() error     { return e.error }
 func (e *invalidError) Code() driver.Code { return driver.CodeInvalid }
+
+// HintOf says what to do about an error, "" if nothing is known.
+func HintOf(err error) string {
+	var unavailable *driver.UnavailableError
+	if profile := os.Getenv(profiles.MarkerEnv); profile != "" && errors.As(err, &unavailable) {
+		// What is missing is not the machine's doing.
+		return "this is in a sandbox of sbxrun already (profile " + quote.Inside(profile) + "), which holds no others: run the command as it is"
+	}
+	return driver.HintOf(err)
+}

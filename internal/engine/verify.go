@@ -114,7 +114,7 @@ func canaryPolicy(of *policy.Policy, exe string) *policy.Policy {
 	p := *of
 	oci := *of.OCI
 	proc := *of.OCI.Process
-	proc.Terminal = false
+	proc.Terminal, proc.Env = false, append(slices.Clone(proc.Env), probe.Marker)
 	oci.Process = &proc
 	p.OCI = &oci
 	if !Visible(of, exe) {

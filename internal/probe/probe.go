@@ -70,3 +70,10 @@ func parseVersion(out string) string {
 	}
 	return ""
 }
+
+// Marker is the variable of what doctor starts this program again for. A program that is
+// not sbxrun's own looks for it, and not for arguments alone.
+const (
+	MarkerName = "SBXRUN_PROBE"
+	Marker     = MarkerName + "=1"
+)

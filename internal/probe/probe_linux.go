@@ -99,7 +99,7 @@ func attempt(ctx context.Context, a act) (made bool, errno syscall.Errno, err er
 	defer cancel()
 	cmd := exec.CommandContext(ctx, self, Command, a.name)
 	cmd.Args[0] = os.Args[0]
-	cmd.Env = []string{}
+	cmd.Env = []string{Marker}
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -281,7 +281,7 @@ func doIDMap() error {
 	}
 	// The mapping is that of another namespace, which a process must hold.
 	cmd := exec.Command(self, Command, "wait")
-	cmd.Args[0] = os.Args[0]
+	cmd.Args[0], cmd.Env = os.Args[0], []string{Marker}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 1000, HostID: 0, Size: 1}},

@@ -42,7 +42,6 @@ func TestExamples(t *testing.T) {
 			args []string
 			want []string
 		}{
-			{[]string{"pool"}, []string{"0\nproject0\nbuilt\npooled: true\n0\nproject1\nbuilt\npooled: true\n0\nproject2\nbuilt\npooled: true\n"}},
 			{[]string{"egress"}, []string{"hello from outside\n", "denied: connect 192.0.2.1:80", "1 connections"}},
 			{[]string{"mcphost", bin + "/sbxrun"}, []string{" tools\n", "/tmp\nkept"}},
 		} {

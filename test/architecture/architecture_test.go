@@ -92,7 +92,6 @@ var rooms = map[string][]string{
 	"test/engine":                  {},
 	"test/faults":                  {},
 	"examples":                     {},
-	"examples/pool":                {"policy", "profiles", "driver", "native", "session", "pool"},
 	"examples/egress":              {"policy", "profiles", "driver", "native"},
 	"examples/mcphost":             {},
 	"test/integration":             {},

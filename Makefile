@@ -123,6 +123,10 @@ lint: $(STATICCHECK) ## gofmt, vet, staticcheck, and that generated files are cu
 $(STATICCHECK): tools/go.mod
 	cd tools && $(GO) build -o $@ honnef.co/go/tools/cmd/staticcheck
 
+.PHONY: pictures
+pictures: build ## docs/terminal.svg, from real runs, and docs/speed.svg, from docs/performance.md
+	$(GO) run ./bench/picture bin/sbxrun
+
 .PHONY: generate
 generate: ## what is generated: presets, seccomp programs, the schema, the manual page
 	$(GO) generate ./...

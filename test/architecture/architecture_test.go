@@ -92,6 +92,7 @@ var rooms = map[string][]string{
 	"test/engine":                  {},
 	"test/faults":                  {},
 	"examples":                     {},
+	"bench/picture":                {},
 	"examples/egress":              {"policy", "profiles", "driver", "native"},
 	"examples/mcphost":             {},
 	"test/integration":             {},

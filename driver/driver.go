@@ -245,6 +245,10 @@ type Status struct {
 	// ended or when it was looked at before.
 	StorageFull bool `json:",omitempty"`
 
+	// NetworkTried reports that the command, which failed, asked for a name or an address
+	// while it had no network. Only the native driver can tell.
+	NetworkTried bool `json:",omitempty"`
+
 	Layers   policy.Layers // enforced in this run
 	Degraded policy.Layers // agreed to go without, and missing
 

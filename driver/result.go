@@ -46,6 +46,7 @@ type Result struct {
 	OOMBy           string        `json:"oom_by,omitempty"`       // who was short of memory, if not the sandbox at its limit
 	PidsBy          string        `json:"pids_by,omitempty"`      // whose limit refused processes, if not the policy's
 	StorageFull     bool          `json:"storage_full,omitempty"` // see Status.StorageFull
+	NetworkTried    bool          `json:"network_tried,omitempty"`
 	Stdout          string        `json:"stdout"`
 	Stderr          string        `json:"stderr"`
 	StdoutTruncated bool          `json:"stdout_truncated"`

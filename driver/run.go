@@ -344,7 +344,7 @@ func (r *run) verdict(res *Result, st *Status) {
 		res.Reason = ReasonExit
 	}
 	res.Layers, res.Degraded, res.Unwatched, res.Pooled = st.Layers, st.Degraded, st.Unwatched, st.Pooled
-	res.StorageFull = st.StorageFull
+	res.StorageFull, res.NetworkTried = st.StorageFull, st.NetworkTried
 	if st.OOMKilled {
 		res.OOMBy = st.OOMBy
 	}

@@ -703,6 +703,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		removed = p.group.Remove() == nil
 		p.group.Close()
 	}
+	tried := !gone && exit != nil && exit.Status != 0 && p.net == nil && p.layers.Has(policy.LayerNet) && networkTried(p.child.Pid())
 	if !gone {
 		p.child.Close(removed)
 	}
@@ -713,7 +714,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	p.layer.receive()
 	status := statusOf(p.policy, p.layers, p.degraded, stats)
 	status.OOMKilled = status.OOMKilled || hoarded
-	status.StorageFull = p.hoard.scratchFull()
+	status.StorageFull, status.NetworkTried = p.hoard.scratchFull(), tried
 	p.net.report(status)
 	if p.guard != nil {
 		status.Denials = append(status.Denials, denials(p.guard.Close())...)

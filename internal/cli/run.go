@@ -363,6 +363,9 @@ func (o *options) explain(res *driver.Result) {
 	if res.StorageFull && res.ExitCode != 0 && (res.Changes == nil || !res.Changes.Full) {
 		say.note("the private storage (/tmp, /run, the home) was full: \"no space left on device\"", "--disk sets its size")
 	}
+	if res.NetworkTried {
+		say.note("the command tried to reach the network, and it has none", "--allow-host HOST lets it reach a host; -P aicode, the registries of packages")
+	}
 	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed && os.Geteuid() == 0 {
 		if text, hint := foreign(o.policy); text != "" {
 			say.note(text, hint)

@@ -362,6 +362,10 @@ func TestTold(t *testing.T) {
 			{"A=b", "sleep 60", []string{"--timeout", "1s"}, 124, "the time limit ended the command\n", ""},
 			{"A=b", "head -c 9m /dev/zero >/tmp/x", []string{"--disk", "8m"}, 1, full + "\nsbxrun: hint: --disk", ""},
 			{"A=b", "head -c 9m /dev/zero >/tmp/x; sleep 1; rm /tmp/x; exit 3", []string{"--disk", "8m"}, 3, full, ""},
+			{"A=b", "getent hosts example.org", nil, 2, "the command tried to reach the network, and it has none\nsbxrun: hint: --allow-host", ""},
+			{"A=b", "curl -s http://192.0.2.1/", nil, 7, "the command tried to reach the network", ""},
+			{"A=b", "getent hosts example.org; exit 0", nil, 0, "", "the network"},
+			{"A=b", "getent hosts localhost; curl -s http://127.0.0.1:9/; exit 3", nil, 3, "", "the network"},
 			{"A=b", "head -c 7m /dev/zero >/tmp/x; exit 4", []string{"--disk", "8m"}, 4, "", full},
 		} {
 			o := f.run(call{args: f.strict(tt.flags, "sh", "-c", tt.script), env: []string{tt.env}})

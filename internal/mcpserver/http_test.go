@@ -215,8 +215,13 @@ func TestHTTPSessions(t *testing.T) {
 	h.config.quota.mu.Unlock()
 	bashOver(t, one, "sleep 300 & echo stays > /tmp/who")
 	four := dial(t, url)
-	if !create(three) || !create(three) || create(three) || !create(four) {
-		t.Error("idle sessions do not give way")
+	for i, c := range []struct {
+		client *mcp.ClientSession
+		want   bool
+	}{{three, true}, {three, true}, {three, false}, {four, true}} {
+		if create(c.client) != c.want {
+			t.Errorf("create %d: idle sessions do not give way as they should", i)
+		}
 	}
 	if r := bashOver(t, one, "cat /tmp/who"); r["stdout"] != "stays\n" {
 		t.Errorf("a session in which something runs gave way: %v", r)

@@ -14,9 +14,9 @@ import (
 
 // A whole is an agent that sbxrun agent runs, with what its test has to know of it.
 type whole struct {
-	name, title, file string
-	state             string // its first directory, where sbxrun keeps it
-	host              string // and below the user's home
+	title string
+	state string // its first directory, where sbxrun keeps it
+	host  string // and below the user's home
 
 	env   func(address string) []string // of the caller
 	flags func(address string) []string // of sbxrun agent

@@ -31,7 +31,17 @@ func (s source) trusts(file, content string) (bool, error) {
 	if !ok || err != nil {
 		return false, err
 	}
-	return slices.Contains(strings.Split(list, "\n"), TrustLine(file, content)), nil
+	want := TrustLine(file, content)
+	for line := range strings.SplitSeq(list, "\n") {
+		// sha256sum(1) prints a second space, or an asterisk, before the name.
+		if sum, name, ok := strings.Cut(line, " "); ok && len(name) > 0 && (name[0] == ' ' || name[0] == '*') {
+			line = sum + " " + name[1:]
+		}
+		if line == want {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // howToTrust is the hint for a file that the caller may well have written.

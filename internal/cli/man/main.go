@@ -7,15 +7,19 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
@@ -27,7 +31,7 @@ func main() {
 		os.Exit(2)
 	}
 	root := os.Args[1]
-	err := errors.Join(write(filepath.Join(root, "docs", "man")),
+	err := errors.Join(write(filepath.Join(root, "docs", "man"), root),
 		insert(filepath.Join(root, "docs", "drivers.md"), features()),
 		insert(filepath.Join(root, "README.md"), summary()))
 	if err != nil {
@@ -36,25 +40,78 @@ func main() {
 	}
 }
 
-func write(dir string) error {
+// write writes the pages into a directory. The schema of profiles is in the root.
+func write(dir, root string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	root := cli.Root()
-	root.DisableAutoGenTag = true
-	for _, c := range append(root.Commands(), root) {
-		plain(c)
-	}
+	commands := cli.Root()
+	plain(commands)
 	// A fixed date: the same commands make the same pages on any day.
 	date := time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
-	return doc.GenManTree(root, &doc.GenManHeader{
+	schema, err := os.ReadFile(filepath.Join(root, "profiles", "schema.json"))
+	if err != nil {
+		return err
+	}
+	var keys object
+	if err := json.Unmarshal(schema, &keys); err != nil {
+		return err
+	}
+	profile := &cobra.Command{Use: "sbxrun-profile", Short: "the keys of a profile and of a configuration file", Long: profileText + keys.text(""), DisableAutoGenTag: true, DisableFlagsInUseLine: true}
+	page, err := os.Create(filepath.Join(dir, "sbxrun-profile.5"))
+	if err != nil {
+		return err
+	}
+	err = doc.GenMan(profile, &doc.GenManHeader{Title: "SBXRUN-PROFILE", Section: "5", Date: &date, Source: "sbxrun", Manual: "File Formats"}, page)
+	return errors.Join(err, page.Close(), doc.GenManTree(commands, &doc.GenManHeader{
 		Title: "SBXRUN", Section: "1", Date: &date, Source: "sbxrun", Manual: "User Commands",
-	}, dir)
+	}, dir))
 }
 
-// plain turns off what would make a page differ from day to day.
+const profileText = `A profile says what a command may do. It is a YAML file that begins with extends, the
+name of another, and changes that: a file that --profile names, NAME.yaml in
+~/.config/sbxrun/profiles, or config.yaml and .sbxrun.yaml for every run. sbxrun profile show
+prints the profile in force, and sbxrun profile check reads one for errors.
+
+	extends: strict
+	files:
+	  read: [~/go]
+	limits:
+	  memory: 2g
+
+`
+
+// An object is one of the schema's.
+type object struct {
+	Description string
+	Properties  map[string]object
+}
+
+// text describes the keys below an object, by name.
+func (o object) text(prefix string) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(o.Properties)) {
+		p := o.Properties[name]
+		if p.Properties != nil {
+			b.WriteString(p.text(prefix + name + "."))
+			continue
+		}
+		fmt.Fprintf(&b, "**%s%s**\n\t%s\n\n", prefix, name, strings.NewReplacer("~", "\\~", "[", "\\[", "*", "\\*", "<", "\\<").Replace(p.Description))
+	}
+	return b.String()
+}
+
+// plain turns off what would make a page differ from day to day, and has each flag
+// show the name of its value.
 func plain(c *cobra.Command) {
 	c.DisableAutoGenTag = true
+	for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) {
+			if f.DefValue == "" && f.NoOptDefVal == "" {
+				f.DefValue, _ = pflag.UnquoteUsage(f)
+			}
+		})
+	}
 	for _, sub := range c.Commands() {
 		plain(sub)
 	}

@@ -11,7 +11,7 @@ import (
 func TestGenerated(t *testing.T) {
 	root, made := filepath.Join("..", "..", ".."), t.TempDir()
 	pages := filepath.Join("docs", "man")
-	if err := write(filepath.Join(made, pages)); err != nil {
+	if err := write(filepath.Join(made, pages), root); err != nil {
 		t.Fatal(err)
 	}
 	names := map[string]bool{}
@@ -43,6 +43,26 @@ func TestGenerated(t *testing.T) {
 		want, _ := os.ReadFile(filepath.Join(made, name))
 		if !bytes.Equal(is, want) {
 			t.Errorf("%s is not what the program says of itself: run make generate", name)
+		}
+	}
+}
+
+// TestValues: a page names the value of each flag that takes one, and there is a page
+// of section 5 for profiles.
+func TestValues(t *testing.T) {
+	for page, wants := range map[string][]string{
+		"sbxrun.1":         {`\-\-memory\fP=SIZE`, `\-\-profile\fP=NAME`, `\-\-timeout\fP=`},
+		"sbxrun-profile.5": {`.TH "SBXRUN-PROFILE" "5"`, `limits.memory\fP`, `network.allow\fP`, "extends: strict"},
+	} {
+		b, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "man", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := bytes.ReplaceAll(b, []byte("--"), []byte(`\-\-`))
+		for _, want := range wants {
+			if !bytes.Contains(text, []byte(want)) {
+				t.Errorf("%s: %q wanted", page, want)
+			}
 		}
 	}
 }

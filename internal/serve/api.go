@@ -4,6 +4,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
@@ -179,10 +181,34 @@ func read(r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
-	if err := strictjson.Unmarshal(body, v); err != nil {
+	err = strictjson.Unmarshal(body, v)
+	var key *strictjson.KeyError
+	var of *json.UnmarshalTypeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &key):
+		return &policy.InvalidError{Field: quote.Inside(key.Name), Want: "a field that docs/serve.md has"}
+	case errors.As(err, &of):
+		return &policy.InvalidError{Field: cmp.Or(of.Field, "body"), Value: "a JSON " + of.Value, Want: kind(of.Type)}
+	default:
 		return &policy.InvalidError{Field: "body", Want: "one JSON object with the fields of docs/serve.md: " + err.Error()}
 	}
-	return nil
+}
+
+// kind is what JSON calls a type.
+func kind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Map, reflect.Struct, reflect.Pointer:
+		return "an object"
+	}
+	return "a number"
 }
 
 func (s *server) about(*http.Request) (int, any, error) {

@@ -46,6 +46,14 @@ func Unmarshal(text []byte, to any) error {
 	return json.Unmarshal(text, to)
 }
 
+// A KeyError is a name that the type has not.
+type KeyError struct {
+	Name string
+	At   int64 // byte
+}
+
+func (e *KeyError) Error() string { return fmt.Sprintf("unknown key %q at byte %d", e.Name, e.At) }
+
 type walk struct {
 	*json.Decoder
 	fold    bool
@@ -186,7 +194,7 @@ func (w *walk) object(of reflect.Type) error {
 				to = of.Elem()
 			case reflect.Struct:
 				if to = field(of, name); to == nil {
-					return fmt.Errorf("unknown key %q at byte %d", short(name), w.InputOffset())
+					return &KeyError{short(name), w.InputOffset()}
 				}
 			}
 		}

@@ -49,6 +49,17 @@ type Facts struct {
 	Annotated []string
 	Labelled  []string
 
+	// Devices are the variables of the image by which runtimes choose devices of the
+	// host for a container.
+	Devices []string
+
+	// Hosts is the file that becomes podman's /etc/hosts; "" is podman's own, which
+	// has the host's names.
+	Hosts string
+
+	// NoAppArmor leaves the policy's profile out: the engine has no AppArmor.
+	NoAppArmor bool
+
 	// Stdin attaches the command's standard input.
 	Stdin bool
 }
@@ -70,7 +81,9 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	// A container inherits the labels of its image, and programs of the host obey
 	// those of containers: an update service restarts the unit that one names.
 	for _, name := range f.Labelled {
-		if name != "" && !strings.Contains(name, "=") {
+		// podman gives a container no capability by that one that it would not have, and
+		// takes an empty one for a mistake.
+		if name != "" && !strings.Contains(name, "=") && name != "io.containers.capabilities" {
 			add("--label", name+"=")
 		}
 	}
@@ -96,9 +109,7 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	add("--log-driver", "none")
 	// What an image wants to be run every now and then is not the command.
 	add("--no-healthcheck")
-	if f.Podman {
-		add("--image-volume", "ignore") // beside what mounts has for each
-	}
+	add(d.own(p, f)...)
 	// Its first process gets signals as any other does, and orphans are reaped.
 	// The engine puts that program into /sbin, which must be the image's.
 	if coversInit(p) {
@@ -112,7 +123,7 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	if f.Seccomp != "" {
 		add("--security-opt", "seccomp="+f.Seccomp)
 	}
-	if proc.ApparmorProfile != "" {
+	if proc.ApparmorProfile != "" && !f.NoAppArmor {
 		add("--security-opt", "apparmor="+proc.ApparmorProfile)
 	}
 	add(d.user(p, f)...)
@@ -153,6 +164,11 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	for _, name := range f.Passed {
 		add("--env", name)
 	}
+	for _, name := range f.Devices {
+		if !slices.ContainsFunc(proc.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") }) {
+			add("--env", name+"=void")
+		}
+	}
 	add("--workdir", proc.Cwd)
 	if slices.ContainsFunc(proc.Args, func(s string) bool { return !utf8.ValidString(s) }) {
 		// They reach the engine as JSON, in which such bytes would be others.
@@ -173,6 +189,29 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 		return nil, e
 	}
 	return a, nil
+}
+
+// own are the options that take back what an engine, or its configuration, gives
+// each container of its own accord.
+func (d Driver) own(p *policy.Policy, f Facts) []string {
+	if !f.Podman {
+		if p.Egress.Mode != policy.EgressHost {
+			return []string{"--dns", "127.0.0.1", "--dns-search", "."} // not the host's resolver
+		}
+		return nil
+	}
+	// Without a bound: /run and /var/tmp. By the caller's variables: proxies, which may
+	// hold a password. By containers.conf: the host's namespaces, no cgroup. A stop
+	// (rm --force) waits for ten seconds otherwise.
+	a := []string{"--image-volume", "ignore", "--read-only-tmpfs=false", "--systemd", "false", "--http-proxy=false", "--env-host=false",
+		"--pid", "private", "--cgroups", "enabled", "--stop-timeout", "0"}
+	if p.Egress.Mode != policy.EgressHost {
+		a = append(a, "--uts", "private")
+		if f.Hosts != "" {
+			a = append(a, "--no-hosts")
+		}
+	}
+	return a
 }
 
 // informative are the beginnings of the names of annotations that no runtime obeys.
@@ -334,8 +373,12 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 			storage++
 		}
 	}
+	// An engine makes one more place, as large as it commonly is.
+	shm := min(shmSize, share(bound(p), storage+1))
+	args = append(args, "--shm-size", strconv.FormatUint(max(pageSize, shm), 10))
+	rest := bound(p) - shm
 	// A tmpfs has whole pages, and one of size 0 no bound.
-	if storage > 0 && share(p, storage) == 0 {
+	if shm == 0 || storage > 0 && share(rest, storage) == 0 {
 		refused = append(refused, "limits.disk (in "+strconv.Itoa(storage)+" parts, each of a page or more)")
 	}
 	for i := range private {
@@ -349,7 +392,7 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 				refused = append(refused, "oci.mounts."+m.Destination+" (a colon)")
 				continue
 			}
-			all = append(all, mount{m.Destination, []string{"--tmpfs", m.Destination + ":" + strings.Join(tmpfsOptions(p, m.Options, storage, f), ",")}})
+			all = append(all, mount{m.Destination, []string{"--tmpfs", m.Destination + ":" + strings.Join(tmpfsOptions(p, m.Options, rest, storage, f), ",")}})
 		case "proc", "devpts":
 			// The engine's own.
 		case "bind":
@@ -364,6 +407,9 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 		default:
 			refused = append(refused, "oci.mounts."+m.Destination+" of type "+m.Type)
 		}
+	}
+	if f.Hosts != "" && p.Egress.Mode != policy.EgressHost && !slices.ContainsFunc(all, func(m mount) bool { return within("/etc/hosts", m.at) }) {
+		bind(f.Hosts, "/etc/hosts", policy.ReadExec)
 	}
 	slices.SortStableFunc(all, func(a, b mount) int {
 		switch {
@@ -389,14 +435,18 @@ func hasSize(opts []string) bool {
 // pageSize is the largest that a page of a supported kernel commonly has.
 const pageSize = 64 << 10 // bytes
 
-// share is one of n equal parts of private storage, in whole pages.
-func share(p *policy.Policy, n int) uint64 {
-	return cmp.Or(p.Scratch.Bytes, scratchDefault) / uint64(n) &^ (pageSize - 1)
-}
+// shmSize is what an engine gives /dev/shm.
+const shmSize = 64 << 20 // bytes
+
+// bound is what private storage may hold together.
+func bound(p *policy.Policy) uint64 { return cmp.Or(p.Scratch.Bytes, scratchDefault) }
+
+// share is one of n equal parts of so many bytes, in whole pages.
+func share(bytes uint64, n int) uint64 { return bytes / uint64(n) &^ (pageSize - 1) }
 
 // tmpfsOptions bounds private storage and gives it to the command. Mounts that
 // share the policy's budget get equal parts of it: together they hold no more.
-func tmpfsOptions(p *policy.Policy, opts []string, n int, f Facts) []string {
+func tmpfsOptions(p *policy.Policy, opts []string, bytes uint64, n int, f Facts) []string {
 	out := []string{"rw", "nosuid", "nodev"}
 	if !slices.Contains(opts, "noexec") {
 		out = append(out, "exec")
@@ -409,7 +459,7 @@ func tmpfsOptions(p *policy.Policy, opts []string, n int, f Facts) []string {
 		}
 	}
 	if !hasSize(opts) {
-		out = append(out, "size="+strconv.FormatUint(share(p, n), 10))
+		out = append(out, "size="+strconv.FormatUint(share(bytes, n), 10))
 		if p.Scratch.Inodes != 0 {
 			out = append(out, "nr_inodes="+strconv.FormatUint(max(1, p.Scratch.Inodes/uint64(n)), 10))
 		}
@@ -458,6 +508,15 @@ func environment(env []string) (file []byte, passed []string, refused []string) 
 		}
 	}
 	return file, passed, refused
+}
+
+// proxies are the variables that Docker's client sets in each container, if its
+// configuration has them. It leaves alone what it is told to pass.
+var proxies = []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
+
+func isProxy(kv string) bool {
+	name, _, _ := strings.Cut(kv, "=")
+	return slices.Contains(proxies, name)
 }
 
 // clients reports whether the client, or what it starts, obeys a variable.

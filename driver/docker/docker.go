@@ -166,7 +166,7 @@ func (d Driver) Lowered(p *policy.Policy) (any, error) {
 		key, _, _ := strings.Cut(e, "=")
 		f.Passed = append(f.Passed, key)
 	}
-	if p.Seccomp != "" || p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+	if filtered(p) {
 		f.Seccomp = "/dev/fd/4"
 	}
 	args, err := d.Args(p, f)
@@ -254,7 +254,8 @@ func (c *client) output(ctx context.Context, args ...string) (string, error) {
 }
 
 func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, error) {
-	var out, errs bytes.Buffer
+	var out answer
+	var errs bytes.Buffer
 	if cmd.Stdout == nil {
 		cmd.Stdout = &out
 	}
@@ -262,8 +263,11 @@ func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, err
 	cmd.WaitDelay = time.Second
 	detach(cmd)
 	err := cmd.Run()
-	if err == nil {
-		return strings.TrimSpace(out.String()), nil
+	if err == nil && !out.tooLong() {
+		return strings.TrimSpace(out.b.String()), nil
+	}
+	if out.tooLong() {
+		return "", &engineError{op: c.d.Name() + " " + op, text: "the engine's answer is too long"}
 	}
 	if ctx.Err() != nil {
 		return "", &engineError{op: c.d.Name() + " " + op, text: "no answer from the engine: " + ctx.Err().Error(), silent: true}
@@ -290,6 +294,21 @@ func said(s string) string {
 	return last
 }
 
+// maxAnswer bounds what an engine says, which can be an image's words.
+const maxAnswer = 16 << 20 // bytes
+
+// An answer is what an engine says. It takes no more than maxAnswer and a little.
+type answer struct{ b bytes.Buffer }
+
+func (a *answer) tooLong() bool { return a.b.Len() > maxAnswer }
+
+func (a *answer) Write(b []byte) (int, error) {
+	if a.tooLong() {
+		return 0, io.ErrShortWrite
+	}
+	return a.b.Write(b)
+}
+
 // limited writes the first n bytes and passes over the rest.
 type limited struct {
 	w io.Writer
@@ -307,13 +326,15 @@ func (l *limited) Write(b []byte) (int, error) {
 type engine struct {
 	rootless, seccomp bool
 	memory, cpu, pids bool
+	apparmor, remote  bool
+	unconfined        bool // without a filter where it is not given one
 }
 
 // ask asks the engine what it is, and so whether it is there.
 func (c *client) ask(ctx context.Context) (*engine, error) {
 	format := `{{json .SecurityOptions}} {{.MemoryLimit}} {{.CPUCfsQuota}} {{.PidsLimit}} {{.ServerErrors}}`
 	if c.d.Podman {
-		format = `{{.Host.Security.Rootless}} {{.Host.Security.SECCOMPEnabled}} {{.Host.CgroupsVersion}} {{.Host.CgroupControllers}}`
+		format = `{{.Host.Security.Rootless}} {{.Host.Security.SECCOMPEnabled}} {{.Host.Security.AppArmorEnabled}} {{eq .Host.Security.SECCOMPProfilePath "unconfined"}} {{.Host.ServiceIsRemote}} {{.Host.CgroupControllers}}`
 	}
 	out, err := c.output(ctx, "info", "--format", format)
 	if err != nil {
@@ -331,6 +352,12 @@ func (c *client) ask(ctx context.Context) (*engine, error) {
 				e.rootless = w == "true"
 			case i == 1:
 				e.seccomp = w == "true"
+			case i == 2:
+				e.apparmor = w == "true"
+			case i == 3:
+				e.unconfined = w == "true"
+			case i == 4:
+				e.remote = w == "true"
 			case w == "memory":
 				e.memory = true
 			case w == "cpu":
@@ -417,13 +444,13 @@ func (d Driver) layers(p *policy.Policy, e *engine) policy.Layers {
 			l |= policy.LayerCgroupNS
 		}
 	}
-	if e.seccomp {
+	if e.seccomp && (filtered(p) || !e.unconfined) {
 		l |= policy.LayerSeccomp
 	}
 	if len(p.OCI.Process.Rlimits) != 0 {
 		l |= policy.LayerRlimits
 	}
-	if p.OCI.Process.ApparmorProfile != "" {
+	if p.OCI.Process.ApparmorProfile != "" && e.apparmor {
 		l |= policy.LayerAppArmor
 	}
 	if p.OCI.Linux != nil && p.OCI.Linux.Resources != nil {
@@ -441,16 +468,21 @@ func (d Driver) layers(p *policy.Policy, e *engine) policy.Layers {
 	return l
 }
 
+// filtered reports whether the policy has a filter of system calls.
+func filtered(p *policy.Policy) bool {
+	return p.Seccomp != "" || p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil
+}
+
 // lacking reports a limit or filter that the policy has and the engine would
 // leave out with a warning.
 func (d Driver) lacking(p *policy.Policy, e *engine) error {
 	want := p.Require
-	if p.Seccomp != "" || p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+	if filtered(p) {
 		want |= policy.LayerSeccomp
 	}
 	all := *e
-	all.memory, all.cpu, all.pids = true, true, true
-	want |= d.layers(p, &all) & policy.LayerCgroup
+	all.memory, all.cpu, all.pids, all.apparmor = true, true, true, true
+	want |= d.layers(p, &all) & (policy.LayerCgroup | policy.LayerAppArmor)
 	if missing := want &^ p.Dispensable() &^ d.layers(p, e); missing != 0 {
 		return &driver.UnavailableError{
 			What: "layer " + missing.String(), Cause: "the engine of " + d.Name() + " does not have it",

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"archive/tar"
+	"encoding/json"
 	"errors"
 	"flag"
 	"io/fs"
@@ -63,7 +64,7 @@ func TestArgs(t *testing.T) {
 		policy func(*policy.Policy)
 	}{
 		{name: "preset"},
-		{name: "podman", driver: Driver{Podman: true}, facts: func(f *Facts) { f.Podman, f.Rootless = true, true }, change: func(r *profiles.Request) { r.Hide = []string{"sub"} }},
+		{name: "podman", driver: Driver{Podman: true}, facts: func(f *Facts) { f.Podman, f.Rootless, f.Hosts = true, true, "/run/x/hosts" }, change: func(r *profiles.Request) { r.Hide = []string{"sub"} }},
 		{name: "rootless", facts: func(f *Facts) { f.Rootless = true }},
 		{name: "files", change: func(r *profiles.Request) {
 			r.Hide = []string{"sub", "secret"}
@@ -78,9 +79,10 @@ func TestArgs(t *testing.T) {
 			r.Command = []string{"--flag", "a b"}
 		}},
 		{name: "ports", driver: Driver{Ports: []string{"127.0.0.1:8080:80"}}, change: func(r *profiles.Request) { m := policy.EgressHost; r.Net = &m }},
-		{name: "volumes", facts: func(f *Facts) {
+		{name: "volumes", change: func(r *profiles.Request) { r.Env = []string{"MY_VISIBLE_DEVICES=0"} }, policy: func(p *policy.Policy) { p.OCI.Process.ApparmorProfile = "p" }, facts: func(f *Facts) {
 			f.Image, f.Volumes = "sha256:0123", []string{"/v", "/v/../v/deep/", "/tmp", "/tmp/v", "/home/u/ws"}
-			f.Annotated, f.Labelled = []string{"org.opencontainers.image.title"}, []string{"", "a=b", labelRun, "traefik.enable"}
+			f.Annotated, f.Labelled = []string{"org.opencontainers.image.title"}, []string{"", "a=b", "io.containers.capabilities", labelRun, "traefik.enable"}
+			f.Devices, f.NoAppArmor = []string{"NVIDIA_VISIBLE_DEVICES", "MY_VISIBLE_DEVICES"}, true
 		}},
 		{name: "options", policy: func(p *policy.Policy) {
 			p.OCI.Process.ApparmorProfile = "p"
@@ -223,6 +225,10 @@ func TestEnvironmentSplit(t *testing.T) {
 func TestLacking(t *testing.T) {
 	d := Driver{Image: "x"}
 	all := engine{seccomp: true, memory: true, cpu: true, pids: true}
+	bare := resolve(t, func(r *profiles.Request) { r.Seccomp = "none" })
+	if unconfined := (engine{seccomp: true, unconfined: true}); d.layers(bare, &unconfined).Has(policy.LayerSeccomp) || !d.layers(resolve(t, nil), &unconfined).Has(policy.LayerSeccomp) {
+		t.Error("the engine's own filter")
+	}
 	p := resolve(t, nil)
 	if err := d.lacking(p, &all); err != nil {
 		t.Error(err)
@@ -350,6 +356,90 @@ func TestUnexecuted(t *testing.T) {
 	} {
 		if got := strings.Join(candidates(tt.name, "/ws", tt.env), " "); got != tt.want {
 			t.Errorf("%s %v: %s, want %s", tt.name, tt.env, got, tt.want)
+		}
+	}
+}
+
+// TestFollow: links of an image stay in it, and lead to what the engine would read.
+func TestFollow(t *testing.T) {
+	image := fstest.MapFS{
+		"etc":         {Mode: fs.ModeSymlink, Data: []byte("/nix/../nix/etc")},
+		"nix/etc":     {Mode: fs.ModeDir | 0o755},
+		"nix/etc/ok":  {Data: []byte("x")},
+		"nix/etc/up":  {Mode: fs.ModeSymlink, Data: []byte("../../../../dev/zero")},
+		"nix/etc/too": {Mode: fs.ModeSymlink, Data: []byte("big")},
+		"nix/etc/big": {Data: make([]byte, maxAccounts+1)},
+		"nix/etc/eye": {Mode: fs.ModeSymlink, Data: []byte("./eye")},
+		"dev/zero":    {Mode: fs.ModeDevice | fs.ModeCharDevice},
+	}
+	lookup := func(name string) (fs.FileInfo, string, error) {
+		f, ok := image[strings.TrimPrefix(name, "/")]
+		if !ok {
+			if name == "/nix" || name == "/dev" {
+				f = &fstest.MapFile{Mode: fs.ModeDir}
+			} else {
+				return nil, "", nil
+			}
+		}
+		link := ""
+		if f.Mode&fs.ModeSymlink != 0 {
+			link = string(f.Data)
+		}
+		return (&tar.Header{Name: name, Size: int64(len(f.Data)), Mode: int64(f.Mode.Perm()), Typeflag: typeflag(f.Mode)}).FileInfo(), link, nil
+	}
+	for name, want := range map[string]struct {
+		at   string
+		good bool
+	}{
+		"/etc/ok": {"/nix/etc/ok", true}, "/etc/up": {"/dev/zero", false}, "/etc/big": {"/nix/etc/big", false}, "/etc/too": {"/nix/etc/big", false},
+		"/etc/nope": {"/nix/etc/nope", true}, "/x/y": {"/x/y", true}, "/etc": {"/nix/etc", false}, "/etc/eye": {"/nix/etc/eye", true},
+	} {
+		at, _, err := follow(lookup, name)
+		refused, _ := accounts(lookup, name)
+		if err != nil || at != want.at || (refused == "") != want.good {
+			t.Errorf("%s: %s, %q, %v", name, at, refused, err)
+		}
+	}
+}
+
+func typeflag(m fs.FileMode) byte {
+	switch {
+	case m.IsDir():
+		return tar.TypeDir
+	case m&fs.ModeSymlink != 0:
+		return tar.TypeSymlink
+	case m&fs.ModeDevice != 0:
+		return tar.TypeChar
+	}
+	return tar.TypeReg
+}
+
+// TestDeclare: what chooses devices of the host for a container is found.
+func TestDeclare(t *testing.T) {
+	var i imageConfig
+	if err := json.Unmarshal([]byte(`{"Id":"x","Config":{"Env":["CUDA_VERSION=1","A=b","AMD_VISIBLE_DEVICES=all","NVIDIA_VISIBLE_DEVICES=0"]}}`), &i); err != nil {
+		t.Fatal(err)
+	}
+	var f Facts
+	if f.declare(&i); !slices.Equal(f.Devices, []string{"NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES"}) {
+		t.Errorf("%q", f.Devices)
+	}
+}
+
+// TestAnswer: an engine's answer, which can be an image's words, has a bound; and only
+// an image that is not here is fetched.
+func TestAnswer(t *testing.T) {
+	c := client{path: "/bin/sh"}
+	out, err := c.output(t.Context(), "-c", "yes | head -c 40000000; exit 0")
+	if err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("%d bytes, %v", len(out), err)
+	}
+	for text, want := range map[string]bool{
+		"Error response from daemon: No such image: x:latest": true, "Error: No such image: x": true, "x: image not known": true, "Error: inspecting object: x: no such object": true,
+		"no answer from the engine": false, "the image's configuration cannot be read": false,
+	} {
+		if isMissing(errors.New(text)) != want {
+			t.Errorf("%q", text)
 		}
 	}
 }

@@ -638,8 +638,100 @@ func TestHostile(t *testing.T) {
 	nothingLeft(t, "docker")
 }
 
+// TestAccounts: an engine reads what an image has as /etc/passwd and /etc/group, so
+// they are files. A device that never ends would take the host's memory, a FIFO holds
+// the engine up.
+func TestAccounts(t *testing.T) {
+	needEngine(t)
+	const name = "sbxrun-test:accounts"
+	for rule, files := range map[string][]*tar.Header{
+		"image./etc/passwd": {{Name: "etc/passwd", Typeflag: tar.TypeFifo, Mode: 0o644}},
+		"image./etc/group":  {{Name: "etc/group", Typeflag: tar.TypeSymlink, Linkname: "/x/dir"}, {Name: "x/dir", Typeflag: tar.TypeDir, Mode: 0o755}},
+		"":                  {{Name: "etc/group", Typeflag: tar.TypeSymlink, Linkname: "../x"}, {Name: "x", Typeflag: tar.TypeReg}},
+	} {
+		if err := engine.Import("docker", name, files...); err != nil {
+			t.Fatal(err)
+		}
+		p := resolve(t, func(r *profiles.Request) { d, k := time.Second, 100*time.Millisecond; r.Timeout, r.KillAfter = &d, &k }, "true")
+		var e *driver.UnsupportedError
+		_, err := driver.Run(context.Background(), docker.Driver{Image: name}, p, driver.RunOptions{Capture: true})
+		if rule == "" && err != nil || rule != "" && (!errors.As(err, &e) || !strings.Contains(err.Error(), rule+" ")) {
+			t.Errorf("%s: %v", rule, err)
+		}
+	}
+	nothingLeft(t, "docker")
+}
+
+// fill takes all the room that a command has beside its workspace and root's /dev,
+// and prints how much that is.
+const fill = `for d in $(cut -d' ' -f2 /proc/mounts) /run /var/tmp; do
+case $d in "$PWD"|/dev|/dev/pts|/dev/mqueue|/proc*|/sys*) continue;; esac
+dd if=/dev/zero of=$d/fill bs=1M count=30 2>/dev/null; [ -f $d/fill ] && n=$((n+$(wc -c <$d/fill)))
+done; echo $n`
+
+// testOwn: what an engine gives a container by itself has nothing of the host and is
+// within the policy's bound. The caller's variables have a proxy with a password.
+func testOwn(t *testing.T, run func(change func(*profiles.Request), script string) (*policy.Policy, *driver.Result, error)) {
+	t.Helper()
+	_, res, err := run(func(r *profiles.Request) { n := uint64(20 << 20); r.Disk = &n }, fill)
+	if n, e := strconv.Atoi(strings.TrimSpace(res.Stdout)); err != nil || e != nil || n < 10<<20 || n > 20<<20 {
+		t.Errorf("room for %d bytes: %+v, %v", n, res, err)
+	}
+	_, res, err = run(func(r *profiles.Request) { r.Env = []string{"HTTP_PROXY=mine"} }, "env | grep -i -e proxy -e s3cret; cat /etc/hosts /etc/resolv.conf 2>/dev/null")
+	want := map[string]bool{"HTTP_PROXY=mine": true, "nameserver 127.0.0.1": true}
+	for line := range strings.Lines(res.Stdout) {
+		f := strings.Fields(line)
+		if !want[strings.TrimSpace(line)] && (len(f) < 2 || f[1] != "localhost" && !strings.HasPrefix(f[1], "ip6-")) {
+			t.Errorf("in the container: %q", line)
+		}
+	}
+	if err != nil || !strings.HasPrefix(res.Stdout, "HTTP_PROXY=mine\n") || !strings.Contains(res.Stdout, "127.0.0.1\tlocalhost\n") {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// TestOwn is what Docker and its client's configuration add.
+func TestOwn(t *testing.T) {
+	needEngine(t)
+	config := t.TempDir()
+	if err := os.WriteFile(config+"/config.json", []byte(`{"proxies":{"default":{"httpProxy":"http://u:s3cret@h:1","noProxy":"s3cret"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_CONFIG", config)
+	testOwn(t, func(change func(*profiles.Request), script string) (*policy.Policy, *driver.Result, error) {
+		p := resolve(t, change, "sh", "-c", script)
+		res, err := run(t, p, driver.RunOptions{})
+		return p, res, err
+	})
+	// The control.
+	out, err := exec.Command("docker", "run", "--rm", "--network", "none", image, "env").Output()
+	if err != nil || !strings.Contains(string(out), "s3cret") {
+		t.Errorf("control: %s, %v", out, err)
+	}
+}
+
+// TestAppArmorMissing: an engine without AppArmor passes over a profile, and says
+// nothing.
+func TestAppArmorMissing(t *testing.T) {
+	needEngine(t)
+	if _, err := os.Stat("/sys/kernel/security/apparmor"); err == nil {
+		t.Skip("this host has AppArmor")
+	}
+	p := resolve(t, nil, "true")
+	p.OCI.Process.ApparmorProfile = "x"
+	var u *driver.UnavailableError
+	if res, err := run(t, p, driver.RunOptions{}); !errors.As(err, &u) || res.Layers.Has(policy.LayerAppArmor) {
+		t.Errorf("%+v, %v", res, err)
+	}
+	p.Degrade |= policy.LayerAppArmor
+	if res, err := run(t, p, driver.RunOptions{}); err != nil || res.Layers.Has(policy.LayerAppArmor) || !res.Degraded.Has(policy.LayerAppArmor) {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
 // TestStuck: an image that holds up its engine does not hold up the end of a run.
 // Docker's opens the image's /etc/passwd, and waits for a writer if that is a FIFO.
+// It cannot be asked for that file if the policy has another in its place.
 func TestStuck(t *testing.T) {
 	needEngine(t)
 	const name = "sbxrun-test:stuck"
@@ -647,7 +739,10 @@ func TestStuck(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer docker.EndPatience(2 * time.Second)()
-	p := resolve(t, func(r *profiles.Request) { d, k := time.Second, 100*time.Millisecond; r.Timeout, r.KillAfter = &d, &k }, "true")
+	p := resolve(t, func(r *profiles.Request) {
+		d, k := time.Second, 100*time.Millisecond
+		r.Timeout, r.KillAfter, r.ReadOnly = &d, &k, []string{"/etc/passwd"}
+	}, "true")
 	done := make(chan error, 1)
 	go func() {
 		_, err := driver.Run(context.Background(), docker.Driver{Image: name}, p, driver.RunOptions{Capture: true})
@@ -717,6 +812,32 @@ func testDeclared(t *testing.T, client string, run func(image, script string) (*
 	}
 }
 
+// testConfigured: podman's configuration gives containers the host's names, no filter
+// and an environment; the policy's are enforced, and the result has what is.
+func testConfigured(t *testing.T, run func(change func(*profiles.Request), script string) (*policy.Policy, *driver.Result, error)) {
+	t.Helper()
+	b, err := os.ReadFile(os.Getenv("CONTAINERS_CONF"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := t.TempDir() + "/containers.conf"
+	if err := os.WriteFile(file, append([]byte("[containers]\npidns = \"host\"\nutsns = \"host\"\ncgroups = \"disabled\"\nseccomp_profile = \"unconfined\"\n"), b...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CONTAINERS_CONF", file)
+	script := "readlink /proc/self/ns/uts; grep ^Seccomp: /proc/self/status; grep -c pids:/$ /proc/self/cgroup"
+	host, err := os.Readlink("/proc/self/ns/uts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, res, err := run(nil, script); err != nil || strings.Contains(res.Stdout, host) || !strings.Contains(res.Stdout, "Seccomp:\t2\n") {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if _, res, err := run(func(r *profiles.Request) { r.Seccomp = "none" }, script); err != nil || strings.Contains(res.Stdout, "Seccomp:\t2\n") || res.Layers.Has(policy.LayerSeccomp) {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
 // TestPodman: podman takes the same arguments. Its storage and configuration are
 // the test's own.
 func TestPodman(t *testing.T) {
@@ -766,6 +887,26 @@ func TestPodman(t *testing.T) {
 		_, res, err := do(nil, script)
 		return res, err
 	})
+	d.Image = image
+	t.Setenv("HTTP_PROXY", "http://u:s3cret@h:1")
+	t.Setenv("https_proxy", "http://u:s3cret@h:1")
+	testOwn(t, do)
+	t.Run("configured", func(t *testing.T) { testConfigured(t, do) })
+	// The runtime would make device nodes in the workspace, and take away a file "ptmx".
+	d.Image = "sbxrun-test:dev"
+	workspace := t.TempDir()
+	if err := os.WriteFile(workspace+"/ptmx", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dev, want := range map[string]string{workspace: "image./dev", "nothing/../x": "image./dev"} {
+		if err := engine.Import("podman", d.Image, &tar.Header{Name: "dev", Typeflag: tar.TypeSymlink, Linkname: dev}); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := do(func(r *profiles.Request) { r.Dir = workspace }, "true")
+		if left, _ := os.ReadDir(workspace); err == nil || !strings.Contains(err.Error(), want+" ") || len(left) != 1 || left[0].Type() != 0 {
+			t.Errorf("%v, %v", left, err)
+		}
+	}
 	d.Image = hostile(t, "podman")
 	testHostile(t, "podman", do)
 	nothingLeft(t, "podman")

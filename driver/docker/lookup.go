@@ -93,7 +93,7 @@ func (r *container) commandError(ctx context.Context, code int) error {
 	}
 	var found []*tar.Header
 	for _, file := range files {
-		h, ok := r.stat(ctx, file)
+		h, ok := r.stat(ctx, file, true)
 		if !ok {
 			return nil
 		}
@@ -118,16 +118,16 @@ func (d Driver) command(p *policy.Policy) string {
 	return p.OCI.Process.Args[0]
 }
 
-// stat describes a file of the container, following symbolic links; nil is
-// nothing. ok is false if the engine does not tell.
-func (r *container) stat(ctx context.Context, file string) (h *tar.Header, ok bool) {
+// stat describes a file of the container; nil is nothing. Podman follows symbolic
+// links in any case. ok is false if the engine does not tell.
+func (r *container) stat(ctx context.Context, file string, follow bool) (h *tar.Header, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// What is copied is an archive. Its first header is enough, and the client is
 	// ended after it.
 	args := []string{"cp", r.name + ":" + file, "-"}
-	if !r.c.d.Podman {
-		args = slices.Insert(args, 1, "--follow-link") // podman always does
+	if follow && !r.c.d.Podman {
+		args = slices.Insert(args, 1, "--follow-link")
 	}
 	cmd := exec.CommandContext(ctx, r.c.path, args...)
 	detach(cmd)
@@ -143,7 +143,7 @@ func (r *container) stat(ctx context.Context, file string) (h *tar.Header, ok bo
 	}
 	cmd.Wait()
 	if err == nil {
-		return h, h.Typeflag != tar.TypeSymlink
+		return h, !follow || h.Typeflag != tar.TypeSymlink
 	}
 	text := strings.ToLower(errs.String())
 	for _, s := range [...]string{"could not find", "no such file", "not be found", "not a directory"} {

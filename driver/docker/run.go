@@ -10,7 +10,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/rundir"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -72,6 +71,10 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 			Fix: "use an engine on this machine, or show nothing of it: --workspace none"}
 	}
 	if imageErr != nil {
+		if !isMissing(imageErr) {
+			// One that is here and takes the engine long is not another's to replace.
+			return nil, &ImagePullError{Image: d.Image, Err: imageErr}
+		}
 		if err := c.pull(ctx); err != nil {
 			return nil, err
 		}
@@ -84,20 +87,36 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
-	r := &container{c: c, name: name, policy: p, layers: d.layers(p, e), image: image}
+	r := &container{c: c, name: name, policy: p, layers: d.layers(p, e), image: image, local: local(host)}
 	r.degraded = p.Dispensable() &^ r.layers
 	if err := r.guard(); err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
 	fail := func(err error) (driver.Process, error) {
-		r.remove()
+		if !r.late {
+			r.remove()
+		}
 		r.cleanup()
 		r.unguard()
 		return nil, err
 	}
+	if d.Podman {
+		// What watches a container for podman leaves a file "oom" in the directory
+		// that it was started in when the memory limit ended a process, and podman
+		// does not find it there.
+		if r.dir, err = rundir.Make(rundir.Parent(os.Geteuid()), "podman", nil); err == nil {
+			err = os.WriteFile(r.dir.Path+"/hosts", []byte(hosts), 0o644)
+		}
+		if err != nil {
+			return fail(&driver.SetupError{Driver: d.Name(), Err: err})
+		}
+	}
 	// A client that is killed leaves the engine to finish what it asked for, after
 	// the container was looked for in vain: making it is not interrupted.
 	if err := r.create(context.WithoutCancel(ctx), e, stdio.Stdin != nil); err != nil {
+		return fail(err)
+	}
+	if err := r.sound(ctx, e); err != nil {
 		return fail(err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -137,12 +156,6 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		r.client.Stderr = stdio.Stderr
 	}
 	if d.Podman {
-		// What watches a container for podman leaves a file "oom" in the directory
-		// that it was started in when the memory limit ended a process, and podman
-		// does not find it there.
-		if r.dir, err = rundir.Make(rundir.Parent(os.Geteuid()), "podman", nil); err != nil {
-			return fail(&driver.SetupError{Driver: d.Name(), Err: err})
-		}
 		r.client.Dir = r.dir.Path
 	}
 	if err := r.client.Start(); err != nil {
@@ -156,17 +169,6 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		d.prune(ctx, c)
 	})
 	return r, nil
-}
-
-// An imageConfig is what an image says of itself that no policy overrides. The
-// container is made of the image with this id, whatever its name is by then.
-type imageConfig struct {
-	ID          string `json:"Id"`
-	Annotations map[string]string
-	Config      *struct {
-		Volumes map[string]struct{}
-		Labels  map[string]string
-	}
 }
 
 // image asks for the image's configuration.
@@ -215,6 +217,7 @@ type container struct {
 	policy   *policy.Policy
 	image    *imageConfig
 	client   *exec.Cmd // attached to it
+	local    bool      // the engine is on this machine
 	pty      *os.File  // the master of the client's terminal, or nil
 	layers   policy.Layers
 	degraded policy.Layers
@@ -264,14 +267,17 @@ func (r *container) unguard() {
 	r.guardian.Wait()
 }
 
+// hosts is the container's /etc/hosts, as Docker's is. Podman's has the host's names.
+const hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+
 // create makes the container.
 func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 	p := r.policy
 	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name, Labels: []string{labelRun + "=" + r.name}, Stdin: stdin,
-		Image: r.image.ID, Volumes: slices.Sorted(maps.Keys(r.image.Config.Volumes)),
-		Annotated: slices.Sorted(maps.Keys(r.image.Annotations)), Labelled: slices.Sorted(maps.Keys(r.image.Config.Labels))}
+		NoAppArmor: !e.apparmor}
+	f.declare(r.image)
 	if r.c.d.Podman {
-		f.Init = initProgram()
+		f.Init, f.Hosts = initProgram(), r.dir.Path+"/hosts"
 	}
 	env, passed, _ := environment(p.OCI.Process.Env)
 	filter, err := filterOf(p)
@@ -308,13 +314,23 @@ func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 			return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
 		}
 	}
-	if len(passed) != 0 {
-		cmd.Env = append(os.Environ(), passed...)
-		for _, v := range passed {
-			key, _, _ := strings.Cut(v, "=")
-			f.Passed = append(f.Passed, key)
-		}
+	cmd.Env = os.Environ()
+	for _, v := range passed {
+		key, _, _ := strings.Cut(v, "=")
+		f.Passed = append(f.Passed, key)
 	}
+	if !r.c.d.Podman && r.local {
+		// The client needs no proxy itself, and would give the container those of its
+		// configuration.
+		cmd.Env = slices.DeleteFunc(cmd.Env, isProxy)
+		for _, kv := range p.OCI.Process.Env {
+			if isProxy(kv) {
+				passed = append(passed, kv)
+			}
+		}
+		f.Passed = append(f.Passed, proxies...)
+	}
+	cmd.Env = append(cmd.Env, passed...)
 	args, err := r.c.d.Args(p, f)
 	if err != nil {
 		return err
@@ -488,6 +504,12 @@ func (r *container) inspect() (*state, error) {
 	return &s, nil
 }
 
+// stuck is the error for an engine that does not answer.
+func (r *container) stuck() error {
+	return &driver.UnavailableError{What: "driver " + r.c.d.Name(), Cause: "the engine does not answer, so the command may still be running: container " + r.name,
+		Fix: "what is left of it is removed when the engine answers; an image can hold it up, so look at what is in this one"}
+}
+
 // Wait waits for the container's end, and removes it.
 func (r *container) Wait() (*driver.Status, error) {
 	clientErr := r.client.Wait()
@@ -499,8 +521,7 @@ func (r *container) Wait() (*driver.Status, error) {
 		r.late = true // the guardian removes it as soon as the engine can
 		r.unguard()
 		r.cleanup()
-		return nil, &driver.UnavailableError{What: "driver " + r.c.d.Name(), Cause: "the engine does not answer, so the command may still be running: container " + r.name,
-			Fix: "what is left of it is removed when the engine answers; an image can hold it up, so look at what is in this one"}
+		return nil, r.stuck()
 	}
 	s, err := r.inspect()
 	r.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -129,7 +130,7 @@ func discard(dir string) {
 }
 
 // Import makes an image like [Image], with empty files beside, which may be special
-// ones.
+// ones, or in the place of one of its directories.
 func Import(client, name string, files ...*tar.Header) error {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -142,7 +143,9 @@ func Import(client, name string, files ...*tar.Header) error {
 		return fmt.Errorf("busybox --list: %w", err)
 	}
 	for _, d := range []string{"bin/", "etc/", "home/", "proc/", "dev/", "sys/", "tmp/"} {
-		w.WriteHeader(&tar.Header{Name: d, Typeflag: tar.TypeDir, Mode: 0o755})
+		if !slices.ContainsFunc(files, func(h *tar.Header) bool { return h.Name+"/" == d }) {
+			w.WriteHeader(&tar.Header{Name: d, Typeflag: tar.TypeDir, Mode: 0o755})
+		}
 	}
 	w.WriteHeader(&tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(box))})
 	w.Write(box)

@@ -58,8 +58,9 @@ type Config struct {
 	MaxSessions int            // sandboxes of one connection at a time
 	Version     string
 
-	quota *quota
-	room  *driver.Room // of what commands print, of all connections
+	quota   *quota
+	room    *driver.Room // of what commands print, of all connections
+	schemas *schemas
 }
 
 // A quota is how many sandboxes there can be at a time, of all connections together.
@@ -155,14 +156,22 @@ type Server struct {
 	bare   []*session.Environment // that calls had in place of a sandbox
 }
 
-// schemas keeps what the SDK makes of the tools' types, which is the same for every
-// connection.
-var schemas = mcp.NewSchemaCache()
+// schemas are those of the tools, which are the same for every connection. The SDK keeps
+// what it makes of one by the schema's address, and forgets none.
+type schemas struct {
+	cache *mcp.SchemaCache
+	mu    sync.Mutex
+	input map[string]*jsonschema.Schema // by the tool's name
+}
+
+func newSchemas() *schemas {
+	return &schemas{cache: mcp.NewSchemaCache(), input: map[string]*jsonschema.Schema{}}
+}
 
 // New returns a server that has not begun to serve.
 func New(c Config) *Server {
 	if c.quota == nil {
-		c.quota, c.room = newQuota(c.MaxSessions), driver.NewRoom(maxKept)
+		c.quota, c.room, c.schemas = newQuota(c.MaxSessions), driver.NewRoom(maxKept), newSchemas()
 	}
 	s := &Server{id: rand.Text(), config: c, sessions: map[string]*box{}, every: 2 * time.Second}
 	s.ctx, s.end = context.WithCancel(context.Background())
@@ -170,7 +179,7 @@ func New(c Config) *Server {
 		Instructions: s.instructions(),
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		GetSessionID: func() string { return s.id },
-		SchemaCache:  schemas,
+		SchemaCache:  c.schemas.cache,
 		// What is worth saying is in results.
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -268,14 +277,7 @@ func (s *Server) bounded(ctx context.Context, req *mcp.CallToolRequest) (context
 
 // add adds a tool. The schema of its arguments is that of their type, with edits.
 func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.Schema), do func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error)) {
-	schema, err := jsonschema.For[In](nil)
-	if err != nil {
-		panic("mcpserver: " + t.Name + ": " + err.Error()) // of a type here: found by any test
-	}
-	if edit != nil {
-		edit(schema.Properties)
-	}
-	t.InputSchema = schema
+	t.InputSchema = input[In](s.config.schemas, t.Name, edit)
 	mcp.AddTool(s.mcp, t, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, done := s.bounded(ctx, req)
 		defer done()
@@ -289,6 +291,23 @@ func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.S
 		}
 		return res, out, err
 	})
+}
+
+func input[In any](all *schemas, tool string, edit func(map[string]*jsonschema.Schema)) *jsonschema.Schema {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if schema := all.input[tool]; schema != nil {
+		return schema
+	}
+	schema, err := jsonschema.For[In](nil)
+	if err != nil {
+		panic("mcpserver: " + tool + ": " + err.Error()) // of a type here: found by any test
+	}
+	if edit != nil {
+		edit(schema.Properties)
+	}
+	all.input[tool] = schema
+	return schema
 }
 
 // listed is a list for the model: names in it are quoted as JSON does.

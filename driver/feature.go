@@ -372,7 +372,7 @@ var Features = []Feature{
 	layer(policy.LayerSELinux, "SELinux label", "OCI.Process.SelinuxLabel", "OCI.Linux.MountLabel"),
 	layer(policy.LayerAppArmor, "AppArmor profile", "OCI.Process.ApparmorProfile"),
 	layer(policy.LayerEgress, "connections policed by name"),
-	layer(policy.LayerProtect, "protected paths in what is writable", "Protect"),
+	layer(policy.LayerProtect, "protected paths in what is writable", "Protect", "Unprotected"),
 
 	{Name: "result.signal", What: "tells a signal from an exit code above 128"},
 	{Name: "result.limits", What: "tells that the memory or process limit was met"},

@@ -384,7 +384,7 @@ func (s *starter) protect() error {
 	if len(s.p.Protect) == 0 {
 		return nil
 	}
-	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low), Lock: rundir.Lock}
+	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low, s.p.Unprotected), Lock: rundir.Lock}
 	if !cfg.Needed() {
 		return nil // nothing of the host is writable
 	}

@@ -12,7 +12,7 @@ import (
 
 // grants are the rights to write that the guard of protected paths goes by: what
 // the Landlock rules grant, and which of it is the host's.
-func grants(l *rootfs.Root) []guard.Grant {
+func grants(l *rootfs.Root, free []string) []guard.Grant {
 	var writable []string // of the host's
 	for i := range l.Tree.Entries {
 		if e := &l.Tree.Entries[i]; e.Kind == mounts.Bind && e.Attr&mounts.ReadOnly == 0 {
@@ -24,7 +24,7 @@ func grants(l *rootfs.Root) []guard.Grant {
 		r := &l.Ruleset.Rules[i]
 		out = append(out, guard.Grant{
 			Path: r.Path, Files: r.Access&landlock.WriteFile != 0, Entries: r.Access&landlock.MakeReg != 0 && !r.IsFile,
-			Guarded: slices.Contains(writable, r.Path),
+			Guarded: slices.Contains(writable, r.Path) && !slices.Contains(free, r.Path),
 		})
 	}
 	return out

@@ -48,6 +48,10 @@ type Policy struct {
 	// to a writable directory, and its own name, do not count.
 	Protect []string `json:"protect,omitempty"`
 
+	// Unprotected are places of mounts in which Protect does not count: what is there no
+	// tool of the host obeys. A driver may protect it all the same.
+	Unprotected []string `json:"unprotected,omitempty"`
+
 	// Synthetic are files that exist only in the sandbox, each with the
 	// content given here: /etc/passwd, /etc/resolv.conf and their like. The
 	// command can read them and not change them. One replaces what Files shows

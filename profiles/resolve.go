@@ -797,6 +797,7 @@ func (r *resolver) keep(p *policy.Policy) error {
 		}
 		dest := path.Join(r.home, k.Below)
 		p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: pl.real, Options: []string{"rbind", "nosuid", "nodev", "rw"}})
+		p.Unprotected = append(p.Unprotected, dest)
 		r.kept = append(r.kept, pl.real)
 		// Secrets of the host there are covered.
 		p.Files = slices.DeleteFunc(p.Files, func(f policy.FileRule) bool {

@@ -6,10 +6,17 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/internal/agents/model"
+	"github.com/sbxrun/sbxrun/internal/pty"
 )
 
 // A whole is an agent that sbxrun agent runs, with what its test has to know of it.
@@ -129,6 +136,7 @@ func TestWhole(t *testing.T) {
 				out := filepath.Dir(w.canary)
 				calls := []model.Call{
 					a.call("cd sub && echo written > file; expr 40 + 2; echo sandbox; printenv SBXRUN_SANDBOX"),
+					a.call("curl -sS -m 20 http://elsewhere.test/; true"),
 					a.call("grep -E 'Seccomp:|NoNewPrivs:|CapEff:' /proc/self/status; cat " + w.canary + " ~/" + a.host + "/mine; echo breach > " + out + "/breach; echo breach > $HOME/breach; echo breach > /usr/breach; env; true"),
 				}
 				m := model.New(calls...)
@@ -137,7 +145,8 @@ func TestWhole(t *testing.T) {
 				if b, err := os.ReadFile(w.project + "/sub/file"); err != nil || string(b) != "written\n" {
 					w.Errorf("%q %v", b, err)
 				}
-				w.expect("confinement", r[1], "Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000", "!canary sings", "!it is mine", "!mine-alone")
+				w.expect("another host", r[1], "no rule allows elsewhere.test:80")
+				w.expect("confinement", r[2], "Seccomp:\t2", "NoNewPrivs:\t1", "CapEff:\t0000000000000000", "!canary sings", "!it is mine", "!mine-alone")
 				if entries, err := os.ReadDir(out); err != nil || len(entries) != 1 {
 					w.Errorf("outside: %v %v", entries, err)
 				}
@@ -157,4 +166,113 @@ func TestWhole(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWholeLogin: who has logged in inside is logged in the next time, and nowhere else.
+func TestWholeLogin(t *testing.T) {
+	each(t, func(w *world) {
+		run := func(stdin string, args ...string) string {
+			cmd := w.command(nil, append([]string{programs + "/sbxrun", "agent", "codex", "--agent", client(t, codex, "codex")}, args...)...)
+			cmd.Stdin = strings.NewReader(stdin)
+			out, _ := cmd.CombinedOutput()
+			return string(out)
+		}
+		w.expect("before", run("", "login", "status"), "Not logged in")
+		run(key, "login", "--with-api-key")
+		w.expect("after", run("", "login", "status"), "API key configured")
+		w.expect("with another state", run("", "--state", "other", "login", "status"), "Not logged in")
+		if fi, err := os.Stat(w.kept("codex") + "/auth.json"); err != nil || fi.Mode().Perm() != 0o600 {
+			w.Errorf("%v %v", fi, err)
+		}
+		if _, err := os.Stat(w.home + "/.codex"); err == nil {
+			w.Error("it is in the user's own directory")
+		}
+		if out, ok := w.cli(nil, "--rw", w.home, "--", "cat", w.kept("codex")+"/auth.json"); ok || strings.Contains(out, key) {
+			w.Errorf("another run reads it: %s", out)
+		}
+	})
+}
+
+// TestWholeTerminal: on a terminal the agent has one of its own. What its user chose and
+// trusted there it does not ask again, and what is shown of their skills it can read.
+func TestWholeTerminal(t *testing.T) {
+	once(t, func(w *world) {
+		w.file(w.home+"/.claude/skills/mine/SKILL.md", "---\nname: mine\ndescription: a skill of mine\n---\n", 0o644)
+		first := w.screen([][2]string{{"text style", "\r"}, {"Press Enter", "\r"}, {"trust this folder", "\x1b[B\r"}, {"API Usage Billing", "/exit"}, {"/exit", "\r"}})
+		w.expect("at first", first, "text style", "trust")
+		second := w.screen([][2]string{{"API Usage Billing", "/exit"}, {"/exit", "\r"}})
+		w.expect("the second time", second, "!text style", "!trust this folder")
+		if fi, err := os.Stat(w.kept("claude") + "/skills"); err != nil || !fi.IsDir() {
+			w.Errorf("no place for skills: %v %v", fi, err)
+		}
+	})
+}
+
+// control is what a terminal is told beside the text.
+var control = regexp.MustCompile(`\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b\][^\x07]*\x07`)
+
+// screen runs Claude Code on a terminal, and answers each text that it shows by keys. It
+// returns all that was shown.
+func (w *world) screen(answers [][2]string) string {
+	w.Helper()
+	master, tty, err := pty.Open(&specs.Box{Height: 40, Width: 120})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer master.Close()
+	address := w.serve(model.New())
+	cmd := w.command([]string{"TERM=xterm-256color", "ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_AUTH_TOKEN=" + key}, programs+"/sbxrun", "agent", "claude", "--agent", client(w.T, claudeCode, "claude"))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty = false, true, true
+	if err := tty.Chown(w.uid, -1); err != nil {
+		w.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	tty.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	var mu sync.Mutex
+	var shown strings.Builder
+	text := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return control.ReplaceAllString(shown.String(), " ")
+	}
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			mu.Lock()
+			shown.Write(buf[:n])
+			mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	has := func(what string) bool { return strings.Contains(strings.Join(strings.Fields(text()), " "), what) }
+	for i, a := range answers {
+		// It does not read keys as soon as it has drawn.
+		answered := func() bool {
+			if !has(a[0]) {
+				return false
+			}
+			time.Sleep(time.Second)
+			master.WriteString(a[1])
+			return within(3*time.Second, func() bool {
+				return i+1 < len(answers) && has(answers[i+1][0]) || cmd.Process.Signal(syscall.Signal(0)) != nil
+			})
+		}
+		if !within(time.Minute, answered) {
+			cmd.Process.Kill()
+			<-ended
+			w.Fatalf("%q was not shown, or not answered, in %s", a[0], text())
+		}
+	}
+	if err := <-ended; err != nil {
+		w.Errorf("%v: %s", err, text())
+	}
+	return strings.Join(strings.Fields(text()), " ")
 }

@@ -205,7 +205,11 @@ func (a *codingAgent) prepare(o *options, flags *pflag.FlagSet, program, state s
 	}
 	// In the workspace a command can have put it there, as a link to what it wants to read.
 	// Elsewhere, too: by its name, a link to a secret is refused.
-	if rel, err := filepath.Rel(workspace, named); err != nil || !filepath.IsLocal(rel) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(named))
+	if err != nil {
+		return err
+	}
+	if rel, err := filepath.Rel(workspace, dir); err != nil || !filepath.IsLocal(rel) {
 		r.ReadOnly = append(r.ReadOnly, named, agentRoot(file))
 	}
 	if err := a.reach(r); err != nil {
@@ -242,6 +246,11 @@ func (a *codingAgent) reach(r *profiles.Request) error {
 		port = "443"
 	}
 	host := u.Hostname()
+	if _, err := policy.HostAddr(host); err != nil {
+		if _, err := policy.HostName(host); err != nil { // a pattern would let it reach others
+			return engine.Usage(a.base+": "+err.Error(), "set it to the address of one host, as https://api.example.com, or unset it")
+		}
+	}
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}

@@ -125,3 +125,16 @@ func TestAgentState(t *testing.T) {
 		}
 	}
 }
+
+// TestAgentAddress: the address of an API lets the agent reach that host, and no others.
+func TestAgentAddress(t *testing.T) {
+	a := &codingAgents[0]
+	for address, want := range map[string]string{"https://a.example": "a.example:443", "http://10.0.0.1:99/x": "10.0.0.1:99", "https://*": "", "http://*.example": "", "https://10.0.0.0%2f8": "", "x": ""} {
+		t.Setenv(a.base, address)
+		r := &profiles.Request{}
+		err := a.reach(r)
+		if want == "" && err == nil || want != "" && (err != nil || !slices.Contains(r.AllowHosts, want)) {
+			t.Errorf("%s: %q, %v", address, r.AllowHosts, err)
+		}
+	}
+}

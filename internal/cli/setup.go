@@ -98,14 +98,14 @@ func (p *preparation) list(steps []setup.Step) (mine []*setup.Step) {
 		case state == setup.Done:
 			line = s.Name + ": done"
 		case state == setup.Other:
-			line += "\n  left alone: " + s.File + " is somebody else's, or was edited"
+			line += " (left alone: " + s.File + " is somebody else's, or was edited)"
 		case s.Root && !root:
 			line += " (needs root)"
 			sudo = true
 		default:
 			mine = append(mine, s)
 		}
-		fmt.Println(line)
+		fmt.Println(quote.Escape(line))
 		if state == setup.ToDo || p.print {
 			p.describe(s)
 		}
@@ -118,7 +118,7 @@ func (p *preparation) list(steps []setup.Step) (mine []*setup.Step) {
 		if err != nil {
 			self = "sbxrun"
 		}
-		fmt.Println("what needs root: sudo " + self + " setup")
+		fmt.Println(quote.Escape("what needs root: sudo " + self + " setup"))
 	}
 	return mine
 }
@@ -126,7 +126,7 @@ func (p *preparation) list(steps []setup.Step) (mine []*setup.Step) {
 // describe prints what a step does.
 func (p *preparation) describe(s *setup.Step) {
 	for _, d := range s.Dirs {
-		fmt.Println("  makes " + d)
+		fmt.Println("  makes " + quote.Escape(d))
 	}
 	if s.File != "" {
 		fmt.Println("  writes " + quote.Escape(s.File))
@@ -139,10 +139,10 @@ func (p *preparation) describe(s *setup.Step) {
 		}
 	}
 	for _, args := range s.Then {
-		fmt.Println("  runs " + strings.Join(args, " "))
+		fmt.Println("  runs " + quote.Escape(strings.Join(args, " ")))
 	}
 	if s.Note != "" {
-		fmt.Println("  note: " + s.Note)
+		fmt.Println("  note: " + quote.Escape(s.Note))
 	}
 }
 
@@ -182,8 +182,8 @@ func (p *preparation) facts() (*setup.Facts, error) {
 		return nil, err
 	}
 	f := &setup.Facts{Exe: self, UID: os.Geteuid()}
-	if id, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && f.UID == 0 && id > 0 {
-		f.UID = id
+	if id, err := strconv.ParseUint(os.Getenv("SUDO_UID"), 10, 31); err == nil && f.UID == 0 && id > 0 {
+		f.UID = int(id)
 	} else if err := p.own(f); err != nil {
 		return nil, err
 	}
@@ -199,6 +199,9 @@ func (p *preparation) own(f *setup.Facts) error {
 	h, err := engine.GatherFacts()
 	if err != nil {
 		return err
+	}
+	if fi, err := os.Stat(h.Home); err != nil || !setup.Owns(fi, f.UID) {
+		return nil // by su or doas: a user's directories are not root's to write to
 	}
 	f.Home, f.Dir, f.Shell = h.Home, h.Cwd, os.Getenv("SHELL")
 	f.Data, f.Config = engine.XDG(h, "XDG_DATA_HOME", ".local/share"), engine.XDG(h, "XDG_CONFIG_HOME", ".config")

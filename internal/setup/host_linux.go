@@ -23,7 +23,11 @@ func (f *Facts) Host() {
 	id := strconv.Itoa(f.UID)
 	if f.Systemd = exists("/run/systemd/system"); f.Systemd {
 		f.Manager = exists("/run/user/" + id + "/systemd/private")
-		out, err := exec.Command("systemctl", "show", "-p", "DelegateControllers", "--value", "user@"+id+".service").Output()
+		systemctl, err := find("systemctl")
+		var out []byte
+		if err == nil {
+			out, err = exec.Command(systemctl, "show", "-p", "DelegateControllers", "--value", "user@"+id+".service").Output()
+		}
 		if err != nil {
 			f.Delegated = "cpu memory pids" // not known: nothing to do
 		} else {
@@ -48,7 +52,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-func owns(fi os.FileInfo, uid int) bool {
+// Owns reports whether a file is a directory of a user's.
+func Owns(fi os.FileInfo, uid int) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	return ok && fi.IsDir() && int(st.Uid) == uid
 }

@@ -11,11 +11,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // A Step is one thing to do: a file, and commands that make it count.
@@ -44,7 +46,7 @@ const (
 // State says how far a step is.
 func (s *Step) State() string {
 	for _, d := range s.Dirs {
-		if fi, err := os.Stat(d); err != nil || !owns(fi, s.User) {
+		if fi, err := os.Stat(d); err != nil || !Owns(fi, s.User) {
 			return ToDo
 		}
 	}
@@ -72,31 +74,36 @@ func (s *Step) Do() error {
 		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		if fi, err := os.Stat(d); err != nil || !owns(fi, s.User) && !owns(fi, 0) {
+		if fi, err := os.Stat(d); err != nil || !Owns(fi, s.User) && !Owns(fi, 0) {
 			return fmt.Errorf("%s is another user's", d)
 		}
 		if err := os.Chown(d, s.User, -1); err != nil {
 			return err
 		}
 	}
+	had, _ := read(s.File) // an earlier version's
 	if s.File != "" {
-		if err := s.write(); err != nil {
+		if err := s.write(marked(s.Text)); err != nil {
 			return err
 		}
 	}
 	for _, args := range s.Then {
-		if err := run(args); err != nil {
-			if s.File != "" {
-				os.Remove(s.File)
-			}
-			return err
+		err := run(args)
+		switch {
+		case err == nil:
+			continue
+		case had != nil:
+			err = errors.Join(err, s.write(had))
+		case s.File != "":
+			err = errors.Join(err, os.Remove(s.File))
 		}
+		return err
 	}
 	return nil
 }
 
 // write puts the file in place as a whole, and never in that of somebody else's.
-func (s *Step) write() error {
+func (s *Step) write(text []byte) error {
 	dir := filepath.Dir(s.File)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -106,7 +113,7 @@ func (s *Step) write() error {
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(marked(s.Text))
+	_, err = tmp.Write(text)
 	err = errors.Join(err, tmp.Chmod(0o644), tmp.Close())
 	if err != nil {
 		return err
@@ -125,7 +132,7 @@ func (s *Step) Undo() (bool, error) {
 	had := false
 	for _, d := range s.Dirs {
 		fi, err := os.Stat(d)
-		if err != nil || !owns(fi, s.User) {
+		if err != nil || !Owns(fi, s.User) {
 			continue
 		}
 		if err = os.Remove(d); err != nil {
@@ -161,17 +168,42 @@ func (s *Step) Undo() (bool, error) {
 	return true, nil
 }
 
-// read reads a regular file; of what else is there it returns nothing.
+// read reads a regular file; of what else is there, such as a FIFO, it returns nothing.
 func read(name string) ([]byte, error) {
-	fi, err := os.Lstat(name)
-	if err != nil || !fi.Mode().IsRegular() {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, err
 	}
-	return os.ReadFile(name)
+	defer f.Close()
+	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// maxFile bounds what is read of a file, more than any of these files has.
+const maxFile = 1 << 20 // bytes
+
+// find returns the path of one of the host's programs. Root executes them, so that they
+// are not looked for in a PATH that a user may have made.
+var find = func(name string) (string, error) {
+	for _, dir := range []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} {
+		if fi, err := os.Stat(dir + "/" + name); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return dir + "/" + name, nil
+		}
+	}
+	return "", fmt.Errorf("there is no %s here", name)
 }
 
 func run(args []string) error {
-	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	file, err := find(args[0])
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command(file, args[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(out))
 	}

@@ -1,10 +1,12 @@
 package setup
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -44,7 +46,9 @@ func programs(t *testing.T, failing string) func() string {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	was := find
+	find = func(name string) (string, error) { return filepath.Join(dir, name), nil }
+	t.Cleanup(func() { find = was })
 	return func() string {
 		b, _ := os.ReadFile(log)
 		os.Remove(log)
@@ -225,7 +229,7 @@ func TestDirs(t *testing.T) {
 	if had, err := s.Undo(); !had || err != nil || s.State() != ToDo {
 		t.Errorf("%v, %v, %q", had, err, s.State())
 	}
-	if fi, err := os.Stat(b); err != nil || !owns(fi, 0) {
+	if fi, err := os.Stat(b); err != nil || !Owns(fi, 0) {
 		t.Errorf("%v, %v", fi, err)
 	}
 	if _, err := os.Stat(a); err == nil {
@@ -233,12 +237,50 @@ func TestDirs(t *testing.T) {
 	}
 }
 
-// TestFailedCommand: a command that fails leaves no file.
+// TestNotRoots: with sudo, nothing is looked for in the current directory, and a FIFO at a
+// file's place is not waited for.
+func TestNotRoots(t *testing.T) {
+	f := host(t)
+	t.Chdir(f.Home)
+	planted := filepath.Join(f.Home, "sbxrun", "profiles", "x.yaml")
+	if err := os.MkdirAll(filepath.Dir(planted), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(planted, marked([]byte("# mine\nextends: strict\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.Data, f.Config = "", ""
+	if left := Left(f, nil); len(left) != 0 {
+		t.Errorf("%+v", left)
+	}
+	f = host(t)
+	fifo := filepath.Join(f.Data, "zsh", "site-functions", "_sbxrun")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(fifo), 0o755), syscall.Mkfifo(fifo, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps(t, f) {
+		if s.Name == "completion" && (s.State() != Other || s.Do() == nil) {
+			t.Errorf("%q", s.State())
+		}
+	}
+}
+
+// TestFailedCommand: a command that fails leaves no file, or the one of an earlier version.
 func TestFailedCommand(t *testing.T) {
 	f := host(t)
 	programs(t, "apparmor_parser")
 	s := steps(t, f)[0]
 	if err := s.Do(); err == nil || s.State() != ToDo {
 		t.Errorf("%v, %q", err, s.State())
+	}
+	earlier := marked([]byte("# an\n# earlier one\n"))
+	if err := os.WriteFile(s.File, earlier, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Do(); err == nil {
+		t.Error("it did not fail")
+	}
+	if b, err := os.ReadFile(s.File); err != nil || string(b) != string(earlier) {
+		t.Errorf("%q, %v", b, err)
 	}
 }

@@ -58,14 +58,30 @@ func appArmor(f *Facts) (*Step, error) {
 	if !plainPath.MatchString(f.Exe) {
 		return nil, fmt.Errorf("%s cannot stand in an AppArmor profile as it is: put the program where the path has letters, digits and ./_+- alone", f.Exe)
 	}
-	file := f.Etc + "/apparmor.d/sbxrun"
+	file, note := f.Etc+"/apparmor.d/sbxrun", ""
+	if !rootsAlone(f.Exe) {
+		note = "who can write in " + filepath.Dir(f.Exe) + " can give a program of theirs the same right"
+	}
 	return &Step{
-		Name: "apparmor", Root: true, Why: "AppArmor lets only programs with a profile make user namespaces", File: file,
+		Name: "apparmor", Root: true, Why: "AppArmor lets only programs with a profile make user namespaces", File: file, Note: note,
 		Text: []byte("# " + f.Exe + " may make user namespaces. This confines nothing: sbxrun does.\n" +
 			"abi <abi/4.0>,\ninclude <tunables/global>\n\nprofile sbxrun " + f.Exe + "{,-*} flags=(unconfined) {\n  userns,\n\n  include if exists <local/sbxrun>\n}\n"),
 		Then:   [][]string{{"apparmor_parser", "-r", "-W", file}},
 		Before: [][]string{{"apparmor_parser", "-R", file}},
 	}, nil
+}
+
+// rootsAlone reports whether only root can put a file in the place of one.
+func rootsAlone(file string) bool {
+	for dir := filepath.Dir(file); ; dir = filepath.Dir(dir) {
+		fi, err := os.Stat(dir)
+		if err != nil || !Owns(fi, 0) || fi.Mode()&0o022 != 0 {
+			return false
+		}
+		if dir == "/" {
+			return true
+		}
+	}
 }
 
 // sysctl lets users make user namespaces where the host has them switched off.
@@ -77,7 +93,7 @@ func sysctl(f *Facts) (*Step, error) {
 		}
 	}
 	file := f.Etc + "/sysctl.d/50-sbxrun.conf"
-	if b, err := os.ReadFile(file); err == nil && text == "" && Ours(b) {
+	if b, err := read(file); err == nil && text == "" && Ours(b) {
 		return &Step{Name: "sysctl", Root: true, Why: "user namespaces were switched off", File: file, Text: unmarked(b)}, nil
 	}
 	if text == "" {
@@ -94,7 +110,7 @@ func delegation(f *Facts) (*Step, error) {
 	file := f.Etc + "/systemd/system/user@.service.d/50-sbxrun.conf"
 	have := " " + f.Delegated + " "
 	missing := !strings.Contains(have, " cpu ") || !strings.Contains(have, " memory ") || !strings.Contains(have, " pids ")
-	b, err := os.ReadFile(file)
+	b, err := read(file)
 	if !f.Systemd || !f.Unified || f.UID == 0 || !missing && (err != nil || !Ours(b)) {
 		return nil, nil
 	}
@@ -143,7 +159,7 @@ func completion(f *Facts) (*Step, error) {
 	default:
 		return nil, nil
 	}
-	if b, err := os.ReadFile(s.File); err != nil || Ours(b) {
+	if b, err := read(s.File); err != nil || Ours(b) {
 		for _, there := range []string{"/usr/share/bash-completion/completions/sbxrun", "/usr/share/zsh/vendor-completions/_sbxrun", "/usr/share/fish/vendor_completions.d/sbxrun.fish"} {
 			if _, err2 := os.Stat(there); err2 == nil && err != nil && strings.Contains(there, shell) {
 				return nil, nil // the package's
@@ -201,7 +217,10 @@ func project(f *Facts) (*Step, error) {
 // Left are files that an earlier Do made and no step of today names: profiles.
 func Left(f *Facts, steps []Step) []Step {
 	var left []Step
-	found, _ := filepath.Glob(filepath.Join(f.Config, "sbxrun", "profiles", "*.yaml"))
+	var found []string
+	if filepath.IsAbs(f.Config) { // with sudo there is none: a user's files are not root's to remove
+		found, _ = filepath.Glob(filepath.Join(f.Config, "sbxrun", "profiles", "*.yaml"))
+	}
 	for _, s := range found {
 		left = append(left, Step{Name: "profile", File: s})
 	}
@@ -214,7 +233,7 @@ func Left(f *Facts, steps []Step) []Step {
 	}
 	out := left[:0]
 	for _, s := range left {
-		if b, err := os.ReadFile(s.File); err == nil && Ours(b) && !known[s.File] {
+		if b, err := read(s.File); err == nil && Ours(b) && !known[s.File] {
 			out = append(out, s)
 		}
 	}

@@ -56,7 +56,7 @@ func TestDay(t *testing.T) {
 	}
 	defer l.Close()
 	go greet(l)
-	d := &day{session: newSession(t, whos[0], "--allow-host", l.Addr().String()), addr: l.Addr().String(), servers: map[string]int{}}
+	d := &day{session: newSession(t, whos[0], "--allow-host", l.Addr().String(), "--timeout", "none"), addr: l.Addr().String(), servers: map[string]int{}}
 	b, err := os.ReadFile(fetch)
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +101,11 @@ func TestDay(t *testing.T) {
 	}
 	d.settle()
 	end := d.look()
+	// The server may not have closed yet what it was asked through.
+	within(5*time.Second, func() bool {
+		end = d.look()
+		return len(end.descriptors["serve"]) <= len(begin.descriptors["serve"])
+	})
 	t.Logf("at the end: %v", end)
 	for name := range d.servers {
 		if early, late := second.memory[name], max(last.memory[name], end.memory[name]); late > early+early/5+8<<20 {

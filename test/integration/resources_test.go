@@ -188,7 +188,7 @@ func r14(f *fixture) {
 		{"netlink socket", 24, "<=16", "", 16},
 		{"socket filter", 16, "0", "ENOPROTOOPT", 1},
 		{"huge page", 4, "0", "ENOMEM", 0},
-		{"huge memfd", 4, "0", "ENOMEM", 0},
+		{"huge memfd", 4, "0", "EINVAL", 0},
 		// What a cgroup counts, and what other limits bound.
 		{"unix", 192, "0", "", 0}, {"pipe", 192, "0", "", 0}, {"epoll", 192, "<=64", "", 0}, {"page table", 192, "<=64", "", 0},
 		{"System V queue", 192, "<=64", "", 0}, {"System V semaphore", 192, "<=64", "", 0}, {"System V memory", 192, "0", "", 0},

@@ -56,9 +56,15 @@ func (p *preparation) run() error {
 	if err != nil {
 		return err
 	}
+	if p.undo {
+		f.AppArmor4 = false // what is to be removed is found by its mark
+	}
 	steps, err := setup.Steps(f)
 	if err != nil {
 		return engine.Usage(err.Error(), "nothing was changed")
+	}
+	if p.undo {
+		steps = append(steps, setup.Left(f, steps)...)
 	}
 	for _, name := range p.skip {
 		if !slices.ContainsFunc(steps, func(s setup.Step) bool { return s.Name == name }) {
@@ -67,7 +73,7 @@ func (p *preparation) run() error {
 	}
 	steps = slices.DeleteFunc(steps, func(s setup.Step) bool { return slices.Contains(p.skip, s.Name) })
 	if p.undo {
-		return p.takeBack(append(steps, setup.Left(f, steps)...))
+		return p.takeBack(steps)
 	}
 	mine := p.list(steps)
 	switch {
@@ -156,6 +162,13 @@ func (p *preparation) takeBack(steps []setup.Step) error {
 			}
 			continue
 		}
+		if p.print {
+			if state := s.State(); state != setup.Other && s.File != "" && (state == setup.Done || len(s.Text) == 0) {
+				fmt.Println("would remove " + quote.Escape(s.File))
+				some = true
+			}
+			continue
+		}
 		was, err := s.Undo()
 		if err != nil {
 			return err
@@ -204,7 +217,11 @@ func (p *preparation) own(f *setup.Facts) error {
 		return nil // by su or doas: a user's directories are not root's to write to
 	}
 	f.Home, f.Dir, f.Shell = h.Home, h.Cwd, os.Getenv("SHELL")
-	f.Data, f.Config = engine.XDG(h, "XDG_DATA_HOME", ".local/share"), engine.XDG(h, "XDG_CONFIG_HOME", ".config")
+	data, config := "XDG_DATA_HOME", "XDG_CONFIG_HOME"
+	if f.UID == 0 {
+		data, config = "", "" // what a root shell kept can be another user's
+	}
+	f.Data, f.Config = engine.XDG(h, data, ".local/share"), engine.XDG(h, config, ".config")
 	f.Completion = func(shell string) []byte {
 		var b bytes.Buffer
 		printCompletion(p.root, shell, &b)

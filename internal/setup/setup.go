@@ -159,7 +159,9 @@ func (s *Step) Undo() (bool, error) {
 	if err := os.Remove(s.File); err != nil {
 		return had, err
 	}
-	os.Remove(filepath.Dir(s.File)) // if nothing else is in it
+	if dir := filepath.Dir(s.File); !s.Root || filepath.Base(dir) == "user@.service.d" {
+		syscall.Rmdir(dir) // if nothing else is in it, and not if it is a link
+	}
 	for _, args := range s.Undone {
 		if err := run(args); err != nil {
 			return true, err
@@ -228,10 +230,3 @@ func Ours(b []byte) bool {
 }
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-
-// unmarked is what a marked text was made of.
-func unmarked(b []byte) []byte {
-	first, rest, _ := bytes.Cut(b, []byte("\n"))
-	_, rest, _ = bytes.Cut(rest, []byte("\n"))
-	return join(first, []byte("\n"), rest)
-}

@@ -208,6 +208,29 @@ func TestOthers(t *testing.T) {
 	}
 }
 
+// TestUndoLink: a link to a directory is its maker's, whatever is left in there.
+func TestUndoLink(t *testing.T) {
+	f := host(t)
+	dotfiles := t.TempDir()
+	profiles := filepath.Join(f.Config, "sbxrun", "profiles")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(profiles), 0o755), os.Symlink(dotfiles, profiles)); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range steps(t, f) {
+		if s.Name == "profile" {
+			if err := s.Do(); err != nil {
+				t.Fatal(err)
+			}
+			if had, err := s.Undo(); !had || err != nil {
+				t.Errorf("%v, %v", had, err)
+			}
+		}
+	}
+	if fi, err := os.Lstat(profiles); err != nil || fi.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("%v, %v", fi, err)
+	}
+}
+
 // TestDirs: directories become the user's, and are removed, or root's again where they
 // are in use. Another user's stay.
 func TestDirs(t *testing.T) {

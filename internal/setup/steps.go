@@ -86,15 +86,13 @@ func rootsAlone(file string) bool {
 
 // sysctl lets users make user namespaces where the host has them switched off.
 func sysctl(f *Facts) (*Step, error) {
+	file := f.Etc + "/sysctl.d/50-sbxrun.conf"
+	had, _ := read(file)
 	text := ""
 	for _, s := range [][3]string{{"kernel.unprivileged_userns_clone", "0", "1"}, {"user.max_user_namespaces", "0", "15000"}} {
-		if f.Settings[s[0]] == s[1] {
+		if f.Settings[s[0]] == s[1] || Ours(had) && strings.Contains(string(had), "\n"+s[0]+" = ") {
 			text += s[0] + " = " + s[2] + "\n"
 		}
-	}
-	file := f.Etc + "/sysctl.d/50-sbxrun.conf"
-	if b, err := read(file); err == nil && text == "" && Ours(b) {
-		return &Step{Name: "sysctl", Root: true, Why: "user namespaces were switched off", File: file, Text: unmarked(b)}, nil
 	}
 	if text == "" {
 		return nil, nil
@@ -224,9 +222,10 @@ func Left(f *Facts, steps []Step) []Step {
 	for _, s := range found {
 		left = append(left, Step{Name: "profile", File: s})
 	}
-	for _, file := range []string{f.Etc + "/apparmor.d/sbxrun", f.Etc + "/sysctl.d/50-sbxrun.conf", f.Etc + "/systemd/system/user@.service.d/50-sbxrun.conf"} {
-		left = append(left, Step{Root: true, File: file})
-	}
+	apparmor, unit := f.Etc+"/apparmor.d/sbxrun", f.Etc+"/systemd/system/user@.service.d/50-sbxrun.conf"
+	left = append(left, Step{Name: "apparmor", Root: true, File: apparmor, Before: [][]string{{"apparmor_parser", "-R", apparmor}}},
+		Step{Name: "sysctl", Root: true, File: f.Etc + "/sysctl.d/50-sbxrun.conf"},
+		Step{Name: "delegation", Root: true, File: unit, Undone: [][]string{{"systemctl", "daemon-reload"}}})
 	known := map[string]bool{"": true}
 	for _, s := range steps {
 		known[s.File] = true

@@ -62,6 +62,11 @@ func TestSetup(t *testing.T) {
 	if o.stdout != "module demo\n" {
 		t.Errorf("%v", o)
 	}
+	sbx(0, "setup", "--undo", "--print")
+	sbx(0, "setup", "--undo", "--skip", "profile", "--skip", "completion")
+	if again := files(); !maps.Equal(again, now) {
+		t.Errorf("what was only printed, or left out, is gone: %v", again)
+	}
 	sbx(0, "setup", "--undo")
 	if now := files(); !maps.Equal(now, before) {
 		t.Errorf("after --undo: %v", now)

@@ -796,12 +796,15 @@ func (r *resolver) keep(p *policy.Policy) error {
 			return err
 		}
 		dest := path.Join(r.home, k.Below)
+		if err := free(p, dest); err != nil {
+			return err
+		}
 		p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: pl.real, Options: []string{"rbind", "nosuid", "nodev", "rw"}})
 		p.Unprotected = append(p.Unprotected, dest)
 		r.kept = append(r.kept, pl.real)
 		// Secrets of the host there are covered.
 		p.Files = slices.DeleteFunc(p.Files, func(f policy.FileRule) bool {
-			return f.Access == policy.Hide && within(f.Path, dest) && strings.HasPrefix(f.Origin, "preset ")
+			return f.Access == policy.Hide && within(f.Path, dest) && strings.HasPrefix(f.Origin, "preset ") && !shownBelow(p, f.Path, dest)
 		})
 		if k.Variable != "" {
 			env.set(k.Variable + "=" + dest)
@@ -809,6 +812,30 @@ func (r *resolver) keep(p *policy.Policy) error {
 	}
 	p.OCI.Process.Env = env
 	return nil
+}
+
+// free reports an error if a policy shows something at a place itself: what is there
+// would be the host's, where the rules for it are not made for that.
+func free(p *policy.Policy, dest string) error {
+	const fix = "name parts of it, such as a file, instead"
+	for i := range p.Files {
+		if f := &p.Files[i]; f.Path == dest && f.Access != policy.Hide {
+			return at(f.Origin, &Error{What: quote.Text(dest) + " has storage of sbxrun's own in this run", Fix: fix})
+		}
+	}
+	for i := range p.OCI.Mounts {
+		if p.OCI.Mounts[i].Destination == dest {
+			return &Error{What: quote.Text(dest) + " has storage of sbxrun's own in this run, and a flag puts something else there", Fix: fix}
+		}
+	}
+	return nil
+}
+
+// shownBelow reports whether something below a directory shows a path.
+func shownBelow(p *policy.Policy, name, dir string) bool {
+	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool {
+		return f.Access != policy.Hide && within(name, f.Path) && within(f.Path, dir)
+	})
 }
 
 // ParseTmpfs reads PATH or PATH:SIZE. Size 0 is what all such places share.

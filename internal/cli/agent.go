@@ -191,9 +191,9 @@ func (a *codingAgent) prepare(o *options, flags *pflag.FlagSet, program, state s
 	r := &o.req
 	if r.Profile == "" {
 		r.Profile = "aicode"
-	}
-	if r.Timeout == nil {
-		r.Timeout = new(time.Duration)
+		if r.Timeout == nil {
+			r.Timeout = new(time.Duration)
+		}
 	}
 	if !flags.Changed("tty") && !o.json {
 		r.Terminal = isTerminal(os.Stdin) && isTerminal(os.Stdout)
@@ -205,11 +205,7 @@ func (a *codingAgent) prepare(o *options, flags *pflag.FlagSet, program, state s
 	}
 	// In the workspace a command can have put it there, as a link to what it wants to read.
 	// Elsewhere, too: by its name, a link to a secret is refused.
-	dir, err := filepath.EvalSymlinks(filepath.Dir(named))
-	if err != nil {
-		return err
-	}
-	if rel, err := filepath.Rel(workspace, dir); err != nil || !filepath.IsLocal(rel) {
+	if !leadsInto(named, workspace, engine.StateHome(f)) {
 		r.ReadOnly = append(r.ReadOnly, named, agentRoot(file))
 	}
 	if err := a.reach(r); err != nil {
@@ -220,6 +216,33 @@ func (a *codingAgent) prepare(o *options, flags *pflag.FlagSet, program, state s
 	r.Kept = kept
 	o.decided = placesIn(kept)
 	return err
+}
+
+// leadsInto reports whether a path, or one of the directories that it is spelt by, lies in
+// one of the directories: commands could have made links there.
+func leadsInto(name string, dirs ...string) bool {
+	for at := filepath.Dir(name); ; at = filepath.Dir(at) {
+		real, err := filepath.EvalSymlinks(at)
+		for _, dir := range dirs {
+			for _, d := range []string{dir, realOr(dir)} {
+				for _, a := range []string{at, real} {
+					if rel, e := filepath.Rel(d, a); err != nil || e == nil && filepath.IsLocal(rel) {
+						return true
+					}
+				}
+			}
+		}
+		if at == filepath.Dir(at) {
+			return false
+		}
+	}
+}
+
+func realOr(dir string) string {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
+	}
+	return dir
 }
 
 // reach lets an agent through to its API.
@@ -272,11 +295,39 @@ func (a *codingAgent) keep(f *facts, state string, dry bool) ([]profiles.Keep, e
 		if dry {
 			continue
 		}
-		if err := os.MkdirAll(k.Source, 0o700); err != nil {
+		if err := makeKept(engine.StateHome(f), k.Source); err != nil {
 			return nil, engine.Hinted(err, "the agent's own files are kept there; XDG_STATE_HOME names another place")
 		}
 	}
 	return kept, nil
+}
+
+// makeKept makes a directory below another, in which no link counts: where a project is the
+// home of state, its author can have put one there.
+func makeKept(home, dir string) error {
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return err
+	}
+	rel, err := filepath.Rel(home, dir)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(home)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	at := ""
+	for part := range strings.SplitSeq(rel, "/") {
+		at = path.Join(at, part)
+		if err := root.Mkdir(at, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if fi, err := root.Lstat(at); err != nil || !fi.IsDir() {
+			return fmt.Errorf("%s is not a directory", path.Join(home, at))
+		}
+	}
+	return nil
 }
 
 // placesIn makes, in directories that an agent keeps, the places of what a policy shows
@@ -285,7 +336,7 @@ func (a *codingAgent) keep(f *facts, state string, dry bool) ([]profiles.Keep, e
 func placesIn(kept []profiles.Keep) func(*policy.Policy) {
 	return func(p *policy.Policy) {
 		for _, m := range p.OCI.Mounts {
-			if !slices.ContainsFunc(kept, func(k profiles.Keep) bool { return strings.HasSuffix(m.Destination, "/"+k.Below) }) {
+			if !slices.ContainsFunc(kept, func(k profiles.Keep) bool { return realOr(k.Source) == m.Source }) {
 				continue
 			}
 			placesAt(p, m.Source, m.Destination)

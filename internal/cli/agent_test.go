@@ -138,3 +138,50 @@ func TestAgentAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestLeadsInto: a program is the workspace's if a directory that it is spelt by leads there,
+// wherever that leads in the end.
+func TestLeadsInto(t *testing.T) {
+	dir := t.TempDir()
+	ws, state, out := dir+"/ws", dir+"/state", dir+"/out"
+	for _, d := range []string{ws + "/node_modules", state + "/b", out + "/bin"} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{ws + "/node_modules/.bin": state + "/b", ws + "/out": out + "/bin", dir + "/alias": ws, out + "/way": ws + "/out"} {
+		if err := os.Symlink(to, link); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]bool{
+		out + "/bin/claude": false, ws + "/claude": true, ws + "/node_modules/.bin/claude": true, ws + "/out/claude": true, dir + "/alias/out/claude": true,
+		state + "/b/claude": true, dir + "/wsx/claude": true, out + "/none/claude": true, dir + "/alias/claude": true,
+	} {
+		if got := leadsInto(name, ws, state); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestMakeKept: a link in the place of a kept directory, or of one above, is no directory.
+func TestMakeKept(t *testing.T) {
+	home, secret := t.TempDir(), t.TempDir()
+	if err := makeKept(home, home+"/sbxrun/agents/claude/default/claude"); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range []string{"sbxrun/agents/claude/other", "sbxrun/agents/codex", "sbxrun/agents/claude/default/link"} {
+		if err := os.Symlink(secret, home+"/"+link); err != nil {
+			t.Fatal(err)
+		}
+		if err := makeKept(home, home+"/"+link+"/x"); err == nil {
+			t.Errorf("%s was followed", link)
+		}
+		if err := makeKept(home, home+"/"+link); err == nil {
+			t.Errorf("%s was taken", link)
+		}
+	}
+	if list, err := os.ReadDir(secret); err != nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+}

@@ -76,7 +76,8 @@ func r01(f *fixture) {
 	}})
 	f.gone(token)
 	r := f.result(o)
-	if rep := f.report(&outcome{stdout: r.Stdout}); rep.got("fork") != "EAGAIN" || o.code != 0 {
+	// On a busy machine the first of them may not have met the limit itself.
+	if rep := f.report(&outcome{stdout: r.Stdout}); rep.got("fork") != "EAGAIN" && (rep.got("fork") != "ok" || r.Usage.PidsPeak != 32) || o.code != 0 {
 		f.Errorf("the bomb was not stopped by the limit: %v", o)
 	}
 	if r.Usage.PidsDenied == 0 {

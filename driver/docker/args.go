@@ -328,6 +328,9 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 			}
 		}
 		switch {
+		case !utf8.ValidString(r.Path):
+			// The engine would take another, with other bytes for these.
+			refused = append(refused, "files."+strconv.QuoteToASCII(r.Path)+" (a path that is not UTF-8)")
 		case r.Path == "/":
 			refused = append(refused, "files./ (the root is the image's)")
 		case r.Access == policy.Hide && above == policy.Hide:
@@ -383,6 +386,10 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 	}
 	for i := range private {
 		m := &private[i]
+		if !utf8.ValidString(m.Source + m.Destination) {
+			refused = append(refused, "oci.mounts."+strconv.QuoteToASCII(m.Destination)+" (a path that is not UTF-8)")
+			continue
+		}
 		switch m.Type {
 		case "tmpfs":
 			if m.Destination == "/dev" {
@@ -501,7 +508,7 @@ func environment(env []string) (file []byte, passed []string, refused []string) 
 		switch {
 		case plain:
 			file = append(append(append(append(file, key...), '='), value...), '\n')
-		case clients(key):
+		case !utf8.ValidString(e), clients(key):
 			refused = append(refused, "oci.process.env."+key+" (a value that is not one line of text)")
 		default:
 			passed = append(passed, e)

@@ -216,7 +216,7 @@ type client struct {
 func (d Driver) find() (*client, error) {
 	file, err := programs.Find(d.Name())
 	if err == nil {
-		return &client{d: d, path: file}, nil
+		return &client{d: d, path: file, env: environ()}, nil
 	}
 	fix := "install Docker (https://docs.docker.com/engine/install; Debian: apt-get install docker.io)"
 	if d.Podman {
@@ -407,7 +407,9 @@ func (d Driver) Version() string {
 	if err != nil {
 		return ""
 	}
-	out, err := exec.Command(c.path, "--version").Output()
+	cmd := exec.Command(c.path, "--version")
+	cmd.Env = c.env
+	out, err := cmd.Output()
 	if err != nil {
 		return ""
 	}

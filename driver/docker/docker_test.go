@@ -212,10 +212,10 @@ func TestEnvironmentSplit(t *testing.T) {
 	if got := string(file); got != "A=1\nB= x # y\nG=\nDOCKER_HOST=tcp://x\n" {
 		t.Errorf("%q", got)
 	}
-	if want := []string{"C=a\nb", "D=a\rb", "E=\xff", "#F=1"}; !slices.Equal(passed, want) {
+	if want := []string{"C=a\nb", "D=a\rb", "#F=1"}; !slices.Equal(passed, want) {
 		t.Errorf("%q", passed)
 	}
-	if len(refused) != 3 {
+	if len(refused) != 4 {
 		t.Errorf("%q", refused)
 	}
 }
@@ -279,6 +279,9 @@ func TestOrphan(t *testing.T) {
 		if got := orphan(name, "m", started); got != want {
 			t.Errorf("%q: %v", name, got)
 		}
+	}
+	if orphan("sbxrun-m-77-5-x", "m", func(int) string { return hidden }) {
+		t.Error("a process that cannot be seen is not gone")
 	}
 	name, err := newName()
 	if err != nil || orphan(name, machine(), startedAt) {
@@ -441,5 +444,46 @@ func TestAnswer(t *testing.T) {
 		if isMissing(errors.New(text)) != want {
 			t.Errorf("%q", text)
 		}
+	}
+}
+
+// TestNotText: an engine would take a path or a value with bytes that are not UTF-8 for
+// another.
+func TestNotText(t *testing.T) {
+	for what, change := range map[string]func(p *policy.Policy){
+		"a grant": func(p *policy.Policy) { p.Files = append(p.Files, policy.FileRule{Path: "/v\xff", Access: policy.All}) },
+		"hidden": func(p *policy.Policy) {
+			p.Files = append(p.Files, policy.FileRule{Path: p.OCI.Process.Cwd + "/d\xff", Access: policy.Hide})
+		},
+		"a bind": func(p *policy.Policy) {
+			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Type: "bind", Source: "/v\xff", Destination: "/v"})
+		},
+		"no fault": func(*policy.Policy) {},
+	} {
+		p := resolve(t, nil)
+		change(p)
+		_, err := Driver{Image: "i"}.Args(p, Facts{Image: "sha256:1"})
+		var e *driver.UnsupportedError
+		if (what == "no fault") != (err == nil) || err != nil && !errors.As(err, &e) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestEnviron: a client gets no PATH that commands can have written to, and nothing that
+// podman would hand on to the container.
+func TestEnviron(t *testing.T) {
+	for _, kv := range [][2]string{{"PATH", "/ws/.venv/bin:/usr/bin"}, {"NOTIFY_SOCKET", "/run/n"}, {"LISTEN_FDS", "1"}, {"LISTEN_PID", "2"}, {"LISTEN_FDNAMES", "x"}, {"DOCKER_HOST", "unix:///x"}} {
+		t.Setenv(kv[0], kv[1])
+	}
+	env := environ()
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		if name == "NOTIFY_SOCKET" || strings.HasPrefix(name, "LISTEN_") || name == "PATH" && strings.Contains(value, ".venv") {
+			t.Error(kv)
+		}
+	}
+	if !slices.Contains(env, "DOCKER_HOST=unix:///x") {
+		t.Errorf("%q", env)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/rundir"
 )
 
@@ -39,10 +40,22 @@ func (c *client) borrowHome() (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	c.env = slices.DeleteFunc(os.Environ(), func(kv string) bool {
+	c.env = slices.DeleteFunc(environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return slices.Contains([]string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"}, name)
 	})
 	c.env = append(c.env, "HOME="+dir.Path)
 	return func() { dir.Remove() }, nil
+}
+
+// environ is the caller's environment for a client and what that starts (credential
+// helpers, podman's runtime and network): programs in the places that [programs.Find]
+// takes alone, since commands may have written to others in PATH; and without what podman
+// passes on to the container, descriptors and a socket of the service manager's.
+func environ() []string {
+	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == "PATH" || name == "NOTIFY_SOCKET" || strings.HasPrefix(name, "LISTEN_")
+	})
+	return append(env, "PATH="+strings.Join(programs.Dirs(os.Getenv("HOME")), ":"))
 }

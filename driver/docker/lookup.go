@@ -130,6 +130,7 @@ func (r *container) stat(ctx context.Context, file string, follow bool) (h *tar.
 		args = slices.Insert(args, 1, "--follow-link")
 	}
 	cmd := exec.CommandContext(ctx, r.c.path, args...)
+	cmd.Env = r.c.env
 	detach(cmd)
 	var errs bytes.Buffer
 	cmd.Stderr = &limited{w: &errs, n: 64 << 10}

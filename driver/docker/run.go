@@ -132,6 +132,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	}
 	// Signals reach the container by its name: this client gets none.
 	r.client = exec.Command(c.path, append(args, name)...)
+	r.client.Env = c.env
 	detach(r.client)
 	if tty {
 		// The client sits between two terminals: this one, and the container's,
@@ -187,6 +188,7 @@ func (c *client) image(ctx context.Context) (*imageConfig, error) {
 // pull fetches the image.
 func (c *client) pull(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, c.path, "pull", "--", c.d.Image)
+	cmd.Env = c.env
 	detach(cmd)
 	var errs bytes.Buffer
 	keep := &limited{w: &errs, n: 64 << 10}
@@ -246,7 +248,7 @@ func (r *container) guard() error {
 	}
 	defer in.Close()
 	cmd := exec.Command("/bin/sh", "-c", `read -r _ && exit; "$0" rm -f -v "$1"; sleep 2; "$0" rm -f -v "$1"`, r.c.path, r.name)
-	cmd.Stdin = in
+	cmd.Stdin, cmd.Env = in, r.c.env
 	detach(cmd)
 	if err := cmd.Start(); err != nil {
 		out.Close()
@@ -314,7 +316,7 @@ func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 			return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
 		}
 	}
-	cmd.Env = os.Environ()
+	cmd.Env = environ()
 	for _, v := range passed {
 		key, _, _ := strings.Cut(v, "=")
 		f.Passed = append(f.Passed, key)
@@ -611,11 +613,15 @@ func newName() (string, error) {
 	return strings.Join([]string{"sbxrun", machine(), strconv.Itoa(os.Getpid()), startedAt(os.Getpid()), hex.EncodeToString(b[:])}, "-"), nil
 }
 
-// machine tells this host from others that use the same engine.
+// machine tells this host, and those who see the same processes of it, from others that
+// use the same engine.
 func machine() string {
 	name, err := os.Hostname()
 	if err != nil {
 		return "0"
+	}
+	if ns, err := os.Readlink("/proc/self/ns/pid"); err == nil {
+		name += "\n" + ns
 	}
 	h := uint32(2166136261) // FNV-1a
 	for _, c := range []byte(name) {
@@ -624,10 +630,17 @@ func machine() string {
 	return strconv.FormatUint(uint64(h), 16)
 }
 
+// hidden is the start of a process that there is, and that this user cannot see; see
+// hidepid in proc(5).
+const hidden = "?"
+
 // startedAt is when a process of this host started, in the kernel's own count, or
 // "0" where that is not known; "" if there is no such process.
 func startedAt(pid int) string {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil && syscall.Kill(pid, 0) == syscall.EPERM {
+		return hidden
+	}
 	if err != nil {
 		if _, err := os.Stat("/proc/self"); err != nil {
 			// No /proc: macOS.
@@ -655,7 +668,11 @@ func orphan(name, machine string, started func(pid int) string) bool {
 		return false
 	}
 	pid, err := strconv.Atoi(f[2])
-	return err == nil && pid > 0 && started(pid) != f[3]
+	if err != nil || pid <= 0 {
+		return false
+	}
+	at := started(pid)
+	return at != hidden && at != f[3]
 }
 
 // prunePatience bounds what a run does for those before it.

@@ -76,6 +76,7 @@ var lookups = map[string]string{
 	"internal/cli checkHTTP: Getenv tokenEnv":                                     "a token",
 	"internal/cli clone: Getenv tokenEnv":                                         "a token",
 	"internal/engine HintOf: Getenv MarkerEnv":                                    "the marker of a sandbox",
+	"driver/docker environ: Getenv HOME":                                          "for the directories that programs.Find takes",
 	". init: Getenv MarkerName":                                                   "the marker of what doctor starts",
 	"internal/cli hook: Getenv name":                                              "given to the command line that the agent runs",
 	"internal/holder Start: Getenv k":                                             "given to the holder, which is the same program",

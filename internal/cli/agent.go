@@ -135,7 +135,11 @@ func newAgent() *cobra.Command {
 			case err == pflag.ErrHelp:
 				return c.Help()
 			case errors.As(err, &unknown):
-				err = engine.Usage("unknown flag "+unknown.GetSpecifiedName()+" of sbxrun agent", "the agent's own flags go after --")
+				dashes := "--"
+				if unknown.GetSpecifiedShortnames() != "" {
+					dashes = "-"
+				}
+				err = engine.Usage("unknown flag "+dashes+unknown.GetSpecifiedName()+" of sbxrun agent", "the agent's own flags go after --")
 			}
 			if err != nil {
 				return o.unparsed(fs, args, err)

@@ -19,6 +19,7 @@ const (
 	makesDir            // an empty directory
 	aliases             // a symbolic link
 	removes
+	removesDir
 	movesFrom
 	movesTo
 )
@@ -80,6 +81,7 @@ const (
 	notGranted                             // by what the mount is for
 	crossing                               // by the border of a repository
 	indexed                                // unless it is a rename of a good index
+	configured                             // unless it is a rename of a good configuration
 )
 
 func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
@@ -97,7 +99,7 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 	}
 	if v == Free {
 		ask := w.g.rules.Completes
-		if a == removes || a == movesFrom {
+		if a == removes || a == removesDir || a == movesFrom {
 			ask = w.g.rules.Undoes
 		}
 		if rule = ask(e.parent, e.name, dirs); rule == "" && a == aliases && w.g.rules.Within(e.parent, len(g.Path), dirs) != nil {
@@ -110,7 +112,9 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 	switch {
 	case v != Free && rule == IndexPattern && a == movesTo:
 		return indexed, rule
-	case v == Free, rule == IndexPattern && (a == removes || a == movesFrom):
+	case v != Free && rule == ConfigPattern && a == movesTo && string(e.name) == "config":
+		return configured, rule
+	case v == Free, rule == IndexPattern && (a == removes || a == removesDir || a == movesFrom), w.spared(e, a, rule):
 		return 0, ""
 	}
 	return refused, rule
@@ -261,7 +265,9 @@ func (w *worker) make(op string, dirfd int, addr uint64, mode uint32, target uin
 	case unix.S_IFDIR:
 		a = makesDir
 	case unix.S_IFLNK:
-		a = aliases
+		if a = aliases; w.probes(&e) {
+			a = makes
+		}
 	}
 	if errno := w.mayMake(op, &e, a); errno != 0 {
 		return failed(errno)
@@ -313,7 +319,11 @@ func (w *worker) remove(op string, dirfd int, addr uint64, flags uint32) (int64,
 	if e.none != 0 {
 		return failed(w.nowhere(&e))
 	}
-	refusal, rule := w.decide(&e, removes)
+	a := removes
+	if flags != 0 {
+		a = removesDir
+	}
+	refusal, rule := w.decide(&e, a)
 	if errno := w.unremovable(&e, flags, refusal); errno != 0 {
 		return failed(errno)
 	}
@@ -375,14 +385,18 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 			refusal, rule = w.decide(q.e, q.a)
 		}
 	}
-	if (refusal == 0 || refusal == indexed) && w.crosses(&from, &to) {
+	if (refusal == 0 || refusal == indexed || refusal == configured) && w.crosses(&from, &to) {
 		refusal = crossing
 	}
 	if errno, done := w.unmovable(&from, &to, flags, refusal); done {
 		return failed(errno)
 	}
-	if refusal == indexed && flags&unix.RENAME_EXCHANGE == 0 {
-		if errno := w.moveIndex(&from, &to, flags); errno != indexed {
+	if (refusal == indexed || refusal == configured) && flags&unix.RENAME_EXCHANGE == 0 {
+		move := w.moveIndex
+		if refusal == configured {
+			move = w.moveConfig
+		}
+		if errno := move(&from, &to, flags); errno != refusal {
 			return failed(errno)
 		}
 	}
@@ -566,8 +580,11 @@ func (w *worker) setMode(op string, fd int, errno syscall.Errno, mode uint32) (i
 		}
 		return failed(unix.EOPNOTSUPP)
 	}
-	if errno := w.mayAlter(op, fd); errno != 0 {
-		return failed(errno)
+	// Git and libgit2 change the mode of a new configuration to see whether that can be done.
+	if more := mode &^ (w.stat.Mode | 0o755) & 0o7777; more != 0 || !w.madeConfig(fd) {
+		if errno := w.mayAlter(op, fd); errno != 0 {
+			return failed(errno)
+		}
 	}
 	cwd := unix.AT_FDCWD
 	return result(sys.Call(unix.SYS_FCHMODAT, uintptr(cwd), w.selfPath(fd), uintptr(mode), 0, 0, 0))

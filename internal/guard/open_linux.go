@@ -216,7 +216,13 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 		var v Verdict
 		dirs := w.dirs(e)
 		if v, rule = w.g.rules.Match(e.full, len(g.Path), dirs); v == Protected {
-			errno = refused
+			switch {
+			case rule == ".git/hooks" && w.spared(e, makes, rule):
+			case rule == ConfigPattern && flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT && w.spared(e, removes, rule) && !w.there(e):
+				return w.makeConfig(e, flags, mode)
+			default:
+				errno = refused
+			}
 		} else if flags&unix.O_CREAT != 0 {
 			if rule = w.g.rules.Completes(e.parent, e.name, dirs); rule != "" {
 				errno = refused

@@ -39,6 +39,7 @@ type Rules struct {
 	last     index // names that end a pattern
 	leads    index // names with which a pattern goes on
 	repos    bool  // ".git/" is one of the patterns
+	commands bool  // and so is all that Git takes commands from in one
 }
 
 // pattern is one pattern: its text as written, and its names folded.
@@ -68,6 +69,13 @@ func (x *index) add(name string, e ending) {
 		e.other, x.first[name] = x.first[name], len(x.all)+1
 	}
 	x.all = append(x.all, e)
+}
+
+// checksConfig reports whether new repositories may be made: whatever Git takes commands
+// from in one is protected.
+func (r *Rules) checksConfig() bool {
+	r.ready()
+	return r.commands
 }
 
 // Verdict is how a path relates to the patterns.
@@ -123,12 +131,19 @@ func (r *Rules) ready() {
 		for i, text := range slices.Backward(r.texts) { // so that the first of a name is found first
 			s, self := strings.CutSuffix(text, "/")
 			add(i, s, self)
-			if text == IndexPattern {
+			switch text {
+			case IndexPattern:
 				add(i, ".git/sharedindex.*", false)
+			case ConfigPattern:
+				add(i, copyPattern, false)
 			}
 		}
 		slices.Reverse(r.last.globs)
 		slices.Reverse(r.leads.globs)
+		r.commands = r.repos
+		for _, text := range [...]string{ConfigPattern, ".git/config.worktree", ".git/commondir", ".git/hooks", IndexPattern} {
+			r.commands = r.commands && slices.Contains(r.texts, text)
+		}
 	})
 }
 
@@ -152,6 +167,11 @@ type Dirs interface {
 //
 // Preconditions: path is absolute, clean, and at or below root.
 func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
+	return r.match(path, root, dirs, "")
+}
+
+// match is Match without one of the patterns.
+func (r *Rules) match(path []byte, root int, dirs Dirs, without string) (Verdict, string) {
 	if root == 1 {
 		root = 0 // "/"
 	}
@@ -172,7 +192,7 @@ func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
 		final := end == len(path)
 		for next := r.last.first[string(name)]; next > 0; {
 			e := &r.last.all[next-1]
-			if p := &r.patterns[e.p]; (final || !p.self) && r.before(at, p, e.n, dirs) {
+			if p := &r.patterns[e.p]; (final || !p.self) && p.text != without && r.before(at, p, e.n, dirs) {
 				return Protected, p.text
 			}
 			next = e.other
@@ -182,7 +202,7 @@ func (r *Rules) Match(path []byte, root int, dirs Dirs) (Verdict, string) {
 			globs, leads = r.last.all, r.leads.all
 		}
 		for _, e := range globs {
-			if p := &r.patterns[e.p]; (final || !p.self) && same(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
+			if p := &r.patterns[e.p]; (final || !p.self) && p.text != without && same(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
 				return Protected, p.text
 			}
 		}
@@ -230,6 +250,9 @@ func (r *Rules) before(path []byte, p *pattern, n int, dirs Dirs) bool {
 func (r *Rules) Completes(dir, name []byte, dirs Dirs) string {
 	if r.ready(); !r.repos || dirs == nil {
 		return ""
+	}
+	if r.commands && string(dir[lastSlash(dir)+1:]) == ".git" {
+		return "" // what Git takes commands from is protected there by its name
 	}
 	var buf [256]byte
 	switch s := string(fold(buf[:0], name)); s {

@@ -456,8 +456,15 @@ func hostileGit(f *fixture) {
 		echo '* filter=x' >.gitattributes
 		mkdir -p .git/worktrees/w; echo ../.. >.git/worktrees/w/commondir; cp .git/HEAD .git/worktrees/w/
 		# one of its own, in each disguise
-		for d in sub bare file link tree; do mkdir ../$d; done
+		for d in sub bare file link tree made; do mkdir ../$d; done
 		(cd ../sub; git init -q .; mkdir -p .git/objects .git/refs; echo 'ref: refs/heads/main' >.git/HEAD; echo "$evil" >.git/config)
+		(cd ../made; git init -q .; cp ../plain-config .git/config; cp ../plain-config .git/config.lock; mv .git/config.lock .git/config; (cat .git/config; echo "$evil") >.git/c; mv .git/c .git/config
+			cp ../evil-hooks/pre-commit .git/hooks/pre-commit.sample; mv .git/hooks/pre-commit.sample .git/hooks/pre-commit; ln .git/hooks/pre-commit.sample .git/hooks/pre-commit; mv ../evil-hooks .git/h; mv .git/h .git/hooks
+			git config core.hooksPath ../evil-hooks; git config core.fsmonitor "touch $PWD/../canary"; git remote add origin "ext::sh -c touch% $PWD/../canary"; git fetch -q origin
+			rm -f .git/config; ln ../plain-config .git/config; ln -s ../plain-config .git/config; ln -s testing .git/tabcdef; cp ../plain-config .git/testing; mv .git/tabcdef .git/config
+			: >.git/config; echo "$evil" >>.git/config; chmod 666 .git/config; echo "$evil" | dd of=.git/config conv=nocreat
+			mkdir -p .git/modules/x/objects .git/modules/x/refs; echo 'ref: refs/heads/main' >.git/modules/x/HEAD; echo "$evil" >.git/modules/x/config; echo ../../evil >.git/commondir
+			python3 -c 'import os; os.setxattr("../r/.git/config", "user.sbxrun.made", b"1")'; cp ../plain-config ../r/.git/c; mv ../r/.git/c ../r/.git/config; rm ../r/.git/config)
 		(cd ../bare; git init -q --bare .; mkdir -p objects refs; echo 'ref: refs/heads/main' >HEAD; (echo "$evil"; printf '[core]\n worktree = .\n') >config)
 		(cd ../file; mkdir -p x/objects x/refs; ln -s refs/heads/main x/HEAD; echo "$evil" >x/config; echo 'gitdir: x' >.git)
 		(cd ../link; mkdir -p x/refs x/objects; cp ../r/.git/HEAD x/; echo "$evil" >x/config; ln -s x .git)
@@ -468,7 +475,7 @@ func hostileGit(f *fixture) {
 		true`
 	canary := filepath.Join(f.ws, "canary")
 	host := func() {
-		for _, dir := range []string{"r", "sub", "bare", "bare2", "file", "link", "tree", "tree/x", "file/x", "link/x", "."} {
+		for _, dir := range []string{"r", "sub", "made", "made/.git/modules/x", "bare", "bare2", "file", "link", "tree", "tree/x", "file/x", "link/x", "."} {
 			if !exists(filepath.Join(f.ws, dir)) {
 				continue
 			}
@@ -587,8 +594,8 @@ func killedGuard(f *fixture) {
 	}
 }
 
-// TestGitProtected: Git works in the repository that is there; what would change
-// its configuration or make a new one fails, is recorded, and works in /tmp.
+// TestGitProtected: Git works in the repository that is there, and makes new ones; what
+// would change what Git takes commands from fails, is recorded, and works in /tmp.
 func TestGitProtected(t *testing.T) {
 	eachWho(t, func(f *fixture) {
 		f.repository("r")
@@ -607,14 +614,16 @@ func TestGitProtected(t *testing.T) {
 			git clone -q . /tmp/copy; (cd /tmp/copy; export GIT_COMMITTER_NAME=Ann GIT_COMMITTER_EMAIL=ann@example.com; git switch -q topic; git rebase -q origin/main; git push -qf origin topic); rm -rf /tmp/copy
 			git checkout -q main; git merge -q --ff-only topic
 			echo four >>file; git stash -q; git stash pop -q; git checkout -q -- file
-			git tag v1; git branch -q -d topic; git gc -q; git fsck --no-progress
+			git tag v1; git gc -q; git fsck --no-progress
 			git reset -q --hard; git clean -qfd; git status --porcelain --branch
 			git log --format=%s
-			for c in "config a.b c" "remote add o /x" "worktree add ../wt" "init -q ../new" "clone -q . ../copy"; do
+			git clone -q --bare . /tmp/up; git branch -q --set-upstream-to=main topic; git config branch.topic.merge
+			git switch -q -c other; git switch -q main; git branch -q -D topic other
+			for c in "config a.b c" "remote add o /x" "config branch.main.remote /tmp/up" "worktree add ../wt" "init -q --bare ../bare"; do
 				if git $c 2>/dev/null; then echo "worked: $c"; else echo "failed: $c"; fi
 			done
 			git init -q /tmp/new; git -C /tmp/new config a.b c; git clone -q . "$HOME/copy" && echo elsewhere`)
-		f.wantLines(out, "failed: rebase", "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: worktree add ../wt", "failed: init -q ../new", "failed: clone -q . ../copy", "elsewhere")
+		f.wantLines(out, "failed: rebase", "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: config branch.main.remote /tmp/up", "failed: worktree add ../wt", "failed: init -q --bare ../bare", "elsewhere", "refs/heads/main")
 		if f.sha(filepath.Join(r, ".git/config")) != config {
 			t.Error("the configuration was changed")
 		}
@@ -624,6 +633,51 @@ func TestGitProtected(t *testing.T) {
 		}
 		f.work([]string{"--unprotect", ".git/config"}, `git -C r config a.b c; ! mkdir r/.vscode`)
 		f.work([]string{"--unprotect", ".git"}, `git init -q new; ! mkdir r/.vscode`)
+	})
+}
+
+// TestMadeRepository: a command makes repositories in the workspace and works with them, in
+// this run and in later ones. Their hooks and programs are protected as those of any other.
+func TestMadeRepository(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.repository("r")
+		out := f.work(nil, `
+			set -e; umask 022
+			git init -q -b main new; cd new
+			git config user.name "Ann Ä."; git config user.email ann@example.com; git remote add origin ../up
+			echo one >file; git add file; git commit -q -m one
+			git clone -q . ../copy; cd ../copy; git config user.name Ann; git config user.email ann@example.com
+			git switch -q -c topic; git commit -q --allow-empty -m two; git push -q -u origin topic; git fsck --no-progress
+			git config -l --local; ls .git/hooks; git -C ../new log --all --format=%s; cd ..
+			git clone -q new gone; rm -r gone`)
+		f.wantLines(out, "core.filemode=true", "remote.origin.fetch=+refs/heads/*:refs/remotes/origin/*", "branch.topic.remote=origin", "branch.topic.merge=refs/heads/topic", "pre-commit.sample", "two")
+		for _, setting := range []string{"core.symlinks", "core.hookspath"} {
+			if strings.Contains(out, setting) {
+				t.Errorf("%s is set:\n%s", setting, out)
+			}
+		}
+		if fi, err := os.Stat(filepath.Join(f.ws, "copy/.git/config")); err != nil || fi.Mode().Perm() != 0o644 {
+			t.Errorf("the configuration: %v %v", fi, err)
+		}
+		// A later run goes on. What the user changes is the user's from then on.
+		f.work(nil, `cd copy; git remote set-url origin https://example.com/x; git config user.name Bea; cd ..; rm -r new`)
+		if exists(filepath.Join(f.ws, "new")) {
+			t.Error("the repository was not removed")
+		}
+		copied := filepath.Join(f.ws, "copy")
+		f.git("-C", copied, "config", "core.fsmonitor", "false")
+		config := f.sha(filepath.Join(copied, ".git/config"))
+		f.work(nil, `! git -C copy remote set-url origin https://example.com/y; ! git -C copy config user.name Cem; ! rm copy/.git/config; ! touch copy/.git/hooks/x.sample; ! rm copy/.git/hooks/pre-commit.sample
+			! git -C copy config --unset core.fsmonitor`)
+		if f.sha(filepath.Join(copied, ".git/config")) != config {
+			t.Error("the user's configuration was changed")
+		}
+		if log := f.git("-C", copied, "log", "--format=%s"); log.stdout != "two\none\n" {
+			t.Errorf("the repository: %v", log)
+		}
+		// An additional pattern of the user's counts.
+		f.write("home/own.yaml", "extends: strict\nfiles:\n  protect: [.git]\n", 0o644)
+		f.work([]string{"-P", f.path("home/own.yaml")}, `! git init -q another 2>/dev/null`)
 	})
 }
 

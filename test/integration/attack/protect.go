@@ -213,7 +213,7 @@ func absent(r *report, dir string) {
 		return pathErr(os.WriteFile(filepath.Join(wt, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
 	}())
 	side := filepath.Join(dir, "side")
-	r.err("mkdir .git", func() error { defer os.Remove(side + "/.git"); return unix.Mkdir(side+"/.git", 0o755) }())
+	r.err("neighbour: mkdir .git", func() error { defer os.Remove(side + "/.git"); return unix.Mkdir(side+"/.git", 0o755) }())
 	r.err("create .git", func() error { defer os.Remove(side + "/.git"); return openClose(cwd, side+"/.git", create) }())
 	r.err("symlink .git", func() error { defer os.Remove(side + "/.git"); return os.Symlink("../own.d", side+"/.git") }())
 	r.err("rename a directory to .git", func() error {
@@ -311,13 +311,13 @@ func existing(r *report, dir string) {
 		try("unlink "+name, func() error { return unix.Unlink(p) })
 		try("rename "+name+" away", func() error { defer os.Rename(p+".x", p); return unix.Rename(p, p+".x") })
 		try("rename over "+name, func() error {
-			own := filepath.Join(dir, "own.x")
+			own := filepath.Join(dir, ".git/own.x")
 			os.WriteFile(own, nil, 0o644)
 			defer os.Remove(own)
 			return unix.Rename(own, p)
 		})
 		try("exchange "+name, func() error {
-			own := filepath.Join(dir, "own.x")
+			own := filepath.Join(dir, ".git/own.x")
 			os.WriteFile(own, nil, 0o644)
 			defer os.Remove(own)
 			return unix.Renameat2(cwd, own, cwd, p, unix.RENAME_EXCHANGE)

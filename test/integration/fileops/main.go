@@ -32,6 +32,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -355,7 +356,7 @@ func listxattr(path string) ([]string, error) {
 		return nil, err
 	}
 	names := strings.Split(strings.TrimSuffix(string(b[:n]), "\x00"), "\x00")
-	return sorted(names), nil
+	return sorted(slices.DeleteFunc(names, func(n string) bool { return n == "user.sbxrun.made" })), nil
 }
 
 // The name of an errno, "ok" for none.

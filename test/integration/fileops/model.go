@@ -147,6 +147,27 @@ func (p *process) replaces(from place, to string) (v verdict, copied bool) {
 	return v, false
 }
 
+// spares is the verdict on an operation that must fail unless it is part of making a
+// repository, or of removing one that a command made. The sandbox without the guard
+// does not know which of them have its mark.
+func (p *process) spares(o op, v verdict, from, to place) verdict {
+	dir, name := path.Dir(to.full), path.Base(to.full)
+	config, err := content(dir + "/config")
+	made := path.Base(dir) == ".git" && (err == nil && config == "" || errors.Is(err, unix.ENOENT))
+	switch {
+	case name == ".git" && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):
+	case name == "hooks" && made && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):
+	case name == "config" && made && slices.Contains([]string{"open", "creat", "unlink"}, o.call):
+	case name == "config" && strings.HasPrefix(o.call, "rename") && path.Base(dir) == ".git" && from.st != nil && from.st.Mode&unix.S_IFMT == unix.S_IFREG:
+		if c, err := content(from.full); err != nil || c != config && !(made && c == "") {
+			return v
+		}
+	default:
+		return v
+	}
+	return min(v, open)
+}
+
 // top is where what is writable and holds dir begins, "" if it is none of the host's.
 func (p *process) top(dir string) string {
 	for _, m := range p.mounts {
@@ -270,7 +291,9 @@ func protected(dir string) string {
 			} else if d.Type()&os.ModeSymlink != 0 {
 				c, _ = os.Readlink(full)
 			}
-			lines = append(lines, fmt.Sprintf("%s %v %q\n", strings.Join(names, "/"), d.Type(), c))
+			if c != "" || d.Name() != "config" || !d.Type().IsRegular() { // which a new repository has
+				lines = append(lines, fmt.Sprintf("%s %v %q\n", strings.Join(names, "/"), d.Type(), c))
+			}
 		}
 		if dir, c := path.Dir(full), ""; strings.EqualFold(d.Name(), "index") && len(names) > 1 && (strings.EqualFold(path.Base(dir), ".git") || repository(dir, "") == denied) {
 			if c, _ = content(full); c != goodIndex && !strings.HasPrefix(c, "DIRC") && !d.IsDir() && d.Type()&(os.ModeSocket|os.ModeNamedPipe) == 0 {
@@ -461,7 +484,7 @@ func (p *process) verdict(o op) verdict {
 		case flags&unix.O_TMPFILE == unix.O_TMPFILE:
 			return min(open, max(p.judge(at.full, false), p.judge(at.full+"/x", false)))
 		case at.st == nil && creates:
-			return p.judge(at.full, true)
+			return p.spares(o, p.judge(at.full, true), place{}, at)
 		case at.st == nil:
 			return allowed
 		case flags&unix.O_ACCMODE != 0 || flags&unix.O_TRUNC != 0:
@@ -471,13 +494,15 @@ func (p *process) verdict(o op) verdict {
 		}
 		return allowed
 	case "mkdir", "mknod":
-		entry(o.a, false, true)
+		at := entry(o.a, false, true)
+		v = p.spares(o, v, place{}, at)
 	case "symlink":
 		at := entry(o.b, false, true)
 		v = max(v, p.linked(at.full))
 	case "unlink", "rmdir":
 		p.free = true
-		entry(o.a, false, false)
+		at := entry(o.a, false, false)
+		v = p.spares(o, v, place{}, at)
 	case "truncate":
 		o.a.dirfd = cwd
 		entry(o.a, true, false)
@@ -496,6 +521,9 @@ func (p *process) verdict(o op) verdict {
 		if !exchange {
 			i, _ := p.replaces(from, to.full)
 			v = max(v, i)
+		}
+		if !exchange {
+			v = p.spares(o, v, from, to)
 		}
 		if leads(path.Base(from.full)) || leads(path.Base(to.full)) {
 			v = max(v, open)
@@ -710,11 +738,15 @@ func (p *process) compare(o op, guard string) string {
 	if from, ok := p.resolve(o.a, false); ok && strings.HasPrefix(o.call, "rename") {
 		if to, ok := p.resolve(o.b, false); ok {
 			_, copied = p.replaces(from, to.full)
+			copied = copied || path.Base(to.full) == "config"
 		}
+	}
+	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" || o.call == "creat") && path.Base(at.full) == "config" && at.st == nil {
+		copied = true // the guard's descriptor is one to read
 	}
 	kernel := p.do(o)
 	if kernel == guard {
-		if copied && kernel == "ok" {
+		if copied && strings.HasPrefix(kernel, "ok") {
 			return "#explained"
 		}
 		return kernel

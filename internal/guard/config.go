@@ -9,6 +9,9 @@ import (
 // Git takes no command from (goodConfig).
 const ConfigPattern = ".git/config"
 
+// copyPattern protects the copy that moveConfig makes.
+const copyPattern = ".git/config.sbxrun-*"
+
 const maxConfig = 1 << 20 // bytes
 
 // goodConfig reports whether a command may put a new configuration in the place of a

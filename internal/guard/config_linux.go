@@ -11,9 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyPattern protects the copy that moveConfig makes.
-const copyPattern = ".git/config.sbxrun-*"
-
 // madeMark is the extended attribute of the configuration of a repository that a command
 // made. No command can set it: the guard refuses that for protected paths. Whoever replaces
 // the file on the host, as `git config` does, removes the mark.

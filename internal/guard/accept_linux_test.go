@@ -46,9 +46,10 @@ func TestAcceptNoRoom(t *testing.T) {
 		if held := polls[0].Revents&unix.POLLHUP == 0; held != (room == 2) {
 			t.Errorf("room for %d: held %t", room, held)
 		}
-		for _, fd := range []int{pair[0], pair[1], wk.l.FD, wk.root, int(r.Fd())} {
+		for _, fd := range []int{pair[0], pair[1], wk.l.FD, wk.root} {
 			unix.Close(fd)
 		}
+		r.Close()
 	}
 }
 

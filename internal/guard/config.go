@@ -12,7 +12,14 @@ const ConfigPattern = ".git/config"
 // copyPattern protects the copy that moveConfig makes.
 const copyPattern = ".git/config.sbxrun-*"
 
-const maxConfig = 1 << 20 // bytes
+// Bounds of a configuration and of a line in it, bytes. Each line is compared with its section.
+const (
+	maxConfig     = 256 << 10
+	maxConfigLine = 4 << 10
+)
+
+// A setting is a line that is not free, and the line that begins its section.
+type setting struct{ section, line string }
 
 // goodConfig reports whether a command may put a new configuration in the place of a
 // repository's old one. All lines stay that are not free (see free), in the same order and
@@ -28,7 +35,7 @@ func goodConfig(old, new []byte, made bool) bool {
 //
 // Remotes is false if a branch follows a remote that the file does not have. Git looks for
 // such a remote in paths and in files of the repository, which a command can write.
-func rest(config []byte, made bool) (lines []string, remotes, ok bool) {
+func rest(config []byte, made bool) (lines []setting, remotes, ok bool) {
 	if len(config) > maxConfig || len(config) > 0 && config[len(config)-1] != '\n' {
 		return nil, false, false
 	}
@@ -38,12 +45,12 @@ func rest(config []byte, made bool) (lines []string, remotes, ok bool) {
 	var follows []string
 	for line := range strings.Lines(string(config)) {
 		line = strings.Trim(line[:len(line)-1], "\t ")
-		if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) || strings.HasSuffix(line, `\`) {
+		if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) || strings.HasSuffix(line, `\`) || len(line) > maxConfigLine {
 			return nil, false, false // not Git's, or continued by the next line
 		}
 		switch {
 		case line == "" || line[0] == '#' || line[0] == ';':
-			lines = append(lines, header+"\x00"+line)
+			lines = append(lines, setting{header, line})
 		case line[0] == '[':
 			if section, sub, ok = cutHeader(line); !ok {
 				return nil, false, false
@@ -60,7 +67,7 @@ func rest(config []byte, made bool) (lines []string, remotes, ok bool) {
 				known = false
 			}
 			if !known {
-				lines = append(lines, header)
+				lines = append(lines, setting{header, ""})
 			}
 		case line[0]|0x20 >= 'a' && line[0]|0x20 <= 'z':
 			key, value, _ := strings.Cut(line, " = ")
@@ -69,7 +76,7 @@ func rest(config []byte, made bool) (lines []string, remotes, ok bool) {
 				urls[sub] = true
 			}
 			if !known || !free(key, value, sub, made) {
-				lines = append(lines, header+"\x00"+line)
+				lines = append(lines, setting{header, line})
 			} else if key == "branch.remote" {
 				follows = append(follows, value)
 			}
@@ -139,6 +146,8 @@ func free(key, value, sub string, made bool) bool {
 		return fetches(value, sub)
 	case "remote.url":
 		return url(value)
+	case "remote.gh-resolved": // of GitHub's gh
+		return oneOf("base")
 	}
 	return false
 }

@@ -60,6 +60,15 @@ func TestGoodConfig(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
+	long := "[a \"" + strings.Repeat("x", maxConfigLine-10) + "\"]\n"
+	if long += strings.Repeat("a\n", (maxConfig-len(long))/2); !goodConfig([]byte(long), []byte(long), false) {
+		t.Error("a long configuration is none")
+	}
+	for _, text := range []string{long + "a\n", "[a \"" + strings.Repeat("x", maxConfigLine) + "\"]\n"} {
+		if goodConfig([]byte(text), []byte(text), false) {
+			t.Errorf("%d bytes that begin with %.20q", len(text), text)
+		}
+	}
 	for text, want := range map[string]bool{
 		"https://example.com/x.git": true, "ssh://git@example.com:22/x": true, "git@example.com:x/y.git": true, "/a/b": true, "../x": true, "./x": true, "file:///x": true, "http://a:b%40@h/~x": true,
 		"ext::sh -c x": false, "ext::x": false, "fd::3": false, "-x": false, "ssh://-oProxyCommand=x/y": false, "ssh://u@-x/y": false, "h:-x": false, "foo://x": false, "": false, "https://": false, "a b": false, "a\"": false, "../-x": false, "a#b": false, "a;b": false,

@@ -893,3 +893,32 @@ func TestIndexApplied(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
+
+// TestConfigApplied: of a repository's configuration, what branches follow is taken over, and
+// nothing else.
+func TestConfigApplied(t *testing.T) {
+	w := newWorld(t)
+	const config = "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = /x\n"
+	for repo, now := range map[string]string{
+		"follows/.git": config + "[branch \"a\"]\n\tremote = origin\n\tmerge = refs/heads/a\n",
+		"elsewhere":    config + "[branch \"a\"]\n\tremote = /y\n\tmerge = refs/heads/a\n",
+		"hooks":        config + "[core]\n\thooksPath = x\n",
+		"new":          config,
+	} {
+		if repo = strings.TrimSuffix(repo, "/.git") + "/.git"; repo != "new/.git" {
+			w.write(w.ws+"/"+repo+"/config", config)
+		}
+		w.write(w.layer+"/"+repo+"/config", now)
+	}
+	r, err := w.apply(w.collect(".git/config", ".git/"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, st := range r.Protected {
+		got = append(got, st.Path)
+	}
+	if want := "elsewhere/.git/config hooks/.git/config new/.git new/.git/config"; strings.Join(got, " ") != want {
+		t.Errorf("%q are protected, want %s", got, want)
+	}
+}

@@ -3,6 +3,7 @@ package workspace
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -300,7 +301,7 @@ func (v *view) protected(rules *guard.Rules, c *Change) string {
 	link := c.New != nil && c.New.Type == Symlink
 	dir, name := split(c.Path)
 	switch above := v.name(dir); {
-	case verdict == guard.Protected && pattern == guard.IndexPattern && v.index(c):
+	case verdict == guard.Protected && (pattern == guard.IndexPattern && v.index(c) || pattern == guard.ConfigPattern && name == "config" && v.config(c)):
 		return ""
 	case verdict == guard.Protected:
 		return pattern
@@ -332,6 +333,31 @@ func (v *view) index(c *Change) bool {
 	}
 	defer f.Close()
 	return guard.GoodIndex(f, c.New.Size, repository)
+}
+
+// config reports whether a change of a repository's configuration is one that a command may
+// make in place.
+func (v *view) config(c *Change) bool {
+	if c.New == nil || c.New.Type != File || c.New.Size > 1<<20 {
+		return false
+	}
+	old, err := openBelow(v.w.root, c.Path, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return false
+	}
+	before := os.NewFile(uintptr(old), c.Path)
+	defer before.Close()
+	f, err := v.set.open(c.New)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	after := make([]byte, c.New.Size)
+	if _, err := f.ReadAt(after, 0); err != nil && len(after) > 0 {
+		return false
+	}
+	now, err := io.ReadAll(io.LimitReader(before, 1<<20))
+	return err == nil && guard.GoodConfig(now, after)
 }
 
 // name is the path of what lies in the workspace: the workspace's own name counts, as it

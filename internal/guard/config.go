@@ -21,6 +21,10 @@ const (
 // A setting is a line that is not free, and the line that begins its section.
 type setting struct{ section, line string }
 
+// GoodConfig reports whether a command may put a new configuration in the place of that of a
+// repository of its user's.
+func GoodConfig(old, new []byte) bool { return goodConfig(old, new, false) }
+
 // goodConfig reports whether a command may put a new configuration in the place of a
 // repository's old one. All lines stay that are not free (see free), in the same order and
 // sections. In a repository that a command made, every line must be a free one.

@@ -33,12 +33,12 @@ func prompt(p *policy.Policy, outside, commands string) error {
 func integrate(i *cli.Integration) error {
 	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Sbxrun: i.Self, Agent: i.Program}
 	if i.Do == "verify" {
-		return verify(i.Agent, site, i.Partial)
+		return verify(i, site)
 	}
 	if i.Do == "undo" && site.Agent == "" {
 		site.Agent = "/" // what is undone does not depend on it
 	}
-	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By, Managed: i.Managed, Session: i.Session})
+	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By, Managed: i.Managed, Session: i.Session, File: i.File})
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,16 @@ func integrate(i *cli.Integration) error {
 	if len(changes) == 0 {
 		fmt.Println(done)
 	} else if i.Do == "" {
-		fmt.Printf("to see that it holds: sbxrun integrate %s --verify\n", i.Agent)
+		what := i.Agent + " --verify"
+		switch i.Agent {
+		case "shell":
+			fmt.Printf("now name it in the agent's settings, or in SHELL: %s\n", site.Shell())
+			what += " -- AGENT -p {}"
+		case "mcp":
+			fmt.Println("now deny the agent its own shell, in its settings")
+			what = "mcp --file " + i.File + " --verify -- AGENT -p {}"
+		}
+		fmt.Printf("to see that it holds: sbxrun integrate %s\n", what)
 	}
 	return nil
 }
@@ -90,17 +99,23 @@ func integrate(i *cli.Integration) error {
 // patience bounds a proof: an agent has to start.
 const patience = 3 * time.Minute
 
-func verify(agent string, site agents.Site, partial bool) error {
+func verify(i *cli.Integration, site agents.Site) error {
+	agent := i.Agent
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p, err := agents.Verify(ctx, agent, site)
+	p, err := agents.Verify(ctx, agent, site, i.File, i.Command)
 	if err != nil {
 		return err
 	}
 	how := "a command that " + agent + " itself ran"
-	if !p.Real {
+	if len(i.Command) > 0 {
+		agent = i.Command[0]
+		how = "a command that " + agent + " ran, asked by its own model,"
+	} else if agent == "shell" || agent == "mcp" {
+		how = "a command, given to the " + map[string]string{"shell": "shell", "mcp": "server"}[agent] + " (no agent was started),"
+	} else if !p.Real {
 		how = "a command, called as " + agent + "'s configuration says (the agent itself was not started),"
 	}
 	switch {
@@ -111,7 +126,7 @@ func verify(agent string, site agents.Site, partial bool) error {
 		} else {
 			fmt.Println("of your home it saw nothing")
 		}
-		if partial {
+		if i.Partial {
 			fmt.Println("but: the roll-out in config.yaml leaves agents out of the sandbox by their keys, of which the workspace is one; this was in a workspace of its own. sbxrun prompt -C DIR says what holds in yours")
 		}
 		for _, a := range p.Against {

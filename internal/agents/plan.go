@@ -2,6 +2,7 @@ package agents
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,8 +17,9 @@ import (
 	"github.com/sbxrun/sbxrun/internal/persona"
 )
 
-// Names are the agents that there is a plan for.
-var Names = []string{"claude-code", "codex", "opencode", "gemini", "goose"}
+// Names are the agents that there is a plan for. Shell and mcp are for any other: a
+// program to name as its shell, and a server in a file that it reads.
+var Names = []string{"claude-code", "codex", "opencode", "gemini", "goose", "shell", "mcp"}
 
 // A Site is where things are for one user of a host.
 type Site struct {
@@ -43,6 +45,9 @@ type Options struct {
 	// Managed is for every user of the host, by settings that no project's can
 	// replace. Claude Code has such.
 	Managed bool
+
+	// File is where mcp puts the server: a JSON file with an object mcpServers.
+	File string `json:",omitempty"`
 
 	// Session says that the flags name a session that there is: it has its own
 	// policy, and no flags of one are added.
@@ -175,11 +180,24 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 			{Path: []string{"mcpServers", "sandbox"}, Value: server},
 			{Path: []string{"tools", "exclude"}, Element: "run_shell_command"},
 		}}}
+	case "shell":
+		p.Files = []File{wrapper}
+	case "mcp":
+		if !filepath.IsAbs(o.File) {
+			return nil, &EditError{agent, "needs the file in which the agent looks for servers", "name it: --file FILE"}
+		}
+		sum := sha256.Sum256([]byte(o.File))
+		p.state = filepath.Join(filepath.Dir(p.state), fmt.Sprintf("mcp-%x.json", sum[:8]))
+		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
+		p.Files = []File{{Path: o.File, Mode: 0o644, Edit: JSON{{Path: []string{"mcpServers", "sandbox"}, Value: server}}}}
 	default:
 		return nil, &EditError{agent, "is not an agent that is known", "one of " + strings.Join(Names, ", ")}
 	}
 	return p, nil
 }
+
+// Shell is the program to name as an agent's shell, by the plan for shell.
+func (s *Site) Shell() string { return filepath.Join(s.Data, "sbxrun", "agents", "shell", "bash") }
 
 // wrapperFor is a program that an agent can be given as its shell. What an agent
 // may take from a project's settings, variables, does not reach the choice of the

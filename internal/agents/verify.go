@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,9 +169,13 @@ func (b *bait) judge(p *Proof) {
 // theirs, and with their user's own configuration. Of Goose, and of a Gemini CLI that
 // is not found, what their configuration names is called as they would.
 //
+// For shell and mcp, command starts the agent, whose own model is asked to run the command:
+// in its words, {} stands for the request, which otherwise is the last word. Without command,
+// the shell or the server is called. File is as in Options.
+//
 // It changes the working directory of this process: a shell takes its workspace
 // from who calls it.
-func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
+func Verify(ctx context.Context, agent string, site Site, file string, command []string) (*Proof, error) {
 	b, err := layBait(ctx, site.Home)
 	if err != nil {
 		return nil, err
@@ -188,17 +193,30 @@ func Verify(ctx context.Context, agent string, site Site) (*Proof, error) {
 	if agent == "claude-code" {
 		p.Against = against(back)
 	}
+	p.Real = len(command) > 0
 	switch agent {
 	case "claude-code", "codex", "opencode":
 		p.Real = true
 		err = b.real(ctx, agent, site, p)
 	case "goose":
-		err = b.shell(ctx, p, filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL")
+		var shell string
+		if shell, err = shellOf(filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL"); err == nil {
+			err = b.shell(ctx, p, shell)
+		}
 	case "gemini":
 		if p.Real = site.Agent != ""; p.Real {
 			err = b.real(ctx, agent, site, p)
 		} else {
-			err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"))
+			err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"), "run_shell_command")
+		}
+	case "shell", "mcp":
+		switch {
+		case p.Real:
+			err = b.asked(ctx, p, command)
+		case agent == "shell":
+			err = b.shell(ctx, p, site.Shell())
+		default:
+			err = b.server(ctx, p, file, "")
 		}
 	default:
 		err = &EditError{agent, "is not an agent that is known", "one of " + strings.Join(Names, ", ")}
@@ -325,20 +343,51 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	return nil
 }
 
-// shell calls the shell that an agent's configuration names, as the agent does.
-func (b *bait) shell(ctx context.Context, p *Proof, file, key string) error {
+// asked starts an agent with its own model. What a model says of a command's output is no
+// evidence: the command also leaves what it did in the project.
+func (b *bait) asked(ctx context.Context, p *Proof, command []string) error {
+	request := "Run this command with your shell tool, as one command and exactly as it is, and then print its whole output:\n{ " + b.command + "; } >shown 2>&1; cat shown"
+	args, put := slices.Clone(command), false
+	for i, w := range args {
+		put = put || strings.Contains(w, "{}")
+		args[i] = strings.ReplaceAll(w, "{}", request)
+	}
+	if !put {
+		args = append(args, request)
+	}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(os.Environ(), "PWD="+b.project, "VERIFY_API_KEY="+verifyKey), 5*time.Second
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return err
+	}
+	shown, err := os.ReadFile(b.project + "/shown")
+	if p.Output = string(shown); errors.Is(err, os.ErrNotExist) {
+		p.Output, err = string(out), nil
+	}
+	return err
+}
+
+// shellOf is the shell that an agent's configuration names.
+func shellOf(file, key string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var config map[string]any
 	if err := yaml.Unmarshal(text, &config); err != nil {
-		return fmt.Errorf("%s: %w", file, err)
+		return "", fmt.Errorf("%s: %w", file, err)
 	}
 	shell, ok := config[key].(string)
 	if !ok || !filepath.IsAbs(shell) {
-		return &EditError{file, "names no shell by " + key, "sbxrun integrate sets it"}
+		return "", &EditError{file, "names no shell by " + key, "sbxrun integrate sets it"}
 	}
+	return shell, nil
+}
+
+// shell calls a shell as an agent does.
+func (b *bait) shell(ctx context.Context, p *Proof, shell string) error {
 	cmd := exec.CommandContext(ctx, shell, "-c", b.command)
 	cmd.Dir, cmd.Env = b.project, append(os.Environ(), "OPENAI_API_KEY="+verifyKey, "ANTHROPIC_API_KEY="+verifyKey)
 	out, err := cmd.CombinedOutput()
@@ -350,8 +399,9 @@ func (b *bait) shell(ctx context.Context, p *Proof, file, key string) error {
 	return nil
 }
 
-// server calls the server that Gemini's configuration names.
-func (b *bait) server(ctx context.Context, p *Proof, file string) error {
+// server calls the server that an agent's configuration names. Own is the agent's own tool
+// that the configuration has to exclude, if it has one for that.
+func (b *bait) server(ctx context.Context, p *Proof, file, own string) error {
 	text, err := os.ReadFile(file)
 	if err == nil {
 		text, err = hujson.Standardize(text)
@@ -371,14 +421,10 @@ func (b *bait) server(ctx context.Context, p *Proof, file string) error {
 	}
 	s, ok := config.MCPServers["sandbox"]
 	if !ok {
-		return &EditError{file, "names no server mcpServers.sandbox", "sbxrun integrate gemini sets it"}
+		return &EditError{file, "names no server mcpServers.sandbox", "sbxrun integrate sets it"}
 	}
-	denied := false
-	for _, t := range config.Tools.Exclude {
-		denied = denied || t == "run_shell_command"
-	}
-	if !denied {
-		p.Breaches = append(p.Breaches, "its own tool run_shell_command is not in tools.exclude")
+	if own != "" && !slices.Contains(config.Tools.Exclude, own) {
+		p.Breaches = append(p.Breaches, "its own tool "+own+" is not in tools.exclude")
 	}
 	cmd := exec.CommandContext(ctx, s.Command, s.Args...)
 	cmd.Dir, cmd.Env = b.project, append(os.Environ(), "GEMINI_API_KEY="+verifyKey)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,6 +30,9 @@ type Integration struct {
 	Home, Config, Data, State, Claude, Codex, Self string
 
 	Program string // the agent's own, "" if not found
+
+	File    string   // where mcp puts the server
+	Command []string // that starts the agent, for verify of shell and mcp
 }
 
 func (b *Beside) newPrompt() *cobra.Command {
@@ -87,15 +91,21 @@ func (b *Beside) newIntegrate() *cobra.Command {
 	fs.BoolVar(&verify, "verify", false, "prove that a command of the agent's really runs in the sandbox")
 	fs.VarPF(&value{"prefix|hook", oneOf(&i.By, "prefix", "hook")}, "by", "", "the means, for claude-code (default prefix)")
 	fs.BoolVar(&i.Managed, "managed", false, "for every user of the host, by settings that no project's can replace: claude-code; needs root")
+	fs.VarPF(&value{"FILE", func(f string) (err error) { i.File, err = filepath.Abs(f); return errors.Join(err, checkPath(f)) }}, "file", "", "for mcp: the JSON file in which the agent looks for mcpServers")
 	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return checkPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
 	c := &cobra.Command{
-		Use:   "integrate AGENT [flags]",
-		Short: "Have a coding agent run its commands in a sandbox: claude-code, codex, opencode, gemini, goose",
+		Use:   "integrate AGENT [flags] [--verify -- COMMAND]",
+		Short: "Have a coding agent run its commands in a sandbox: claude-code, codex, opencode, gemini, goose, any",
 		Long: `Change the configuration of a coding agent so that its commands run in a sandbox,
 under the profile aicode or with the flags that are given. What was there before is
 kept: --undo puts it back. --print shows what would change. --verify has the agent run
-a command that reaches for what it must not get, and says whether it did.`,
-		Example:               "  sbxrun integrate claude-code --print\n  sbxrun integrate claude-code --session auto --allow-host api.example.com\n  sbxrun integrate claude-code --verify\n  sbxrun integrate claude-code --undo",
+a command that reaches for what it must not get, and says whether it did.
+
+For an agent that is not listed, AGENT is shell or mcp. "shell" makes a program that
+you name as the agent's shell. "mcp" adds a server to the JSON file --file, in which
+the agent looks for mcpServers. For these, --verify -- COMMAND starts the agent, and
+asks its own model to run the command; {} in COMMAND stands for the request.`,
+		Example:               "  sbxrun integrate claude-code --print\n  sbxrun integrate claude-code --session auto --allow-host api.example.com\n  sbxrun integrate claude-code --verify\n  sbxrun integrate claude-code --undo\n  sbxrun integrate shell --verify -- env SHELL=$HOME/.local/share/sbxrun/agents/shell/bash my-agent -p {}",
 		DisableFlagsInUseLine: true,
 		DisableFlagParsing:    true,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -106,15 +116,28 @@ a command that reaches for what it must not get, and says whether it did.`,
 			if err != nil {
 				return err
 			}
-			if fs.NArg() != 1 {
-				return engine.Usage("integrate needs one agent", "one of claude-code, codex, opencode, gemini, goose")
+			if at := slices.Index(args, "--"); at >= 0 && fs.ArgsLenAtDash() >= 0 {
+				i.Command, args = fs.Args()[fs.ArgsLenAtDash():], args[:at]
 			}
-			own := []string{"print", "undo", "verify", "by", "agent", "managed", "quiet", "verbose", "color"}
+			if fs.NArg()-len(i.Command) != 1 {
+				return engine.Usage("integrate needs one agent", "one of claude-code, codex, opencode, gemini, goose, shell, mcp")
+			}
+			own := []string{"print", "undo", "verify", "by", "agent", "file", "managed", "quiet", "verbose", "color"}
 			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
 			if i.Agent == "codex" && fs.Changed("rollout-key") {
 				return engine.Usage("flag --rollout-key: codex executes by a run, and a run is never part of a roll-out", "leave it out")
 			}
-			if i.Agent == "codex" || i.Agent == "gemini" {
+			switch any := i.Agent == "shell" || i.Agent == "mcp"; {
+			case len(i.Command) > 0 && !(any && verify):
+				return engine.Usage("a command is for --verify of shell and mcp", "leave out what follows --")
+			case i.File != "" && i.Agent != "mcp":
+				return engine.Usage("flag --file is for mcp", "leave it out")
+			case i.File == "" && i.Agent == "mcp":
+				return engine.Usage("mcp needs the file in which the agent looks for servers", "name it: --file FILE")
+			case any && i.Program != "":
+				return engine.Usage("flag --agent is for agents that are listed", "leave it out")
+			}
+			if i.Agent == "codex" || i.Agent == "gemini" || i.Agent == "mcp" {
 				for _, name := range []string{"session", "shell", "ignore-env", "cwd-fd"} {
 					if fs.Changed(name) {
 						return engine.Usage("flag --"+name+" is for agents that call a shell; "+i.Agent+" keeps one sandbox", "leave it out")
@@ -207,6 +230,9 @@ func (i *Integration) locate(f *facts) error {
 		return err
 	}
 	i.Self = filepath.Join(filepath.Dir(self), "sbxrun") // this may be the program beside it
+	if i.Agent == "shell" || i.Agent == "mcp" {
+		return nil
+	}
 	_, file, err := agentProgram(i.Program, strings.TrimSuffix(i.Agent, "-code"))
 	if file != "" {
 		i.Program = file

@@ -289,6 +289,52 @@ func TestIntegrateHook(t *testing.T) {
 	})
 }
 
+// TestIntegrateAny: an agent that is not listed gets a shell or a server, which are proved
+// alone and by the agent. A stand-in does what its model would be asked to.
+func TestIntegrateAny(t *testing.T) {
+	each(t, func(w *world) {
+		w.fresh(w.home+"/mcp.json", "{\"mine\": 1}\n")
+		before := w.files()
+		agent := w.home + "/agent"
+		w.file(agent, "#!/bin/bash\nexec \"$SHELL\" -c \"$(printf %s \"$2\" | tail -n 1)\"\n", 0o755)
+		shell := w.home + "/.local/share/sbxrun/agents/shell/bash"
+		if out, ok := w.cli(nil, "integrate", "shell", "--allow-degraded", "cgroup"); !ok || !strings.Contains(out, "made "+shell) {
+			w.Fatal(out)
+		}
+		for _, tt := range []struct {
+			says string
+			args []string
+		}{
+			{"verified: a command, given to the shell", nil},
+			{"verified: a command that env ran", []string{"--", "env", "SHELL=" + shell, agent, "-p", "{}"}},
+			{"verified: a command that env ran", []string{"--", "env", "SHELL=" + shell, agent, "-p"}},
+			{"not in a sandbox: a command that env ran, asked by its own model, did not stay inside: it read a file outside", []string{"--", "env", "SHELL=/bin/bash", agent, "-p", "{}"}},
+			{"not verified: the command did not run", []string{"--", "true"}},
+		} {
+			out, ok := w.cli(nil, append([]string{"integrate", "shell", "--verify"}, tt.args...)...)
+			if ok != strings.HasPrefix(tt.says, "verified") || !strings.Contains(out, tt.says) {
+				w.Errorf("%q: %s", tt.args, out)
+			}
+		}
+		mcp := []string{"integrate", "mcp", "--file", w.home + "/mcp.json", "--allow-degraded", "cgroup"}
+		if out, ok := w.cli(nil, mcp...); !ok || !strings.Contains(out, "changed "+w.home+"/mcp.json") {
+			w.Fatal(out)
+		}
+		if out, ok := w.cli(nil, append(mcp, "--verify")...); !ok || !strings.Contains(out, "verified: a command, given to the server") {
+			w.Error(out)
+		}
+		for _, args := range [][]string{{"shell"}, {"mcp", "--file", w.home + "/mcp.json"}} {
+			if out, ok := w.cli(nil, append(append([]string{"integrate"}, args...), "--undo")...); !ok {
+				w.Error(out)
+			}
+		}
+		os.Remove(agent)
+		if now := w.files(); !equal(now, before) {
+			w.Errorf("%q", now)
+		}
+	})
+}
+
 // TestVerifyPartial: where a roll-out leaves agents out, one that is in it proves nothing
 // of the others, and the proof says so.
 func TestVerifyPartial(t *testing.T) {

@@ -315,7 +315,7 @@ func TestAudit(t *testing.T) {
 	has(object{"event": "run", "tool": "bash", "sandboxed": false, "driver": "host", "exit_code": 0})
 	has(object{"event": "run", "tool": "python_execute", "exit_code": 0})
 	has(object{"event": "run", "tool": "bash", "exit_code": 6})
-	has(object{"event": "denial", "tool": "bash", "grant": "--unprotect .git/"})
+	has(object{"event": "denial", "tool": "bash", "grant": "--unprotect .git/hooks"})
 
 	// Without a place for records nothing runs.
 	if err := os.Chmod(log, 0o644); err != nil {

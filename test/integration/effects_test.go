@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -105,23 +106,28 @@ func k09Effects(f *fixture, dir string) {
 			f.Errorf("%s: the machine was %q, is %q", what, v, after[what])
 		}
 	}
+	want := func(act string) string {
+		switch {
+		case act == "bytes of the kernel's log":
+			return ">=1"
+		case act == "kexec_file_load" && runtime.GOARCH == "arm64":
+			return "ok|ENOSYS" // Debian's 6.1 for arm64 is built without
+		}
+		return "ok"
+	}
 	f.step("control as the machine's root without the sandbox", func() {
 		f.who = who{name: "root"}
 		defer func() {
-			e.judge(f, f.report(f.do(call{args: append([]string{f.attack}, append(args, "undo=yes")...)})), func(string) string { return "ok" })
+			e.judge(f, f.report(f.do(call{args: append([]string{f.attack}, append(args, "undo=yes")...)})), want)
 			if left := machine(f.T, dir); left["finit_module"] != before["finit_module"] || left["clock_settime"] != before["clock_settime"] {
 				f.Errorf("not undone: %v", left)
 			}
 			os.Truncate(filepath.Join(dir, "acct"), 0)
 		}()
-		e.judge(f, f.report(f.do(call{args: append([]string{f.attack}, args...)})), func(act string) string {
-			if act == "bytes of the kernel's log" {
-				return ">=1"
-			}
-			return "ok"
-		})
+		r := f.report(f.do(call{args: append([]string{f.attack}, args...)}))
+		e.judge(f, r, want)
 		for what, v := range machine(f.T, dir) {
-			if before[what] == v {
+			if before[what] == v && r.got(what) != "ENOSYS" {
 				f.Errorf("%s: the control changed nothing: %q", what, v)
 			}
 		}

@@ -174,14 +174,18 @@ func branch(name string) bool { return word(name, "./@+") && !strings.Contains(n
 // url reports whether a text is a URL with a scheme that Git itself has, a host and a path
 // as ssh(1) takes them, or a path. It names no helper (ext::), and no part begins with -.
 func url(s string) bool {
-	path := strings.TrimLeft(s, "./")
+	path, more := strings.TrimLeft(s, "./"), "./:@~+=?&,"
 	if scheme, after, ok := strings.Cut(s, "://"); ok {
-		if !slices.Contains([]string{"https", "http", "ssh", "git", "file"}, scheme) {
+		switch scheme {
+		case "https", "http":
+			more += "%" // which in other schemes could stand for what begins a part
+		case "ssh", "git", "file":
+		default:
 			return false
 		}
 		path = strings.TrimLeft(after, "/")
 	}
-	return word(path, "./:@~+=?&,%") && !strings.Contains(s, "::") && !strings.Contains(s, "@-") && !strings.Contains(s, ":-") && !strings.Contains(s, "/-")
+	return word(path, more) && !strings.Contains(s, "::") && !strings.Contains(s, "@-") && !strings.Contains(s, ":-") && !strings.Contains(s, "/-")
 }
 
 // fetches reports whether a fetch writes below its remote's own name alone.

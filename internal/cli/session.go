@@ -793,17 +793,24 @@ sockets are left out. The first path that the session's policy protects, such as
 			if err := os.MkdirAll(toPath, 0o755); err != nil {
 				return err
 			}
+			dir, err := filepath.Abs(toPath)
+			if err == nil {
+				dir, err = filepath.EvalSymlinks(dir)
+			}
+			if err != nil {
+				return err
+			}
 			return withSession(from, func(st *session.Store, c *session.Client) error {
 				pol, err := st.Policy(from)
 				if err != nil {
 					return err
 				}
 				b := &files.Box{Sandbox: c}
-				if b.Check, err = unprotected(pol.Protect, allow, toPath); err != nil {
+				if b.Check, err = unprotected(pol.Protect, allow, dir); err != nil {
 					return err
 				}
 				defer b.Close()
-				return b.Get(ctx, fromPath, toPath)
+				return b.Get(ctx, fromPath, dir)
 			})
 		},
 	}, o)
@@ -811,17 +818,11 @@ sockets are left out. The first path that the session's policy protects, such as
 	return c
 }
 
-// unprotected refuses paths below a directory that patterns protect, and nothing
-// allows.
+// unprotected refuses paths below a directory, which is a whole path without symbolic
+// links, that patterns protect, and nothing allows.
 func unprotected(protect, allow []string, dir string) (func(path string, link bool) error, error) {
 	rules, err := guard.NewRules(protect)
 	if err != nil {
-		return nil, err
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return nil, err
-	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
 	return func(path string, link bool) error {

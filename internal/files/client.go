@@ -27,7 +27,9 @@ type Box struct {
 	Sandbox driver.Sandbox
 
 	// Check is asked of each path, relative to its directory, that Get is about to
-	// make, and of those that lead to it; its error ends that. Nil refuses none.
+	// make, and of those that lead to it; its error ends that. Nil refuses none. With
+	// it, the directory is a whole path without symbolic links: what was checked is
+	// what is written to, whatever a command swaps in.
 	Check func(path string, link bool) error
 
 	// Limit is how long an operation may take, 0 is for ever: another command can keep

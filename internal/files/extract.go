@@ -32,7 +32,13 @@ var ErrUnsafe = errors.New("leads out of the directory")
 func Extract(dir string, r io.Reader) error { return extract(dir, r, nil) }
 
 func extract(dir string, r io.Reader, check func(path string, link bool) error) error {
-	root, err := openDir(unix.AT_FDCWD, dir, 0)
+	var root int
+	var err error
+	if check == nil {
+		root, err = openDir(unix.AT_FDCWD, dir, 0)
+	} else {
+		root, err = openReal(dir)
+	}
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
@@ -68,6 +74,24 @@ func extract(dir string, r io.Reader, check func(path string, link bool) error) 
 			return fmt.Errorf("%q: %w", h.Name, err)
 		}
 	}
+}
+
+// openReal opens a directory by a whole path, through no symbolic link.
+func openReal(dir string) (int, error) {
+	at, err := openAt(unix.AT_FDCWD, "/", passing|unix.O_DIRECTORY, 0)
+	for part := range strings.SplitSeq(path.Clean(dir)[1:], "/") {
+		if err != nil || part == "" {
+			break
+		}
+		was := at
+		at, err = openAt(was, part, passing|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		unix.Close(was)
+	}
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(at)
+	return openDir(at, ".", 0)
 }
 
 func extractOne(root int, name string, h *tar.Header, r io.Reader) error {

@@ -147,3 +147,33 @@ func FuzzExtract(f *testing.F) {
 		}
 	})
 }
+
+// TestCheckedDirectory: with a check, what is written to is the directory that was
+// checked, and not one that a link came to lead to. The control has no check.
+func TestCheckedDirectory(t *testing.T) {
+	check := func(string, bool) error { return nil }
+	for name, link := range map[string]string{"the directory": "dir", "one above it": "."} {
+		dir, outside := world(t)
+		base := filepath.Dir(dir)
+		if err := os.Symlink(filepath.Join(base, link), filepath.Join(base, "link")); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(base, "link")
+		if link == "." {
+			at = filepath.Join(at, "dir")
+		}
+		entry := tar.Header{Typeflag: tar.TypeReg, Name: "f", Mode: 0o644}
+		if err := extract(at, archive(t, entry), check); err == nil {
+			t.Errorf("%s is a link: no error", name)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "f")); err == nil {
+			t.Errorf("%s is a link: written", name)
+		}
+		if err := extract(at, archive(t, entry), nil); err != nil {
+			t.Errorf("without a check: %v", err)
+		}
+		if err := extract(outside, archive(t, entry), check); err != nil {
+			t.Errorf("no link: %v", err)
+		}
+	}
+}

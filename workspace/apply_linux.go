@@ -31,7 +31,12 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	}
 	r := &Report{Applied: []*Status{}}
 	var todo []*Status
-	kept := map[string]bool{} // paths that stay, and directories above them
+	kept := map[string]bool{}  // paths that stay, and directories above them
+	stays := map[string]bool{} // paths of r.Kept; false for one at which there is to be a directory, and is none
+	keep := func(st *Status) {
+		r.Kept = append(r.Kept, st)
+		stays[st.Path] = st.New == nil || st.New.Type != Dir || st.Now != nil && st.Now.Type == Dir
+	}
 	for _, st := range list {
 		if o.OnConflict == Overwrite && st.Protected == "" {
 			st.Protected = st.holds
@@ -44,7 +49,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 			r.Protected = append(r.Protected, st)
 			continue
 		case st.State == Conflict && o.OnConflict == KeepOurs:
-			r.Kept = append(r.Kept, st)
+			keep(st)
 			for p := st.Path; p != ""; p, _ = split(p) {
 				kept[p] = true
 			}
@@ -80,9 +85,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 			continue
 		}
 		if kept[st.Path] {
-			if st.New == nil {
-				r.Kept = append(r.Kept, st)
-			}
+			keep(st)
 			continue
 		}
 		if st.New != nil && st.Now.Type != Dir && st.New.Type != Dir {
@@ -102,8 +105,11 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 			}
 			continue
 		}
-		if dir, _ := split(st.Path); keptAbove(r.Kept, dir) {
-			r.Kept = append(r.Kept, st)
+		if _, ok := stays[st.Path]; ok {
+			continue
+		}
+		if keptAbove(stays, st.Path) {
+			keep(st)
 			continue
 		}
 		if err := a.put(st, r); err != nil {
@@ -123,7 +129,10 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	// Modes of directories come last: one may keep its owner from filling it.
 	a.restore()
 	for _, st := range deepest {
-		if st.New == nil || st.New.Type != Dir || slices.Contains(r.Kept, st) {
+		if st.New == nil || st.New.Type != Dir {
+			continue
+		}
+		if _, ok := stays[st.Path]; ok {
 			continue
 		}
 		if err := a.mode(st); err != nil {
@@ -138,11 +147,14 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	return r, nil
 }
 
-// keptAbove reports whether a directory was to come that does not.
-func keptAbove(kept []*Status, dir string) bool {
-	return slices.ContainsFunc(kept, func(st *Status) bool {
-		return st.New != nil && st.New.Type == Dir && (dir == st.Path || strings.HasPrefix(dir, st.Path+"/"))
-	})
+// keptAbove reports whether a directory was to come above a path that does not.
+func keptAbove(stays map[string]bool, rel string) bool {
+	for dir, _ := split(rel); dir != ""; dir, _ = split(dir) {
+		if there, ok := stays[dir]; ok && !there {
+			return true
+		}
+	}
+	return false
 }
 
 type applier struct {

@@ -53,19 +53,20 @@ func (s *Set) Check(w *Workspace) ([]*Status, error) {
 	out := make([]*Status, len(s.Changes))
 	for i, c := range s.Changes {
 		st := &Status{Change: c}
-		if st.Now, err = w.lookup(c.Path); err != nil {
-			return nil, err
-		}
-		if err := v.state(st); err != nil {
-			return nil, err
+		if st.Now, err = w.lookup(c.Path); err == nil {
+			err = v.state(st)
 		}
 		if st.Protected = v.protected(rules, c); st.Protected == "" {
 			st.Protected = w.obeyed(c)
 		}
-		if st.State == Conflict && st.Now != nil && st.Now.Type == Dir && (c.New == nil || c.New.Type != Dir) {
-			if st.holds, err = v.holds(rules, c.Path); err != nil {
-				return nil, err
-			}
+		if err == nil && st.State == Conflict && st.Now != nil && st.Now.Type == Dir && (c.New == nil || c.New.Type != Dir) {
+			st.holds, err = v.holds(rules, c.Path)
+		}
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			st.State, st.Why, st.blocked = Conflict, "the workspace's directory cannot be read", true
+		case err != nil:
+			return nil, err
 		}
 		out[i] = st
 	}
@@ -75,7 +76,7 @@ func (s *Set) Check(w *Workspace) ([]*Status, error) {
 // lookup describes what the workspace has at a path; nil is nothing.
 func (w *Workspace) lookup(rel string) (*Node, error) {
 	dir, name := split(rel)
-	fd, err := openDir(w.root, dir)
+	fd, err := openSearchable(w.root, dir)
 	if isGone(err) {
 		return nil, nil
 	}
@@ -222,7 +223,7 @@ func (v *view) fill(rel string, n *Node) error {
 // emptied is a conflict if a directory that goes holds what the sandbox did not
 // know of.
 func (v *view) emptied(st *Status) error {
-	fd, err := openDir(v.w.root, st.Path)
+	fd, err := openSearchable(v.w.root, st.Path)
 	if isGone(err) {
 		return nil
 	}

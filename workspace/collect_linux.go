@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -105,7 +106,20 @@ func compare(a, b *Change) int {
 	if inside(a, b) {
 		return -1
 	}
-	return strings.Compare(a.Path, b.Path)
+	// What is in a directory follows it at once: "d", "d/x", "d-x".
+	p, q := a.Path, b.Path
+	for i := range min(len(p), len(q)) {
+		switch {
+		case p[i] == q[i]:
+		case p[i] == '/':
+			return -1
+		case q[i] == '/':
+			return 1
+		default:
+			return cmp.Compare(p[i], q[i])
+		}
+	}
+	return cmp.Compare(len(p), len(q))
 }
 
 // inside reports whether a change is to what another one replaces.
@@ -164,11 +178,14 @@ func (c *collector) dir(at sub) error {
 	}
 	low := -1
 	if at.lower {
-		if low, err = openDir(c.base.root, rel); err != nil {
+		if low, err = openSearchable(c.base.root, rel); err != nil {
 			low = -1
 			if !isGone(err) {
-				c.skip(rel, "the workspace's directory cannot be read: "+err.Error())
+				c.skip(rel, "the workspace's directory cannot be read, so what was removed in it is not known: "+err.Error())
 				opaque = false
+				if at.stale == "" {
+					at.stale = "the workspace's directory could not be read when the sandbox ended"
+				}
 			}
 		}
 	}
@@ -231,7 +248,7 @@ type sub struct {
 // openUpper opens a directory of the layer. One that its owner took the right to
 // read from gets it back for as long as this takes.
 func (c *collector) openUpper(rel string) (int, error) {
-	fd, err := openDir(c.layer, rel)
+	fd, err := openSearchable(c.layer, rel)
 	if err != unix.EACCES || rel == "" {
 		return fd, err
 	}
@@ -538,10 +555,11 @@ func linked(dir int, name string, old *Node, st *unix.Stat_t) {
 	}
 }
 
-// deletedIn is deleted for all that a directory of the workspace holds.
+// deletedIn is deleted for all that a directory of the workspace holds. If it cannot be
+// read, Check makes a conflict of that.
 func (c *collector) deletedIn(rel, stale string) error {
-	fd, err := openDir(c.base.root, rel)
-	if isGone(err) {
+	fd, err := openSearchable(c.base.root, rel)
+	if isGone(err) || err == unix.EACCES {
 		return nil
 	}
 	if err != nil {

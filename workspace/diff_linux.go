@@ -1,8 +1,10 @@
 package workspace
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -28,9 +30,14 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 			return exactMode(name+"/", now, to), nil
 		}
 		remark, to = exactMode(name+"/", nil, to), nil
+		if !s.holds(name) {
+			remark += "# " + gitQuoted(name+"/") + ": a new directory\n"
+		}
 	}
 	if now != nil && now.Type == Dir {
-		now = nil
+		if now = nil; !s.holds(name) {
+			remark += "# " + gitQuoted(name+"/") + ": the directory is removed\n"
+		}
 	}
 	if now == nil && to == nil {
 		return remark, nil
@@ -44,7 +51,8 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 	case now.Size > maxText:
 		unread = true
 	default:
-		if old, err = w.read(st.Path, now.Size); err != nil {
+		old, err = w.read(st.Path, now.Size)
+		if unread = errors.Is(err, fs.ErrPermission); err != nil && !unread {
 			return "", err
 		}
 	}
@@ -61,7 +69,7 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 		}
 	}
 	if to != nil {
-		remark = exactMode(name, now, to)
+		remark += exactMode(name, now, to)
 	}
 	differ := old != text
 	if unread {
@@ -87,6 +95,19 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 		return remark + head, nil
 	}
 	return remark + head + body(name, binary, old, text, now != nil, to != nil), nil
+}
+
+// holds reports whether there are changes below a directory.
+func (s *Set) holds(dir string) bool {
+	if s.above == nil {
+		s.above = map[string]bool{}
+		for _, c := range s.Changes {
+			for up, _ := split(c.Path); up != "" && !s.above[up]; up, _ = split(up) {
+				s.above[up] = true
+			}
+		}
+	}
+	return s.above[dir]
 }
 
 // exactMode is a remark on a mode that Git has no word for: one that changes, or

@@ -77,6 +77,17 @@ func openDir(root int, rel string) (int, error) {
 	return openBelow(root, rel, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
+// openSearchable is openDir of a directory in which names can be looked up, too: else
+// EACCES.
+func openSearchable(root int, rel string) (int, error) {
+	fd, err := openDir(root, rel)
+	if err == nil && unix.Faccessat(fd, ".", unix.X_OK, unix.AT_EACCESS) != nil {
+		unix.Close(fd)
+		return -1, unix.EACCES
+	}
+	return fd, err
+}
+
 func openBelow(root int, rel string, flags uint64) (int, error) {
 	for {
 		fd, err := unix.Openat2(root, rel, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW,

@@ -157,6 +157,7 @@ type Set struct {
 	Skips   []*Skip   `json:"skipped_paths,omitempty"`
 
 	store *Store
+	above map[string]bool // directories that have changes below them; see holds
 }
 
 // ErrNotFound says that there is no set of that name.

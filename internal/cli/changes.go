@@ -406,7 +406,7 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		}
 		switch {
 		case len(r.Conflicts) > 0 && how == workspace.Overwrite:
-			hints = append(hints, "nothing is written through that: make it a directory again, or leave these paths out with --on-conflict keep")
+			hints = append(hints, "sbxrun writes nothing there: make it a directory again that you can read, or leave these paths out with --on-conflict keep")
 		case len(r.Conflicts) > 0:
 			hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
 		}

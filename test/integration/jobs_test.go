@@ -248,9 +248,8 @@ var shortJobs = []job{
 }
 
 var longJobs = []job{
-	{name: "cargo build, cargo test", need: []string{"cargo"}, want: "hello\ntest result: ok.\n", script: `
-		mkdir -p demo/src && cd demo
-		printf '[package]\nname = "demo"\nversion = "0.1.0"\nedition = "2021"\n' >Cargo.toml
+	{name: "cargo new, cargo build, cargo test", need: []string{"cargo", "git"}, want: "3\nhello\ntest result: ok.\n", script: `
+		/usr/bin/cargo new -q --offline demo 2>/dev/null || /usr/bin/cargo new -q demo; cd demo; git add -A; git status --porcelain | grep -c '^A'
 		printf 'fn main() { println!("hello") }\n#[test]\nfn works() {}\n' >src/main.rs
 		/usr/bin/cargo build -q --offline && ./target/debug/demo
 		/usr/bin/cargo test -q --offline | grep -o 'test result: ok.'`},

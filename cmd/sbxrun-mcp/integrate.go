@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -136,11 +137,14 @@ func verify(i *cli.Integration, site agents.Site) error {
 			fmt.Println("but: a project with a .claude/settings.json against it can have its commands run outside; claude --setting-sources user prevents that, and so does sbxrun integrate claude-code --managed")
 		}
 		return nil
-	case !p.Ran:
-		return fmt.Errorf("not verified: the command did not run; %s showed:\n%s", agent, strings.TrimSpace(p.Output))
-	}
-	if len(p.Breaches) == 0 {
-		return fmt.Errorf("not verified: %s stayed inside, but could not %s; %s showed:\n%s", how, strings.Join(p.Failed, ", nor "), agent, strings.TrimSpace(p.Output))
+	case len(p.Breaches) == 0:
+		for _, line := range p.Lines() {
+			fmt.Printf("%s: %s\n", agent, line)
+		}
+		if !p.Ran {
+			return errors.New("not verified: the command did not run; what " + agent + " showed is above")
+		}
+		return fmt.Errorf("not verified: %s stayed inside, but could not %s; what %s showed is above", how, strings.Join(p.Failed, ", nor "), agent)
 	}
 	why := ""
 	for line := range strings.Lines(p.Output) {

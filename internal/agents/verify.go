@@ -78,6 +78,14 @@ func (p *Proof) Home() string {
 	return b.String()
 }
 
+// Lines are those of Output.
+func (p *Proof) Lines() (all []string) {
+	for line := range strings.Lines(strings.TrimSpace(p.Output)) {
+		all = append(all, quote.Escape(strings.TrimRight(line, "\r\n")))
+	}
+	return all
+}
+
 // verifyKey stands for an API key in the agent's environment.
 const verifyKey = "sk-sbxrun-verify-canary"
 

@@ -1,12 +1,16 @@
 package workspace
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +29,9 @@ func (o *Options) allowed(st *Status) bool { return guard.Allowed(o.Allow, st.Pr
 // leaves what was done, and the rest can be applied by doing it again. What the set
 // was not asked for is then in the Report's Remaining.
 func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
+	if err := s.returnModes(w); err != nil {
+		return nil, err
+	}
 	list, err := s.Check(w)
 	if err != nil {
 		return nil, err
@@ -189,6 +196,10 @@ func (a *applier) parent(st *Status) (fd int, name string, err error) {
 	var now unix.Stat_t
 	const need = unix.S_IWUSR | unix.S_IXUSR
 	if unix.Fstat(fd, &now) == nil && now.Mode&need != need && int(now.Uid) == os.Geteuid() {
+		if err := a.set.lend(dir, now.Mode&0o777); err != nil {
+			unix.Close(fd)
+			return -1, name, err
+		}
 		if unix.Fchmod(fd, now.Mode&0o7777|need) == nil {
 			a.modes = append(a.modes, func() { chmodDir(a.w.root, dir, now.Mode&0o777) })
 		}
@@ -198,10 +209,56 @@ func (a *applier) parent(st *Status) (fd int, name string, err error) {
 
 // restore takes back the right to write from directories that had not given it.
 func (a *applier) restore() {
+	if a.modes == nil {
+		return
+	}
 	for _, f := range slices.Backward(a.modes) {
 		f()
 	}
 	a.modes = nil
+	a.set.store.root.Remove(a.set.ID + "/" + lentFile)
+}
+
+// lentFile lists the modes of directories that Apply makes writable: one that is killed
+// cannot give them back. Each is an octal number, a space, the path and a NUL.
+const lentFile = "modes"
+
+// lend notes that a directory is about to be writable that was not.
+func (s *Set) lend(dir string, mode uint32) error {
+	f, err := s.store.root.OpenFile(s.ID+"/"+lentFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(f, "%o %s\x00", mode, dir)
+	return errors.Join(err, f.Close())
+}
+
+// returnModes gives directories the modes back that an Apply which was killed took.
+func (s *Set) returnModes(w *Workspace) error {
+	b, err := s.store.root.ReadFile(s.ID + "/" + lentFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	list := strings.Split(string(b), "\x00")
+	for _, entry := range slices.Backward(list[:len(list)-1]) {
+		text, dir, _ := strings.Cut(entry, " ")
+		mode, err := strconv.ParseUint(text, 8, 9)
+		if err != nil {
+			continue
+		}
+		dir = cmp.Or(dir, ".") // the workspace itself
+		n, err := w.lookup(dir)
+		// Not one that somebody gave another mode since.
+		if err == nil && n != nil && n.Type == Dir && n.Mode == uint32(mode)|unix.S_IWUSR|unix.S_IXUSR {
+			if err := chmodDir(w.root, dir, uint32(mode)); err != nil {
+				return err
+			}
+		}
+	}
+	return s.store.root.Remove(s.ID + "/" + lentFile)
 }
 
 // above makes the directories above a path, which the workspace had.
@@ -432,7 +489,7 @@ func (a *applier) mode(st *Status) error {
 }
 
 func chmodDir(root int, rel string, mode uint32) error {
-	fd, err := openBelow(root, rel, unix.O_PATH|unix.O_DIRECTORY)
+	fd, err := openBelow(root, cmp.Or(rel, "."), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}

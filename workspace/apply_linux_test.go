@@ -809,6 +809,8 @@ func TestReadOnlyDirectory(t *testing.T) {
 		os.Chmod(w.ws+dir, 0o555)
 		t.Cleanup(func() { os.Chmod(w.ws+dir, 0o755) })
 	}
+	os.Chmod(w.ws, 0o555)
+	t.Cleanup(func() { os.Chmod(w.ws, 0o755) })
 	os.Chmod(w.layer+"/kept", 0o555)
 	t.Cleanup(func() { os.Chmod(w.layer+"/kept", 0o755) })
 	set := w.collect()
@@ -828,7 +830,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 	w.holds(w.ws+"/kept/f", "changed")
 	w.holds(w.ws+"/opened/g", "g")
 	w.holds(w.ws+"/gone/f", "")
-	for dir, mode := range map[string]os.FileMode{"kept": 0o555, "opened": 0o755, "file": 0o644} {
+	for dir, mode := range map[string]os.FileMode{".": 0o555, "kept": 0o555, "opened": 0o755, "file": 0o644} {
 		if fi, err := os.Stat(w.ws + "/" + dir); err != nil || fi.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v; want %v", dir, fi, err, mode)
 		}

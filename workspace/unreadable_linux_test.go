@@ -202,3 +202,36 @@ func TestPatchDirectories(t *testing.T) {
 		t.Errorf("%s\nwant\n%s", got.String(), want)
 	}
 }
+
+// TestLent: an Apply that was killed had made directories writable; the next gives them
+// their modes back, but for one that somebody gave another since.
+func TestLent(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.ws+"/d/f", "f")
+	w.write(w.ws+"/e/f", "f")
+	w.write(w.layer+"/d/f", "changed")
+	for dir, mode := range map[string]fs.FileMode{"": 0o555, "/d": 0o555, "/e": 0o555} {
+		if err := os.Chmod(w.ws+dir, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(w.layer+"/d", 0o555); err != nil {
+		t.Fatal(err)
+	}
+	set := w.collect()
+	for dir, now := range map[string]fs.FileMode{"": 0o755, "d": 0o755, "e": 0o750} {
+		if err := errors.Join(set.lend(dir, 0o555), os.Chmod(filepath.Join(w.ws, dir), now)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := w.apply(set, Options{}); err != nil || r.Refused() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	w.holds(w.ws+"/d/f", "changed")
+	for dir, mode := range map[string]fs.FileMode{"": 0o555, "d": 0o555, "e": 0o750} {
+		if fi, err := os.Stat(filepath.Join(w.ws, dir)); err != nil || fi.Mode().Perm() != mode {
+			t.Errorf("%q: %v, %v; want %v", dir, fi, err, mode)
+		}
+		os.Chmod(filepath.Join(w.ws, dir), 0o755)
+	}
+}

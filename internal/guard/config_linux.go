@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
 // madeMark is the extended attribute of the configuration of a repository that a command
@@ -29,7 +31,7 @@ func (w *worker) spared(e *entry, a act, rule string) bool {
 	at := dir[lastSlash(dir)+1:]
 	switch rule {
 	case ".git/":
-		return name == ".git" && (a == makesDir || a == removesDir)
+		return name == ".git" && (a == removesDir || a == makesDir && w.marks(e.dir))
 	case ConfigPattern:
 		return a == removes && name == "config" && string(at) == ".git" && made(e.dir)
 	case ".git/hooks":
@@ -103,6 +105,14 @@ func readConfig(dir int) (config []byte, marked, there bool) {
 }
 
 func mark(fd int) { unix.Fsetxattr(fd, madeMark, []byte("1"), 0) } // if it fails, the repository counts as the user's
+
+// marks reports whether the file system of an open directory can have the mark: if not,
+// no repository is begun that could not be finished or removed.
+func (w *worker) marks(dir int) bool {
+	name := append([]byte(madeMark), 0)
+	_, e := sys.Call(unix.SYS_GETXATTR, w.selfPath(dir), sys.Addr(&name[0]), 0, 0, 0, 0)
+	return e == 0 || syscall.Errno(e) == unix.ENODATA
+}
 
 // moveConfig is a rename of a file to the name of a repository's configuration. It returns
 // configured for one that the command may not put there.

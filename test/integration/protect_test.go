@@ -675,6 +675,13 @@ func TestMadeRepository(t *testing.T) {
 		if log := f.git("-C", copied, "log", "--format=%s"); log.stdout != "two\none\n" {
 			t.Errorf("the repository: %v", log)
 		}
+		if isRoot() { // A file system without attributes gets none that could not be removed.
+			script := `mount -t ramfs -o mode=777 none "$0" && exec "$@"`
+			o := f.do(call{args: append([]string{"unshare", "-m", "sh", "-c", script, f.ws}, f.strict(nil, "sh", "-c", "git init -q a; ls -A a")...)})
+			if o.code != 0 || o.stdout != "" || !strings.Contains(o.stderr, "protected path .git/") {
+				t.Error(o)
+			}
+		}
 		// An additional pattern of the user's counts.
 		f.write("home/own.yaml", "extends: strict\nfiles:\n  protect: [.git]\n", 0o644)
 		f.work([]string{"-P", f.path("home/own.yaml")}, `! git init -q another 2>/dev/null`)

@@ -149,7 +149,7 @@ func (w *worker) moveConfig(from, to *entry, flags uint32) syscall.Errno {
 func (w *worker) makeConfig(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	fd, err := unix.Openat(e.dir, "config", unix.O_RDONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode&0o7777)
+	fd, err := unix.Openat(e.dir, "config", unix.O_RDONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, mode&0o7777)
 	if err != nil {
 		return failed(err.(syscall.Errno))
 	}

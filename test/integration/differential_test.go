@@ -512,6 +512,8 @@ var corpus = []string{
 	"eee1e35e6aacc90e79f2287b4a03e9dc",         // a file that was made without a name where names are protected, and got one elsewhere
 	"d6fded59b720cc07c1dfac60a62984248356a1fc", // the same, where the directory has the name of an index
 
+	"b2f7570847da7f1e", // the flags of the configuration of a new repository
+	"ec2310d0fe45a560", // the same, which the guard opens for reading
 	"3926bdb4836a25be", // the access time of a configuration that is not removed
 
 	"2304ed6c03992d69fd56e0687ee54990", // rename from a removed directory to another mount

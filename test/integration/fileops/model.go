@@ -734,7 +734,7 @@ func (p *process) compare(o op, guard string) string {
 	if v == open && refusal(guard) {
 		return "denied"
 	}
-	copied := false
+	copied, begun := false, false
 	if from, ok := p.resolve(o.a, false); ok && strings.HasPrefix(o.call, "rename") {
 		if to, ok := p.resolve(o.b, false); ok {
 			_, copied = p.replaces(from, to.full)
@@ -742,9 +742,12 @@ func (p *process) compare(o op, guard string) string {
 		}
 	}
 	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" || o.call == "creat") && path.Base(at.full) == "config" && at.st == nil {
-		copied = true // the guard's descriptor is one to read
+		begun = true // the guard's descriptor is one to read
 	}
 	kernel := p.do(o)
+	if begun && strings.HasPrefix(kernel, "ok") && strings.HasPrefix(guard, "ok") {
+		return "#explained"
+	}
 	if kernel == guard {
 		if copied && strings.HasPrefix(kernel, "ok") {
 			return "#explained"

@@ -741,7 +741,7 @@ func (p *process) compare(o op, guard string) string {
 			copied = copied || path.Base(to.full) == "config"
 		}
 	}
-	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" || o.call == "creat") && path.Base(at.full) == "config" && at.st == nil {
+	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" && o.flags&unix.O_ACCMODE != unix.O_RDONLY || o.call == "creat") && path.Base(at.full) == "config" && at.st == nil {
 		begun = true // the guard's descriptor is one to read
 	}
 	kernel := p.do(o)

@@ -154,7 +154,8 @@ type Sandbox interface {
 	// *UnsupportedError. Limits of nil are none.
 	ExecWithin(ctx context.Context, process *specs.Process, limits *specs.LinuxResources, stdio Stdio) (Process, error)
 
-	// Status is what was counted since Open, of all commands together.
+	// Status is what was counted since Open, of all commands together. With a Signal and
+	// OOMKilled, the sandbox itself was ended for its memory.
 	Status() (*Status, error)
 
 	// Completed waits until the sandbox is complete: one that was prepared need not be

@@ -373,6 +373,13 @@ func (b *sandbox) Status() (*driver.Status, error) {
 	st := statusOf(b.s.p, b.s.layers, b.s.degraded, stats)
 	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
 	b.net.report(st)
+	select {
+	case <-b.done:
+		if b.hoarded {
+			st.Signal, st.OOMKilled = syscall.SIGKILL, true
+		}
+	default:
+	}
 	return st, nil
 }
 

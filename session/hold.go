@@ -118,6 +118,9 @@ func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started f
 	h.info.State = Stopped
 	if died {
 		h.info.State, h.info.Error = Failed, "the sandbox ended by itself: its init died"
+		if st, err := h.box.Status(); err == nil && st.OOMKilled && st.Signal == syscall.SIGKILL {
+			h.info.Error = "memory of the kernel beyond the limit ended the sandbox"
+		}
 	}
 	if h.err != nil {
 		h.info.State, h.info.Error = Failed, h.err.Error()

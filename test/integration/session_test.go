@@ -760,3 +760,23 @@ func TestSessionLongLogs(t *testing.T) {
 		t.Errorf("--json: %v, code %d, %d bytes, %+v", err, o.code, len(out.Stdout), out.Result)
 	}
 }
+
+// TestSessionHoarded: a session that memory of the kernel ended says so, and one whose
+// command ran out of memory goes on.
+func TestSessionHoarded(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		if !slices.ContainsFunc(f.who.flags(), func(flag string) bool { return strings.Contains(flag, "cgroup") }) {
+			s := newSession(f.T, f.who, "--memory", "64m")
+			if o := s.exec("head -c 200m /dev/zero | tail"); o.code != 137 || s.info().State != "ready" {
+				f.Errorf("a command that took memory: %v, %s", o, s.info().State)
+			}
+			s.cli("exec", s.id, "--", s.attack, "R14", "kind=netlink", "mb=192", "procs=4", "hold=60000")
+			if !within(20*time.Second, func() bool { return s.info().State != "ready" }) {
+				f.Error("the session goes on")
+			}
+			if o := s.cli("inspect", s.id); !strings.Contains(o.stdout, "memory of the kernel beyond the limit ended the sandbox") {
+				f.Error(o)
+			}
+		}
+	})
+}

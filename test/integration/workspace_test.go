@@ -330,7 +330,7 @@ func TestOverlayConflict(t *testing.T) {
 			}
 		}
 		gone("; ln -s ../outside d")
-		if out := o.cli("apply", "--on-conflict", "overwrite"); out.code != 1 || !strings.Contains(out.stderr, "nothing is written through that") {
+		if out := o.cli("apply", "--on-conflict", "overwrite"); out.code != 1 || !strings.Contains(out.stderr, "sbxrun writes nothing there") {
 			t.Errorf("%v", out)
 		}
 		o.has("a", "h\n")

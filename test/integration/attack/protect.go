@@ -213,7 +213,11 @@ func absent(r *report, dir string) {
 		return pathErr(os.WriteFile(filepath.Join(wt, "HEAD"), []byte("ref: refs/heads/main\n"), 0o644))
 	}())
 	side := filepath.Join(dir, "side")
-	r.err("neighbour: mkdir .git", func() error { defer os.Remove(side + "/.git"); return unix.Mkdir(side+"/.git", 0o755) }())
+	repository := "neighbour: mkdir .git"
+	if unix.Setxattr(side, "user.sbxrun", []byte("x"), 0) == unix.EOPNOTSUPP {
+		repository = "mkdir .git, where nothing could mark it" // tmpfs before Linux 6.6
+	}
+	r.err(repository, func() error { defer os.Remove(side + "/.git"); return unix.Mkdir(side+"/.git", 0o755) }())
 	r.err("create .git", func() error { defer os.Remove(side + "/.git"); return openClose(cwd, side+"/.git", create) }())
 	r.err("symlink .git", func() error { defer os.Remove(side + "/.git"); return os.Symlink("../own.d", side+"/.git") }())
 	r.err("rename a directory to .git", func() error {

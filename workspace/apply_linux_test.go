@@ -906,11 +906,15 @@ func TestConfigApplied(t *testing.T) {
 		"elsewhere":    config + "[branch \"a\"]\n\tremote = /y\n\tmerge = refs/heads/a\n",
 		"hooks":        config + "[core]\n\thooksPath = x\n",
 		"new":          config,
+		"mode":         config,
 	} {
 		if repo = strings.TrimSuffix(repo, "/.git") + "/.git"; repo != "new/.git" {
 			w.write(w.ws+"/"+repo+"/config", config)
 		}
 		w.write(w.layer+"/"+repo+"/config", now)
+	}
+	if err := os.Chmod(w.layer+"/mode/.git/config", 0o666); err != nil {
+		t.Fatal(err)
 	}
 	r, err := w.apply(w.collect(".git/config", ".git/"), Options{})
 	if err != nil {
@@ -920,7 +924,7 @@ func TestConfigApplied(t *testing.T) {
 	for _, st := range r.Protected {
 		got = append(got, st.Path)
 	}
-	if want := "elsewhere/.git/config hooks/.git/config new/.git new/.git/config"; strings.Join(got, " ") != want {
+	if want := "elsewhere/.git/config hooks/.git/config mode/.git/config new/.git new/.git/config"; strings.Join(got, " ") != want {
 		t.Errorf("%q are protected, want %s", got, want)
 	}
 }

@@ -339,7 +339,7 @@ func (v *view) index(c *Change) bool {
 // config reports whether a change of a repository's configuration is one that a command may
 // make in place.
 func (v *view) config(c *Change) bool {
-	if c.New == nil || c.New.Type != File || c.New.Size > 1<<20 {
+	if c.New == nil || c.New.Type != File || c.New.Size > 1<<20 || c.Old == nil || c.Old.Mode != c.New.Mode {
 		return false
 	}
 	old, err := openBelow(v.w.root, c.Path, unix.O_RDONLY|unix.O_NONBLOCK)

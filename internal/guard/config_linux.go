@@ -84,24 +84,23 @@ func (w *worker) madeConfig(fd int) bool {
 // made reports whether a command made the repository whose directory is open: it has no
 // configuration, or one with the mark and nothing else than such a repository may have.
 func made(dir int) bool {
-	config, marked, there := readConfig(dir)
-	return !there || marked && goodConfig(nil, config, true)
+	config, marked, err := readConfig(dir)
+	return err == unix.ENOENT || err == nil && marked && goodConfig(nil, config, true)
 }
 
-// readConfig reads the configuration of a repository. What cannot be read is there,
-// without the mark.
-func readConfig(dir int) (config []byte, marked, there bool) {
+// readConfig reads the configuration of a repository. ENOENT is for one that has none.
+func readConfig(dir int) (config []byte, marked bool, err error) {
 	fd, err := openUnseen(dir, "config", unix.O_NOFOLLOW)
 	if err != nil {
-		return nil, false, err != unix.ENOENT
+		return nil, false, err
 	}
 	f := os.NewFile(uintptr(fd), "")
 	defer f.Close()
 	if config, err = io.ReadAll(io.LimitReader(f, maxConfig+1)); err != nil {
-		return nil, false, true
+		return nil, false, err
 	}
 	n, err := unix.Fgetxattr(fd, madeMark, nil)
-	return config, err == nil && n == 1, true
+	return config, err == nil && n == 1, nil
 }
 
 func mark(fd int) { unix.Fsetxattr(fd, madeMark, []byte("1"), 0) } // if it fails, the repository counts as the user's
@@ -123,7 +122,11 @@ func (w *worker) moveConfig(from, to *entry, flags uint32) syscall.Errno {
 		if _, err := f.ReadAt(config, 0); err != nil && size > 0 {
 			return 0, false
 		}
-		old, marked, there := readConfig(to.dir)
+		old, marked, err := readConfig(to.dir)
+		there := err != unix.ENOENT
+		if there && err != nil {
+			return 0, false // what it holds cannot be kept
+		}
 		made := w.g.rules.checksConfig() && string(to.parent[lastSlash(to.parent)+1:]) == ".git" && (!there || marked && goodConfig(nil, old, true))
 		how := uint(flags)
 		w.stat.Mode &^= 0o7022

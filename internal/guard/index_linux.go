@@ -95,14 +95,17 @@ func hashSize(repository int) int {
 		b, _ := io.ReadAll(io.LimitReader(f, 1<<20))
 		return string(b)
 	}
-	config := strings.Map(func(c rune) rune {
-		if c == '"' || unicode.IsSpace(c) {
-			return -1
+	// By lines, for a command can have a branch, and so a section, of any name.
+	for line := range strings.Lines(read(cmp.Or(strings.TrimSpace(read("commondir")), ".") + "/config")) {
+		line = strings.Map(func(c rune) rune {
+			if c == '"' || unicode.IsSpace(c) {
+				return -1
+			}
+			return unicode.ToLower(c)
+		}, line)
+		if strings.HasPrefix(strings.TrimPrefix(line, "[extensions]"), "objectformat=sha256") {
+			return 32
 		}
-		return unicode.ToLower(c)
-	}, read(cmp.Or(strings.TrimSpace(read("commondir")), ".")+"/config"))
-	if strings.Contains(strings.ReplaceAll(config, "compatobjectformat", ""), "objectformat=sha256") {
-		return 32
 	}
 	return 20
 }

@@ -675,6 +675,24 @@ func TestMadeRepository(t *testing.T) {
 		if log := f.git("-C", copied, "log", "--format=%s"); log.stdout != "two\none\n" {
 			t.Errorf("the repository: %v", log)
 		}
+		// A configuration that the guard cannot read stays.
+		for _, name := range []string{"linked", "unread"} {
+			f.repository(name)
+			f.git("-C", filepath.Join(f.ws, name), "config", "core.hooksPath", "none")
+		}
+		linked, unread := filepath.Join(f.ws, "linked/.git"), filepath.Join(f.ws, "unread/.git/config")
+		for _, err := range []error{os.Rename(linked+"/config", linked+"/mine"), os.Symlink("mine", linked+"/config"), os.Chmod(unread, 0)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.work(nil, `for r in linked unread; do printf '[branch "a"]\n\tremote = .\n' >$r/.git/c; ! mv -f $r/.git/c $r/.git/config; done`)
+		for _, path := range []string{linked + "/config", unread} {
+			os.Chmod(unread, 0o600)
+			if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), "hooksPath") {
+				t.Errorf("%s: %v %q", path, err, b)
+			}
+		}
 		if isRoot() { // A file system without attributes gets none that could not be removed.
 			script := `mount -t ramfs -o mode=777 none "$0" && exec "$@"`
 			o := f.do(call{args: append([]string{"unshare", "-m", "sh", "-c", script, f.ws}, f.strict(nil, "sh", "-c", "git init -q a; ls -A a")...)})

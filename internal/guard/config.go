@@ -174,18 +174,19 @@ func branch(name string) bool { return word(name, "./@+") && !strings.Contains(n
 // url reports whether a text is a URL with a scheme that Git itself has, a host and a path
 // as ssh(1) takes them, or a path. It names no helper (ext::), and no part begins with -.
 func url(s string) bool {
-	path, more := strings.TrimLeft(s, "./"), "./:@~+=?&,"
+	path, more := strings.TrimLeft(s, "./"), "./:@~+"
 	if scheme, after, ok := strings.Cut(s, "://"); ok {
 		switch scheme {
 		case "https", "http":
-			more += "%" // which in other schemes could stand for what begins a part
+			more += "%=?&," // in other schemes % could stand for what begins a part, and a shell of ssh's could read &
 		case "ssh", "git", "file":
 		default:
 			return false
 		}
 		path = strings.TrimLeft(after, "/")
 	}
-	return word(path, more) && !strings.Contains(s, "::") && !strings.Contains(s, "@-") && !strings.Contains(s, ":-") && !strings.Contains(s, "/-")
+	// %0 and %1 begin control characters, which programs that ask for passwords may obey.
+	return word(path, more) && !strings.Contains(s, "%0") && !strings.Contains(s, "%1") && !strings.Contains(s, "::") && !strings.Contains(s, "@-") && !strings.Contains(s, ":-") && !strings.Contains(s, "/-")
 }
 
 // fetches reports whether a fetch writes below its remote's own name alone.

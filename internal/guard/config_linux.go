@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,9 @@ func (w *worker) spared(e *entry, a act, rule string) bool {
 	case ".git/":
 		return name == ".git" && (a == removesDir || a == makesDir && w.marks(e.dir))
 	case ConfigPattern:
+		if strings.HasPrefix(name, "config.sbxrun-") { // of a guard that was killed
+			return a == removes
+		}
 		return a == removes && name == "config" && string(at) == ".git" && made(e.dir)
 	case ".git/hooks":
 		if name == "hooks" && string(at) == ".git" {

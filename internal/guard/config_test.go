@@ -70,7 +70,8 @@ func TestGoodConfig(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]bool{
-		"https://example.com/x.git": true, "ssh://git@example.com:22/x": true, "git@example.com:x/y.git": true, "/a/b": true, "../x": true, "./x": true, "file:///x": true, "http://a:b%40@h/~x": true,
+		"https://example.com/x.git": true, "ssh://git@example.com:22/x": true, "git@example.com:x/y.git": true, "/a/b": true, "../x": true, "./x": true, "file:///x": true, "http://a:b%40@h/~x": true, "https://h/x?a=b&c": true,
+		"ssh://h&x/y": false, "h&x:y": false, "ssh://u&x@h/y": false, "https://h%0ax/y": false, "https://u%1b@h/y": false,
 		"ext::sh -c x": false, "ext::x": false, "fd::3": false, "-x": false, "ssh://-oProxyCommand=x/y": false, "ssh://u@-x/y": false, "ssh://%2DoProxyCommand=x/y": false, "ssh://u@%2dx/y": false, "h:-x": false, "foo://x": false, "": false, "https://": false, "a b": false, "a\"": false, "../-x": false, "a#b": false, "a;b": false,
 	} {
 		if got := url(text); got != want {

@@ -675,6 +675,14 @@ func TestMadeRepository(t *testing.T) {
 		if log := f.git("-C", copied, "log", "--format=%s"); log.stdout != "two\none\n" {
 			t.Errorf("the repository: %v", log)
 		}
+		// The copy that a killed guard leaves goes with the repository, and is for nothing else.
+		f.work(nil, `git init -q killed`)
+		f.write("ws/killed/.git/config.sbxrun-0123456789abcdef", "x", 0o600)
+		f.own()
+		f.work(nil, `cd killed/.git; ! mv config.sbxrun-* x; ! echo y >config.sbxrun-0; cd ../..; rm -r killed`)
+		if exists(filepath.Join(f.ws, "killed")) {
+			t.Error("what a killed guard left was not removed")
+		}
 		// A configuration that the guard cannot read stays.
 		for _, name := range []string{"linked", "unread"} {
 			f.repository(name)

@@ -47,15 +47,13 @@ func Steps(f *Facts) ([]Step, error) {
 	return steps, nil
 }
 
-// A path in a profile of AppArmor's is a pattern, see apparmor.d(5).
-var plainPath = regexp.MustCompile(`^/[A-Za-z0-9/._+-]+$`)
-
 // appArmor lets the program make user namespaces where only programs with a profile may.
 func appArmor(f *Facts) (*Step, error) {
 	if !f.AppArmor4 || f.Settings["kernel.apparmor_restrict_unprivileged_userns"] != "1" {
 		return nil, nil
 	}
-	if !plainPath.MatchString(f.Exe) {
+	// A path in a profile of AppArmor's is a pattern, see apparmor.d(5).
+	if !regexp.MustCompile(`^/[A-Za-z0-9/._+-]+$`).MatchString(f.Exe) {
 		return nil, fmt.Errorf("%s cannot stand in an AppArmor profile as it is: put the program where the path has letters, digits and ./_+- alone", f.Exe)
 	}
 	file, note := f.Etc+"/apparmor.d/sbxrun", ""
@@ -182,15 +180,13 @@ var projects = []struct{ file, hint string }{
 	{".git", "read: [~/src/library]       # another directory of yours"},
 }
 
-var notInName = regexp.MustCompile(`[^a-z0-9_-]+`)
-
 // project writes a first profile for the directory, among the user's: the project's own
 // .sbxrun.yaml is its author's, and can only make sandboxes tighter.
 func project(f *Facts) (*Step, error) {
 	if f.Config == "" || f.Dir == "" || f.Dir == "/" || f.Dir == f.Home {
 		return nil, nil
 	}
-	name := strings.Trim(notInName.ReplaceAllString(strings.ToLower(filepath.Base(f.Dir)), "-"), "-")
+	name := strings.Trim(regexp.MustCompile(`[^a-z0-9_-]+`).ReplaceAllString(strings.ToLower(filepath.Base(f.Dir)), "-"), "-")
 	if name == "" {
 		name = "project"
 	}

@@ -703,7 +703,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		removed = p.group.Remove() == nil
 		p.group.Close()
 	}
-	tried := !gone && exit != nil && exit.Status != 0 && p.net == nil && p.layers.Has(policy.LayerNet) && networkTried(p.child.Pid())
+	tried := !gone && exit != nil && exit.Status != 0 && p.net == nil && p.layers.Has(policy.LayerNet) && networkTried(p.child.Pid()) > 0
 	if !gone {
 		p.child.Close(removed)
 	}

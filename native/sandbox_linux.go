@@ -392,6 +392,14 @@ func (b *sandbox) stats() (cgroups.Stats, error) {
 	return b.group.Stats()
 }
 
+// tried counts what asked for the network that the sandbox has not.
+func (b *sandbox) tried() uint64 {
+	if b.net != nil || !b.s.layers.Has(policy.LayerNet) {
+		return 0
+	}
+	return networkTried(b.child.Pid())
+}
+
 // counts is stats, but no usage.
 func (b *sandbox) counts() (cgroups.Stats, error) {
 	b.mu.Lock()
@@ -570,6 +578,7 @@ func (in *inside) start() error {
 		var err error
 		in.before, err = b.counts()
 		in.uncounted = err != nil
+		in.tried = b.tried()
 	}
 	in.job.Patience = b.patience
 	err := in.job.Exec()
@@ -657,6 +666,7 @@ type inside struct {
 	begin   int64
 	nth     int64  // command of the sandbox
 	refused uint64 // by the gateway, before
+	tried   uint64 // the network that there is not, before
 	command string
 	before  cgroups.Stats // of the sandbox
 	counts  cgroups.Stats // of the command's own cgroup, from commands before
@@ -917,6 +927,8 @@ func (in *inside) Wait() (*driver.Status, error) {
 		layers |= policy.LayerRlimits
 	}
 	st := statusOf(b.s.p, layers, b.s.degraded, stats)
+	// It may have been another command's doing: they share the network.
+	st.NetworkTried = exit.Status != 0 && b.tried() > in.tried
 	exited(st, exit, in.begin)
 	if since := in.since.Load(); since != 0 && int64(exit.EndNS) >= since {
 		st.EndedFirst = false // what was signalled is the group, past the stage

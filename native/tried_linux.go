@@ -6,13 +6,16 @@ import (
 	"strconv"
 )
 
-// networkTried reports whether something in a process's network namespace, which leads
+// networkTried counts how often something in a process's network namespace, which leads
 // nowhere, asked for a name or an address outside: datagrams came to ports at which nobody
 // listens, as those to a resolver do where there is none, or there was no route. See
 // snmp_counter.rst of the kernel; a namespace begins with zeros.
-func networkTried(pid int) bool {
+func networkTried(pid int) uint64 {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/net/snmp")
-	return err == nil && (counter(b, "Ip:", "OutNoRoutes") > 0 || counter(b, "Udp:", "NoPorts") > 0)
+	if err != nil {
+		return 0
+	}
+	return counter(b, "Ip:", "OutNoRoutes") + counter(b, "Udp:", "NoPorts")
 }
 
 // counter is a value of /proc/net/snmp: a line of names, and one of values.

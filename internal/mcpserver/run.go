@@ -201,6 +201,9 @@ func (r *Result) fill(res *driver.Result, as Encoding) {
 	r.shorten("stdout", &r.Stdout, &r.StdoutTruncated, as)
 	r.shorten("stderr", &r.Stderr, &r.StderrTruncated, as)
 	r.Denials = told(res.Denials)
+	if res.NetworkTried {
+		r.Notes = append(r.Notes, "the command, or another in the session, tried to reach the network, and the session has none; only the operator can allow hosts")
+	}
 	if res.StorageFull && res.ExitCode != 0 {
 		r.Notes = append(r.Notes, "the private storage of the session (/tmp, /run, the home) is full: remove something there, or write to the workspace")
 	}

@@ -780,3 +780,27 @@ func TestSessionHoarded(t *testing.T) {
 		}
 	})
 }
+
+// TestSessionNetworkTried: a command of a session that failed for want of a network says
+// so, and one that fails after it does not.
+func TestSessionNetworkTried(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		s := newSession(f.T, f.who)
+		for _, tt := range []struct {
+			script string
+			code   int
+			tried  bool
+		}{
+			{"getent hosts example.org", 2, true},
+			{"exit 3", 3, false},
+			{"getent hosts example.org; exit 0", 0, false},
+			{"getent hosts localhost; exit 3", 3, false},
+			{"curl -s http://192.0.2.1/", 7, true},
+		} {
+			o := s.exec(tt.script)
+			if o.code != tt.code || strings.Contains(o.stderr, "tried to reach the network, and it has none") != tt.tried {
+				f.Errorf("%s: want %v: %v", tt.script, tt.tried, o)
+			}
+		}
+	})
+}

@@ -623,7 +623,7 @@ func TestPrune(t *testing.T) {
 		return n > 0
 	}
 	by := 1
-	made := func(when time.Time, random uint64) *Group {
+	made := func(t *testing.T, when time.Time, random uint64) *Group {
 		t.Helper()
 		g := prepare(t, strict())
 		g.name = groupName(when, by, random)
@@ -656,19 +656,19 @@ func TestPrune(t *testing.T) {
 	}
 
 	t.Run("held", func(t *testing.T) {
-		if g := made(old, 1); pruned(g) || !there(g) {
+		if g := made(t, old, 1); pruned(g) || !there(g) {
 			t.Error("removed, and somebody holds it")
 		}
 	})
 	t.Run("left", func(t *testing.T) {
-		g := made(time.Now(), 2)
+		g := made(t, time.Now(), 2)
 		leave(g)
 		if !pruned(g) || there(g) {
 			t.Error("stays, and nobody holds it")
 		}
 	})
 	t.Run("left with a process", func(t *testing.T) {
-		g := made(time.Now(), 3)
+		g := made(t, time.Now(), 3)
 		c := sleeper(t, g)
 		leave(g)
 		if !pruned(g) || there(g) {
@@ -686,13 +686,13 @@ func TestPrune(t *testing.T) {
 		var held, dead []*Group
 		for i := range uint64(30) {
 			by = 1
-			held = append(held, made(old, 100+i))
+			held = append(held, made(t, old, 100+i))
 			by = c.Process.Pid // whose number nobody has
-			dead = append(dead, made(old, 200+i))
+			dead = append(dead, made(t, old, 200+i))
 			leave(dead[i])
 		}
 		by = 1
-		next := made(old, 300)
+		next := made(t, old, 300)
 		next.Remove()
 		swept.Store(0)
 		next.Close()

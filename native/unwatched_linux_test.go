@@ -1,7 +1,9 @@
 package native_test
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -29,6 +31,9 @@ func TestUnwatched(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			_, res, err := output(t, resolve(t, t.TempDir(), tt.change, "true"))
+			if err != nil && tt.limit && os.Geteuid() != 0 && strings.Contains(err.Error(), "layer cgroup.memory") {
+				t.Skipf("needs a cgroup of its own (root, or a delegated group): %v", err)
+			}
 			if err != nil || res.ExitCode != 0 || res.Layers.Has(policy.LayerCgroupMemory) != tt.limit || !slices.Equal(res.Unwatched, tt.want) {
 				t.Errorf("%+v, %v; want %q", res, err, tt.want)
 			}

@@ -38,7 +38,16 @@ func newWorld(t *testing.T) *world {
 	if w.store, err = OpenStore(dir + "/state/changes"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { w.store.Close() })
+	t.Cleanup(func() {
+		w.store.Close()
+		// What a test made unreadable an ordinary user could not remove.
+		filepath.WalkDir(dir, func(path string, d os.DirEntry, _ error) error {
+			if d != nil && d.IsDir() {
+				os.Chmod(path, 0o755)
+			}
+			return nil
+		})
+	})
 	return w
 }
 

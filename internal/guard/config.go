@@ -37,8 +37,9 @@ func goodConfig(old, new []byte, made bool) bool {
 // rest returns the lines of a configuration that are not free, each with its section. It is
 // false for a file that it might read in another way than Git does.
 //
-// Remotes is false if a branch follows a remote that the file does not have. Git looks for
-// such a remote in paths and in files of the repository, which a command can write.
+// Remotes is false if a branch follows a remote that the file does not have, in a repository
+// of the user's. Git looks for such a remote in paths and in files of the repository, which a
+// command can write.
 func rest(config []byte, made bool) (lines []setting, remotes, ok bool) {
 	if len(config) > maxConfig || len(config) > 0 && config[len(config)-1] != '\n' {
 		return nil, false, false
@@ -53,7 +54,8 @@ func rest(config []byte, made bool) (lines []setting, remotes, ok bool) {
 			return nil, false, false // not Git's, or continued by the next line
 		}
 		switch {
-		case line == "" || line[0] == '#' || line[0] == ';':
+		case line == "": // Git removes those after a section with it
+		case line[0] == '#' || line[0] == ';':
 			lines = append(lines, setting{header, line})
 		case line[0] == '[':
 			if section, sub, ok = cutHeader(line); !ok {
@@ -64,7 +66,7 @@ func rest(config []byte, made bool) (lines []setting, remotes, ok bool) {
 			case "branch":
 				known = sub != ""
 			case "remote":
-				known = made && word(sub, ".") && !strings.Contains(sub, "..")
+				known = made && remoteName(sub)
 			case "core", "user", "init", "pull", "push", "commit", "tag", "fetch", "gc":
 				known = made && !strings.Contains(line, `"`)
 			default:
@@ -79,9 +81,9 @@ func rest(config []byte, made bool) (lines []setting, remotes, ok bool) {
 			if key == "remote.url" {
 				urls[sub] = true
 			}
-			if !known || !free(key, value, sub, made) {
+			if !known || !free(key, value, made) {
 				lines = append(lines, setting{header, line})
-			} else if key == "branch.remote" {
+			} else if key == "branch.remote" && !made {
 				follows = append(follows, value)
 			}
 		default:
@@ -106,7 +108,7 @@ func cutHeader(line string) (section, sub string, ok bool) {
 // free reports whether a command may add, change and remove a line. In every repository
 // that is which branch follows which; in one that a command made, what follows from
 // making it: where it was cloned from, and names and habits without a program.
-func free(key, value, sub string, made bool) bool {
+func free(key, value string, made bool) bool {
 	oneOf := func(values ...string) bool { return slices.Contains(values, value) }
 	switch key {
 	case "branch.remote":
@@ -147,7 +149,7 @@ func free(key, value, sub string, made bool) bool {
 	case "remote.tagopt":
 		return oneOf("--tags", "--no-tags")
 	case "remote.fetch":
-		return fetches(value, sub)
+		return fetches(value)
 	case "remote.url":
 		return url(value)
 	case "remote.gh-resolved": // of GitHub's gh
@@ -169,6 +171,8 @@ func word(s, more string) bool {
 	return s != ""
 }
 
+func remoteName(name string) bool { return word(name, ".") && !strings.Contains(name, "..") }
+
 func branch(name string) bool { return word(name, "./@+") && !strings.Contains(name, "..") }
 
 // url reports whether a text is a URL with a scheme that Git itself has, a host and a path
@@ -189,11 +193,14 @@ func url(s string) bool {
 	return word(path, more) && !strings.Contains(s, "%0") && !strings.Contains(s, "%1") && !strings.Contains(s, "::") && !strings.Contains(s, "@-") && !strings.Contains(s, ":-") && !strings.Contains(s, "/-")
 }
 
-// fetches reports whether a fetch writes below its remote's own name alone.
-func fetches(value, remote string) bool {
+// fetches reports whether a fetch writes below a remote's name alone. While Git renames a
+// remote, that is the old name.
+func fetches(value string) bool {
 	from, to, _ := strings.Cut(strings.TrimPrefix(value, "+"), ":")
 	name, ok := strings.CutPrefix(from, "refs/heads/")
-	return ok && to == "refs/remotes/"+remote+"/"+name && (name == "*" || branch(name))
+	remote, ok2 := strings.CutPrefix(to, "refs/remotes/")
+	remote, ok3 := strings.CutSuffix(remote, "/"+name)
+	return ok && ok2 && ok3 && remoteName(remote) && (name == "*" || branch(name))
 }
 
 // sampleHook reports whether a name in a directory of hooks is one that Git does not run.

@@ -218,7 +218,7 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 		if v, rule = w.g.rules.Match(e.full, len(g.Path), dirs); v == Protected {
 			switch {
 			case rule == ".git/hooks" && w.spared(e, makes, rule):
-			case rule == ConfigPattern && flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT && w.spared(e, removes, rule) && !w.there(e):
+			case rule == ConfigPattern && flags&(unix.O_CREAT|unix.O_EXCL|unix.O_RDWR) == unix.O_CREAT && w.spared(e, removes, rule) && !w.there(e):
 				return w.makeConfig(e, flags, mode)
 			default:
 				errno = refused

@@ -675,11 +675,17 @@ func TestMadeRepository(t *testing.T) {
 		if log := f.git("-C", copied, "log", "--format=%s"); log.stdout != "two\none\n" {
 			t.Errorf("the repository: %v", log)
 		}
+		// A remote gets another name; who wants to read and write a new configuration is told that this fails.
+		o := f.work(nil, `git clone -q copy named; cd named; git remote rename origin upstream; git branch -vv; git fetch -q upstream; cd ..; rm -r named
+			mkdir -p rw/.git; python3 -c 'import os; os.open("rw/.git/config", os.O_RDWR|os.O_CREAT)' && exit 1; rm -r rw`)
+		if !strings.Contains(o, "[upstream/topic]") {
+			t.Error(o)
+		}
 		// The copy that a killed guard leaves goes with the repository, and is for nothing else.
 		f.work(nil, `git init -q killed`)
 		f.write("ws/killed/.git/config.sbxrun-0123456789abcdef", "x", 0o600)
 		f.own()
-		f.work(nil, `cd killed/.git; ! mv config.sbxrun-* x; ! echo y >config.sbxrun-0; cd ../..; rm -r killed`)
+		f.work(nil, `cd killed/.git; mv config.sbxrun-* x && exit 1; echo y >config.sbxrun-0 && exit 1; cd ../..; rm -r killed`)
 		if exists(filepath.Join(f.ws, "killed")) {
 			t.Error("what a killed guard left was not removed")
 		}

@@ -300,6 +300,22 @@ func TestSaid(t *testing.T) {
 	}
 }
 
+// TestPrintable: what a registry says while an image is pulled does not reach the
+// terminal but as lines of text.
+func TestPrintable(t *testing.T) {
+	var b strings.Builder
+	p := &printable{w: &b}
+	for _, s := range []string{"Trying to", " pull x\n", "\x1b[2Ksbxrun: \x9b1m\xff‮\r\nCopying é\n\n", strings.Repeat("y", 10000), "end"} {
+		if n, err := p.Write([]byte(s)); n != len(s) || err != nil {
+			t.Errorf("%q: %d, %v", s, n, err)
+		}
+	}
+	p.flush()
+	if want := "Trying to pull x\n?[2Ksbxrun: ?1m??\nCopying é\n" + strings.Repeat("y", 4096) + "end\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}
+
 func TestStartError(t *testing.T) {
 	if err := startError(`failed to create task: OCI runtime create failed: runc create failed: exec: "nope": executable file not found in $PATH: unknown`); driver.ExitCodeOf(err) != driver.ExitNotFound {
 		t.Error(err)

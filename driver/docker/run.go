@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/pty"
@@ -195,7 +197,9 @@ func (c *client) pull(ctx context.Context) error {
 	cmd.Stderr = keep
 	if c.d.Progress != nil {
 		cmd.Stdout = c.d.Progress
-		cmd.Stderr = io.MultiWriter(c.d.Progress, keep)
+		shown := &printable{w: c.d.Progress}
+		defer shown.flush()
+		cmd.Stderr = io.MultiWriter(shown, keep)
 	}
 	if err := cmd.Run(); err != nil {
 		if text := said(errs.String()); text != "" {
@@ -204,6 +208,37 @@ func (c *client) pull(ctx context.Context) error {
 		return &ImagePullError{Image: c.d.Image, Err: err}
 	}
 	return nil
+}
+
+// printable passes on lines of which somebody else, a registry, may have chosen the
+// words, without what would speak to the terminal.
+type printable struct {
+	w    io.Writer
+	part []byte
+}
+
+func (p *printable) Write(b []byte) (int, error) {
+	n := len(b)
+	for line := range bytes.Lines(b) {
+		p.part = append(p.part, line[:min(len(line), 4096)]...)
+		if line[len(line)-1] == '\n' || len(p.part) > 4096 {
+			p.flush()
+		}
+	}
+	return n, nil
+}
+
+func (p *printable) flush() {
+	plain := func(r rune) rune {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			return r
+		}
+		return '?'
+	}
+	if line := bytes.TrimRight(p.part, "\r\n"); len(line) > 0 {
+		p.w.Write(append(bytes.Map(plain, line), '\n'))
+	}
+	p.part = p.part[:0]
 }
 
 // detachKeys end a client and leave the container alone, which is never wanted. They

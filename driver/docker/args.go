@@ -113,7 +113,7 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	// Its first process gets signals as any other does, and orphans are reaped.
 	// The engine puts that program into /sbin, which must be the image's.
 	if coversInit(p) {
-		e.Rules = append(e.Rules, "files./sbin (the engine's own first process lies there)")
+		e.Rules = append(e.Rules, "files./sbin (the engine's own first process lies there; --profile docker shows the image's system and not the host's)")
 	}
 	add("--init")
 	if f.Init != "" {

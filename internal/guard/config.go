@@ -77,13 +77,13 @@ func rest(config []byte, made bool) (lines []setting, remotes, ok bool) {
 			}
 		case line[0]|0x20 >= 'a' && line[0]|0x20 <= 'z':
 			key, value, _ := strings.Cut(line, " = ")
-			key = section + "." + strings.ToLower(key)
-			if key == "remote.url" {
+			key = strings.ToLower(key)
+			if section == "remote" && key == "url" {
 				urls[sub] = true
 			}
-			if !known || !free(key, value, made) {
+			if !known || !free(section+"."+key, value, made) {
 				lines = append(lines, setting{header, line})
-			} else if key == "branch.remote" && !made {
+			} else if section == "branch" && key == "remote" && !made {
 				follows = append(follows, value)
 			}
 		default:

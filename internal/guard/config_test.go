@@ -69,6 +69,11 @@ func TestGoodConfig(t *testing.T) {
 	if long += strings.Repeat("a\n", (maxConfig-len(long))/2); !goodConfig([]byte(long), []byte(long), false) {
 		t.Error("a long configuration is none")
 	}
+	section := "[" + strings.Repeat("x", maxConfigLine-10) + "]\n"
+	section += strings.Repeat("a\n", (maxConfig-len(section))/2)
+	if n := testing.AllocsPerRun(1, func() { goodConfig([]byte(section), []byte(section), false) }); n > 1000 {
+		t.Errorf("%v pieces of memory for a section of a long name", n)
+	}
 	for _, text := range []string{long + "a\n", "[a \"" + strings.Repeat("x", maxConfigLine) + "\"]\n"} {
 		if goodConfig([]byte(text), []byte(text), false) {
 			t.Errorf("%d bytes that begin with %.20q", len(text), text)

@@ -2,10 +2,14 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"slices"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -37,16 +41,28 @@ func (o *options) printDryRun(ctx context.Context, r *profiles.Resolved, f *fact
 	} else {
 		out.Driver, out.Sandboxed = d.Name(), d.Sandboxed()
 		d = fit(d, f, r, false)
-		if err := d.Check(r.Policy); err != nil {
+		p := unmade(r.Policy, o.req.Kept)
+		if err := d.Check(p); err != nil {
 			out.Error, out.Hint = err.Error(), driver.HintOf(err)
 		}
 		if l, ok := d.(lowerer); ok {
-			if out.Lowered, err = l.Lowered(r.Policy); err != nil && out.Error == "" {
+			if out.Lowered, err = l.Lowered(p); err != nil && out.Error == "" {
 				out.Error, out.Hint = err.Error(), driver.HintOf(err)
 			}
 		}
 	}
 	return printJSON(out)
+}
+
+// unmade is a policy without the kept directories that a run would make first.
+func unmade(p *policy.Policy, kept []profiles.Keep) *policy.Policy {
+	q, oci := *p, *p.OCI
+	oci.Mounts = slices.DeleteFunc(slices.Clone(oci.Mounts), func(m specs.Mount) bool {
+		_, err := os.Lstat(m.Source)
+		return errors.Is(err, fs.ErrNotExist) && slices.ContainsFunc(kept, func(k profiles.Keep) bool { return k.Source == m.Source })
+	})
+	q.OCI = &oci
+	return &q
 }
 
 func printJSON(v any) error {

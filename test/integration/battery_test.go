@@ -247,7 +247,8 @@ func (j jail) run(f *fixture, e *entry, namespaces string) {
 	if args == nil {
 		args = e.arguments
 	}
-	c := call{args: f.jail(namespaces, j.flags, append([]string{f.attack, e.id}, args(f)...)...), env: j.env}
+	c := call{args: f.jail(namespaces, j.flags, append([]string{f.attack, e.id}, args(f)...)...), env: j.env,
+		timeout: 5 * limit} // an emulated kernel loads a module for each family of sockets
 	if e.stdin != nil {
 		c.stdin = e.stdin(f)
 	}

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -15,8 +16,9 @@ import (
 )
 
 // madeMark is the extended attribute of the configuration of a repository that a command
-// made. No command can set it: the guard refuses that for protected paths. Whoever replaces
-// the file on the host, as `git config` does, removes the mark.
+// made, a hash of its content. No command can set it: the guard refuses that for protected
+// paths. Whoever changes the file on the host, in place or as `git config` does, makes the
+// repository the user's.
 const madeMark = "user.sbxrun.made"
 
 // spared reports whether an entry that a pattern protects may be made or removed all the
@@ -103,11 +105,16 @@ func readConfig(dir int) (config []byte, marked bool, err error) {
 	if config, err = io.ReadAll(io.LimitReader(f, maxConfig+1)); err != nil {
 		return nil, false, err
 	}
-	n, err := unix.Fgetxattr(fd, madeMark, nil)
-	return config, err == nil && n == 1, nil
+	var is [sha256.Size]byte
+	n, err := unix.Fgetxattr(fd, madeMark, is[:])
+	return config, err == nil && n == len(is) && is == sha256.Sum256(config), nil
 }
 
-func mark(fd int) { unix.Fsetxattr(fd, madeMark, []byte("1"), 0) } // if it fails, the repository counts as the user's
+// mark marks a configuration. If it fails, the repository counts as the user's.
+func mark(fd int, config []byte) {
+	sum := sha256.Sum256(config)
+	unix.Fsetxattr(fd, madeMark, sum[:], 0)
+}
 
 // marks reports whether the file system of an open directory can have the mark: if not,
 // no repository is begun that could not be finished or removed.
@@ -140,7 +147,7 @@ func (w *worker) moveConfig(from, to *entry, flags uint32) syscall.Errno {
 		}
 		switch {
 		case made:
-			mark(int(f.Fd()))
+			mark(int(f.Fd()), config)
 			if !there {
 				how |= unix.RENAME_NOREPLACE
 			}
@@ -160,6 +167,6 @@ func (w *worker) makeConfig(e *entry, flags, mode uint32) (int64, syscall.Errno)
 	if err != nil {
 		return failed(err.(syscall.Errno))
 	}
-	mark(fd)
+	mark(fd, nil)
 	return w.install(fd, flags)
 }

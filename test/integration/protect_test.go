@@ -464,7 +464,7 @@ func hostileGit(f *fixture) {
 			rm -f .git/config; ln ../plain-config .git/config; ln -s ../plain-config .git/config; ln -s testing .git/tabcdef; cp ../plain-config .git/testing; mv .git/tabcdef .git/config
 			: >.git/config; echo "$evil" >>.git/config; chmod 666 .git/config; echo "$evil" | dd of=.git/config conv=nocreat
 			mkdir -p .git/modules/x/objects .git/modules/x/refs; echo 'ref: refs/heads/main' >.git/modules/x/HEAD; echo "$evil" >.git/modules/x/config; echo ../../evil >.git/commondir
-			python3 -c 'import os; os.setxattr("../r/.git/config", "user.sbxrun.made", b"1")'; cp ../plain-config ../r/.git/c; mv ../r/.git/c ../r/.git/config; rm ../r/.git/config)
+			python3 -c 'import hashlib, os; c = "../r/.git/config"; os.setxattr(c, "user.sbxrun.made", hashlib.sha256(open(c, "rb").read()).digest())'; cp ../plain-config ../r/.git/c; mv ../r/.git/c ../r/.git/config; rm ../r/.git/config)
 		(cd ../bare; git init -q --bare .; mkdir -p objects refs; echo 'ref: refs/heads/main' >HEAD; (echo "$evil"; printf '[core]\n worktree = .\n') >config)
 		(cd ../file; mkdir -p x/objects x/refs; ln -s refs/heads/main x/HEAD; echo "$evil" >x/config; echo 'gitdir: x' >.git)
 		(cd ../link; mkdir -p x/refs x/objects; cp ../r/.git/HEAD x/; echo "$evil" >x/config; ln -s x .git)
@@ -671,6 +671,20 @@ func TestMadeRepository(t *testing.T) {
 			! git -C copy config --unset core.fsmonitor`)
 		if f.sha(filepath.Join(copied, ".git/config")) != config {
 			t.Error("the user's configuration was changed")
+		}
+		// So is one that the user changes in place, by what a command might have, too.
+		edited := filepath.Join(f.ws, "edited/.git/config")
+		f.work(nil, `git clone -q copy edited; git -C edited remote set-url origin https://example.com/y`)
+		b, err := os.ReadFile(edited)
+		if err == nil {
+			err = os.WriteFile(edited, []byte(strings.Replace(string(b), "/y", "/z", 1)), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.work(nil, `! git -C edited remote set-url origin https://example.com/y; ! rm edited/.git/config`)
+		if b, err := os.ReadFile(edited); err != nil || !strings.Contains(string(b), "example.com/z") {
+			t.Errorf("what the user edited: %v %q", err, b)
 		}
 		if log := f.git("-C", copied, "log", "--format=%s"); log.stdout != "two\none\n" {
 			t.Errorf("the repository: %v", log)

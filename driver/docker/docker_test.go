@@ -305,7 +305,7 @@ func TestSaid(t *testing.T) {
 func TestPrintable(t *testing.T) {
 	var b strings.Builder
 	p := &printable{w: &b}
-	for _, s := range []string{"Trying to", " pull x\n", "\x1b[2Ksbxrun: \x9b1m\xff‮\r\nCopying é\n\n", strings.Repeat("y", 10000), "end"} {
+	for _, s := range []string{"Trying to", " pull x\n", "\x1b[2Ksbxrun: \x9b1m\xff\u202e\r\nCopying é\n\n", strings.Repeat("y", 10000), "end"} {
 		if n, err := p.Write([]byte(s)); n != len(s) || err != nil {
 			t.Errorf("%q: %d, %v", s, n, err)
 		}

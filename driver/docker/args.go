@@ -12,6 +12,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -82,8 +83,10 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	// those of containers: an update service restarts the unit that one names.
 	for _, name := range f.Labelled {
 		// podman gives a container no capability by that one that it would not have, and
-		// takes an empty one for a mistake.
-		if name != "" && !strings.Contains(name, "=") && name != "io.containers.capabilities" {
+		// takes an empty one for a mistake. The others no option can name: Docker takes
+		// no blank in it but at the beginning. No program obeys such names.
+		plain := strings.TrimLeft(name, " \t")
+		if plain != "" && !strings.ContainsAny(plain, "= \t\x00") && name != "io.containers.capabilities" {
 			add("--label", name+"=")
 		}
 	}
@@ -95,7 +98,7 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	// the unit's limits.
 	for _, name := range f.Annotated {
 		if !slices.ContainsFunc(informative, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			e.Rules = append(e.Rules, "image.annotations."+name)
+			e.Rules = append(e.Rules, "image.annotations."+quote.Inside(name))
 		}
 	}
 	if f.Stdin || proc.Terminal {
@@ -361,11 +364,11 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 		switch {
 		case !path.IsAbs(v) || slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/sbin"}, under) || at == "/" || strings.ContainsAny(at, ":"):
 			// Docker takes one without a slash for another, beside what is mounted there.
-			refused = append(refused, "image.volumes."+at)
+			refused = append(refused, "image.volumes."+quote.Inside(at))
 		case slices.ContainsFunc(all, func(m mount) bool { return m.at == at }) || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == at }):
 			// Something else is there.
 		case slices.ContainsFunc(all, func(m mount) bool { return under(m.at) }) || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && under(m.Destination) }):
-			refused = append(refused, "image.volumes."+at+" (below a directory of this host)")
+			refused = append(refused, "image.volumes."+quote.Inside(at)+" (below a directory of this host)")
 		default:
 			private = append(private[:len(private):len(private)], specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"mode=1777"}})
 		}

@@ -32,6 +32,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/programs"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -279,7 +280,8 @@ func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, err
 	return "", e
 }
 
-// said is the last line of what a client printed, without its name for itself.
+// said is the last line of what a client printed, without its name for itself. An
+// image or a registry may have chosen words of it.
 func said(s string) string {
 	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
 	last := ""
@@ -291,7 +293,7 @@ func said(s string) string {
 	for _, p := range [...]string{"docker: ", "Error: ", "Error response from daemon: "} {
 		last = strings.TrimPrefix(last, p)
 	}
-	return last
+	return quote.Line(last)
 }
 
 // maxAnswer bounds what an engine says, which can be an image's words.

@@ -81,7 +81,7 @@ func TestArgs(t *testing.T) {
 		{name: "ports", driver: Driver{Ports: []string{"127.0.0.1:8080:80"}}, change: func(r *profiles.Request) { m := policy.EgressHost; r.Net = &m }},
 		{name: "volumes", change: func(r *profiles.Request) { r.Env = []string{"MY_VISIBLE_DEVICES=0"} }, policy: func(p *policy.Policy) { p.OCI.Process.ApparmorProfile = "p" }, facts: func(f *Facts) {
 			f.Image, f.Volumes = "sha256:0123", []string{"/v", "/v/../v/deep/", "/tmp", "/tmp/v", "/home/u/ws"}
-			f.Annotated, f.Labelled = []string{"org.opencontainers.image.title"}, []string{"", "a=b", "io.containers.capabilities", labelRun, "traefik.enable"}
+			f.Annotated, f.Labelled = []string{"org.opencontainers.image.title"}, []string{"", " ", "\t", "a b", "a ", "a=b", "a\x00", "io.containers.capabilities", labelRun, "traefik.enable"}
 			f.Devices, f.NoAppArmor = []string{"NVIDIA_VISIBLE_DEVICES", "MY_VISIBLE_DEVICES"}, true
 		}},
 		{name: "options", policy: func(p *policy.Policy) {
@@ -165,6 +165,9 @@ func TestRefused(t *testing.T) {
 	for what, change := range map[string]func(f *Facts){
 		"image.annotations.run.oci.seccomp_bpf_data": func(f *Facts) { f.Annotated = []string{"run.oci.seccomp_bpf_data"} },
 		"image.volumes./rel":                         func(f *Facts) { f.Volumes = []string{"rel"} },
+		// What is told of an image is its words, and no sentence of sbxrun's.
+		`image.annotations."x\nsbxrun: hint: do y"`: func(f *Facts) { f.Annotated = []string{"x\nsbxrun: hint: do y"} },
+		`image.volumes."/sys/x (do\x1b y)"`:         func(f *Facts) { f.Volumes = []string{"/sys/x (do\x1b y)"} },
 		// Each would have a page at least, and no bound on its files.
 		"limits.disk (in 2002 parts": func(f *Facts) {
 			for i := range 2000 {
@@ -293,6 +296,8 @@ func TestSaid(t *testing.T) {
 	for in, want := range map[string]string{
 		"Unable to find image\ndocker: Error response from daemon: Get x: no route.\nSee 'docker run --help'.\n": "Get x: no route.",
 		"Error response from daemon: nope\n": "nope", "Error: x\n": "x", "": "", "a\rb\n": "b",
+		// The name of a file in an image.
+		"Error: open /x\x1b[2K\u202e\xff: is a link": `open /x\x1b[2K\u202e\xff: is a link`,
 	} {
 		if got := said(in); got != want {
 			t.Errorf("%q: %q", in, got)
@@ -311,7 +316,7 @@ func TestPrintable(t *testing.T) {
 		}
 	}
 	p.flush()
-	if want := "Trying to pull x\n?[2Ksbxrun: ?1m??\nCopying é\n" + strings.Repeat("y", 4096) + "end\n"; b.String() != want {
+	if want := "Trying to pull x\n\\x1b[2Ksbxrun: \\x9b1m\\xff\\u202e\nCopying é\n" + strings.Repeat("y", 4096) + "end\n"; b.String() != want {
 		t.Errorf("%q, want %q", b.String(), want)
 	}
 }

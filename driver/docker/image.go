@@ -15,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -169,12 +170,12 @@ func below(root string) lookupFunc {
 func (r *container) lookup(ctx context.Context) lookupFunc {
 	return func(name string) (fs.FileInfo, string, error) {
 		if shown(r.policy, name) {
-			return nil, "", &driver.UnsupportedError{Driver: r.c.d.Name(), Rules: []string{"image.etc (a link to " + name + ", where the policy has something else)"}}
+			return nil, "", &driver.UnsupportedError{Driver: r.c.d.Name(), Rules: []string{"image.etc (a link to " + quote.Inside(name) + ", where the policy has something else)"}}
 		}
 		h, ok := r.stat(ctx, name, false)
 		switch {
 		case !ok:
-			return nil, "", &engineError{op: r.c.d.Name() + " cp", text: "the engine does not show " + name + " of the image", silent: ctx.Err() != nil}
+			return nil, "", &engineError{op: r.c.d.Name() + " cp", text: "the engine does not show " + quote.Inside(name) + " of the image", silent: ctx.Err() != nil}
 		case h == nil:
 			return nil, "", nil
 		}

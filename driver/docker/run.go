@@ -18,11 +18,10 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/pty"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
@@ -229,14 +228,8 @@ func (p *printable) Write(b []byte) (int, error) {
 }
 
 func (p *printable) flush() {
-	plain := func(r rune) rune {
-		if unicode.IsPrint(r) && r != utf8.RuneError {
-			return r
-		}
-		return '?'
-	}
 	if line := bytes.TrimRight(p.part, "\r\n"); len(line) > 0 {
-		p.w.Write(append(bytes.Map(plain, line), '\n'))
+		io.WriteString(p.w, quote.Escape(string(line))+"\n")
 	}
 	p.part = p.part[:0]
 }

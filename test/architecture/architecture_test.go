@@ -58,7 +58,7 @@ var rooms = map[string][]string{
 	"driver/gvisor":                {"internal/programs", "policy", "driver", "mounts", "cgroups", "seccomp", "internal/rootfs", "internal/supervisor", "internal/rundir"},
 	"test/integration/conformance": {},
 	"seatbelt":                     {"policy", "driver", "internal/gateway", "internal/pty"},
-	"driver/docker":                {"internal/programs", "internal/rundir", "policy", "driver", "seccomp", "internal/pty"},
+	"driver/docker":                {"internal/programs", "internal/rundir", "policy", "driver", "seccomp", "internal/pty", "internal/quote"},
 	"driver/containeruse":          {"internal/programs", "policy", "driver"},
 	"session":                      {"policy", "driver", "internal/oncejson", "internal/sys"},
 	"pool":                         {"policy", "driver"},

@@ -370,11 +370,14 @@ func (c *client) ask(ctx context.Context) (*engine, error) {
 		}
 		return e, nil
 	}
-	options, rest, _ := strings.Cut(out, "] ")
+	options, rest, ok := strings.Cut(out, "] ")
+	if !ok { // null: the engine refused
+		options, rest, _ = strings.Cut(out, " ")
+	}
 	f := strings.Fields(rest)
 	if len(f) < 3 || len(f) > 3 && f[3] != "[]" && f[3] != "<no" {
 		// Clients before 23 print that the engine is away and succeed.
-		return nil, c.unavailable(errors.New(strings.Trim(strings.Join(f[min(3, len(f)):], " "), "[]")))
+		return nil, c.unavailable(errors.New(quote.Line(strings.Trim(strings.Join(f[min(3, len(f)):], " "), "[]"))))
 	}
 	return &engine{
 		rootless: strings.Contains(options, "name=rootless"),

@@ -408,6 +408,16 @@ func TestEngineDown(t *testing.T) {
 	}
 }
 
+// TestEngineRefuses: the engine's reason for not talking to the client is told.
+func TestEngineRefuses(t *testing.T) {
+	needEngine(t)
+	t.Setenv("DOCKER_API_VERSION", "1.10")
+	var u *driver.UnavailableError
+	if err := (docker.Driver{Image: image}).Available(t.Context()); !errors.As(err, &u) || !strings.Contains(err.Error(), "client version 1.10 is too old") {
+		t.Error(err)
+	}
+}
+
 func TestRemoteEngine(t *testing.T) {
 	needEngine(t)
 	// The same engine by another address would see the same files; whether it

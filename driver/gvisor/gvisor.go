@@ -241,7 +241,13 @@ func (l *lowering) op(o *mounts.Op) error {
 		if !l.dev {
 			l.dev = true
 			l.nodes = append(l.nodes, Node{Path: "rootfs/dev", Dir: true, Mode: 0o755})
-			l.mount("/dev", "tmpfs", "tmpfs", "nosuid", "noexec", "mode=755", "size=65536k")
+			options := []string{"nosuid", "noexec", "mode=755", "size=65536k"}
+			if !l.t.kernel {
+				// The command is root inside and could keep files there, beside --disk.
+				// gVisor would refuse to open /dev/null for writing, too.
+				options = append(options, "ro")
+			}
+			l.mount("/dev", "tmpfs", "tmpfs", options...)
 		}
 		if o.Target == "/dev" || slices.Contains(devices, o.Target[len("/dev/"):]) {
 			return nil
@@ -259,7 +265,11 @@ func (l *lowering) op(o *mounts.Op) error {
 		l.mount(o.Target, "bind", filepath.Join(l.o.Bundle, name), "bind", "nosuid", "nodev", "noexec", "ro")
 	case mounts.Bind:
 		l.point(o, o.IsDir)
-		l.mount(o.Target, "bind", o.Source, l.options(o.Attr, "rbind")...)
+		bind := "rbind"
+		if !o.IsDir {
+			bind = "bind" // nothing is mounted below, and crun 1.8 takes rro for directories alone
+		}
+		l.mount(o.Target, "bind", o.Source, l.options(o.Attr, bind)...)
 	case mounts.Scratch, mounts.Tmpfs:
 		l.point(o, true)
 		size := o.Size

@@ -51,7 +51,7 @@ func testTree() *mounts.Tree {
 }
 
 func TestSpec(t *testing.T) {
-	for _, d := range []Driver{{}, {Runtime: "runc"}} {
+	for _, d := range []Driver{{}, {Runtime: "runc"}, {Runtime: "crun"}} {
 		spec, nodes, err := d.Spec(testPolicy(), testTree(), Options{UID: 501, GID: 20, Pids: 7, Bundle: "/run/b"})
 		if err != nil {
 			t.Fatal(err)

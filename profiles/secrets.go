@@ -287,10 +287,12 @@ var credentials = sync.OnceValue(func() (out []struct {
 		{"private key", `-----BEGIN [A-Z ]*PRIVATE KEY|PuTTY-User-Key-File|AGE-SECRET-KEY-1`},
 		{"token", `\b(?:(?:gh[pousr]_|npm_|hf_|dop_v1_|shpat_|[sr]k_live_|lin_api_)[A-Za-z0-9]{20,}|(?:github_pat_|glpat-|xox[abeoprs]-|pypi-)[A-Za-z0-9_-]{20,})|\bsk-[A-Za-z0-9_-]{16,}|\bAIza[0-9A-Za-z_-]{30,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.`},
 		{"access key", `\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`},
-		{"URL with credentials", `[A-Za-z][A-Za-z0-9+.-]*://[^\s/@"'$<>{}]{3,}@`},
+		// The user git alone is none.
+		{"URL with credentials", `[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/@"'$<>{}]{4,}|[^\s/@"'$<>{}:]*:[^\s/@"'$<>{}]+)@`},
 		{"authorization", `(?i)authorization["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+[A-Za-z0-9._~+/=-]{6,}`},
 		// A value that is a variable's, or a type's name in a program, is none.
-		{"password", `(?i)(?:password|passwd|passphrase|secret|token|auth|api[_-]?key|access[_-]?key|private[_-]?key|credential)[A-Za-z0-9_.-]*["']?\s*[:=]>?\s*["']?[^\s"'$<>{}()\[\],;]{6,}`},
+		// Nor is an author.
+		{"password", `(?i)(?:(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[A-Za-z0-9_.-]*|auth(?:[_.-][A-Za-z0-9_.-]*|n|z|entication)?)["']?\s*[:=]>?\s*["']?[^\s"'$<>{}()\[\],;]{6,}`},
 	} {
 		out = append(out, struct {
 			what string
@@ -399,7 +401,10 @@ const maxExamined = 200_000
 var comments = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^[ \t]*[#;].*$`) })
 
 // sourceNames end names of programs, in which a password is mostly a variable.
-var sourceNames = []string{".go", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".scala", ".rb", ".php", ".pl", ".cs", ".swift", ".lua", ".md", ".rst", ".html", ".css", ".map", ".svg"}
+var sourceNames = []string{".go", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".scala", ".rb", ".php", ".pl", ".cs", ".swift", ".lua", ".mts", ".cts", ".md", ".rst", ".html", ".css", ".map", ".svg"}
+
+// manifestNames end names of lists of packages, some of which are called tokens and secrets.
+var manifestNames = []string{"package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.toml", "Cargo.lock", "poetry.lock", "uv.lock", "go.sum"}
 
 // Credentials lists what looks like a credential and can be read under a policy:
 // in the workspace, the home, and all else that is shown but what strict shows of
@@ -448,8 +453,16 @@ func Credentials(p *policy.Policy, facts *Facts) (found []Credential, complete b
 			if strings.Contains(text, "\x00") {
 				return
 			}
-			if why = credentialIn(text); (why == "password" || why == "URL with credentials") && slices.ContainsFunc(sourceNames, func(s string) bool { return strings.HasSuffix(full, s) }) {
-				why = ""
+			named := func(s string) bool { return strings.HasSuffix(full, s) }
+			switch why = credentialIn(text); why {
+			case "password":
+				if slices.ContainsFunc(sourceNames, named) || slices.ContainsFunc(manifestNames, named) {
+					why = ""
+				}
+			case "URL with credentials":
+				if slices.ContainsFunc(sourceNames, named) {
+					why = ""
+				}
 			}
 		}
 		if why != "" {

@@ -207,6 +207,22 @@ func TestStdin(t *testing.T) {
 	}
 }
 
+// TestUnread: a command whose reader goes away ends as by SIGPIPE.
+func TestUnread(t *testing.T) {
+	needEngine(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	go func() { r.Read(make([]byte, 1)); r.Close() }()
+	res, err := driver.Run(t.Context(), docker.Driver{Image: image}, resolve(t, nil, "yes"), driver.RunOptions{Stdio: driver.Stdio{Stdout: w}})
+	if err != nil || res.Signal != "SIGPIPE" || res.ExitCode != 141 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	nothingLeft(t, "docker")
+}
+
 // TestTimeout: the time limit ends the container, not its client alone, with
 // everything in it.
 func TestTimeout(t *testing.T) {

@@ -7,8 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"github.com/sbxrun/sbxrun/internal/programs"
-	"github.com/sbxrun/sbxrun/internal/rundir"
 	"io"
 	"os"
 	"os/exec"
@@ -19,9 +17,13 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/pty"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
@@ -583,6 +585,10 @@ func (r *container) Wait() (*driver.Status, error) {
 		return nil, &driver.SetupError{Driver: name, Err: errors.New("somebody removed the container while the command ran"), Fix: "containers named sbxrun-… belong to running commands"}
 	case err != nil:
 		return nil, &driver.UnavailableError{What: "driver " + name, Cause: "the engine went away while the command ran", Err: err, Fix: "start it again; what is left of the container is removed by the next run"}
+	case s.Running && clientErr != nil && (unread(r.client.Stdout) || unread(r.client.Stderr)):
+		// The client got what the command gets elsewhere.
+		st.Signal = syscall.SIGPIPE
+		return st, nil
 	case s.Running:
 		if clientErr == nil {
 			clientErr = errors.New("the client ended before the container")
@@ -607,6 +613,24 @@ func (r *container) Wait() (*driver.Status, error) {
 		st.ExitCode, st.Signal = 0, syscall.SIGKILL
 	}
 	return st, nil
+}
+
+// unread reports whether a stream is a pipe from which nobody can read any more.
+func unread(w io.Writer) (gone bool) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(fds, 0)
+		gone = err == nil && n == 1 && fds[0].Revents&unix.POLLERR != 0
+	})
+	return gone
 }
 
 // startError is the error of a command that the runtime could not execute.

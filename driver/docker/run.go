@@ -598,7 +598,7 @@ func (r *container) Wait() (*driver.Status, error) {
 		st.Signal = syscall.SIGKILL
 		return st, nil
 	case s.Status == "created" && s.Error == "":
-		return nil, &driver.SetupError{Driver: name, Err: errors.New("the container did not start")}
+		return nil, &driver.SetupError{Driver: name, Err: errors.New("the container did not start"), Fix: "what the engine said of it is on the command's standard error"}
 	case s.Error != "":
 		if err := startError(s.Error); err != nil {
 			return nil, err

@@ -19,7 +19,7 @@ import (
 
 // Names are the agents that there is a plan for. Shell and mcp are for any other: a
 // program to name as its shell, and a server in a file that it reads.
-var Names = []string{"claude-code", "codex", "opencode", "gemini", "goose", "shell", "mcp"}
+var Names = []string{"claude-code", "codex", "opencode", "gemini", "qwen", "goose", "shell", "mcp"}
 
 // A Site is where things are for one user of a host.
 type Site struct {
@@ -29,6 +29,7 @@ type Site struct {
 	State  string // XDG_STATE_HOME
 	Claude string // Claude Code's configuration directory
 	Codex  string // Codex's
+	Qwen   string // Qwen Code's
 	Sbxrun string // this program
 	Agent  string // the agent's own program, where the plan has a use for it; "" if not found
 }
@@ -179,6 +180,15 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 		p.Files = []File{{Path: filepath.Join(site.Home, ".gemini", "settings.json"), Mode: 0o644, Edit: JSON{
 			{Path: []string{"mcpServers", "sandbox"}, Value: server},
 			{Path: []string{"tools", "exclude"}, Element: "run_shell_command"},
+		}}}
+	case "qwen":
+		// Its monitor runs commands, too. What tools.exclude said it moves to
+		// permissions.deny, to which those of a project are added.
+		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
+		p.Files = []File{{Path: filepath.Join(site.Qwen, "settings.json"), Mode: 0o644, Edit: JSON{
+			{Path: []string{"mcpServers", "sandbox"}, Value: server},
+			{Path: []string{"permissions", "deny"}, Element: "Bash"},
+			{Path: []string{"permissions", "deny"}, Element: "Monitor"},
 		}}}
 	case "shell":
 		p.Files = []File{wrapper}

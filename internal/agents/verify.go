@@ -173,7 +173,7 @@ func (b *bait) judge(p *Proof) {
 }
 
 // Verify has the agent run a command, and says what came of it. Claude Code, Codex,
-// opencode and Gemini CLI run themselves, with a model of ours on loopback instead of
+// opencode, Gemini CLI and Qwen Code run themselves, with a model of ours on loopback instead of
 // theirs, and with their user's own configuration. Of Goose, and of a Gemini CLI that
 // is not found, what their configuration names is called as they would.
 //
@@ -217,6 +217,9 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 		} else {
 			err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"), "run_shell_command")
 		}
+	case "qwen":
+		p.Real = true
+		err = b.real(ctx, agent, site, p)
 	case "shell", "mcp":
 		switch {
 		case p.Real:
@@ -287,8 +290,11 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	if agent == "opencode" {
 		call.Tool = "bash"
 	}
-	if agent == "gemini" {
+	switch agent {
+	case "gemini":
 		call = model.Call{Tool: "run_shell_command", Else: "mcp_sandbox_bash", Input: map[string]any{"command": b.command}}
+	case "qwen":
+		call = model.Call{Tool: "run_shell_command", Else: "mcp__sandbox__bash", Input: map[string]any{"command": b.command}}
 	}
 	m := model.New(call)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -326,6 +332,21 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 		}
 		args = []string{"-p", "go", "--model", "gemini-2.5-flash", "--approval-mode", "yolo"}
 		env = []string{"GOOGLE_GEMINI_BASE_URL=" + address, "GEMINI_API_KEY=" + verifyKey, "GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_SANDBOX=false", "GEMINI_CLI_HOME=" + b.dir + "/gemini"}
+	case "qwen":
+		// It writes to its settings when it starts, so it has a copy.
+		settings, err := read(filepath.Join(site.Qwen, "settings.json"))
+		if err == nil {
+			settings, err = JSON{{Path: []string{"security", "folderTrust", "enabled"}, Value: false}, {Path: []string{"general", "enableAutoUpdate"}, Value: false},
+				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
+		}
+		if err == nil {
+			err = write(filepath.Join(b.dir, "qwen", "settings.json"), settings, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+		args = []string{"--auth-type", "anthropic", "--model", "claude-sonnet-4-5", "--approval-mode", "yolo", "go"}
+		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "QWEN_HOME=" + b.dir + "/qwen", "QWEN_SANDBOX=false"}
 	case "codex":
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
 			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,

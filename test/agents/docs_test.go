@@ -14,7 +14,7 @@ import (
 
 var (
 	block     = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
-	runsAgent = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec|gemini -p)( |$)`)
+	runsAgent = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec|gemini -p|qwen)( |$)`)
 )
 
 // TestDocs runs what docs/agents and docs/agents.md show between fences, page by page and command by command, as it
@@ -82,6 +82,9 @@ func (w *world) shows(bin, script string) {
 	if strings.Contains(script, "gemini") {
 		m = model.New(geminiBash(probe))
 	}
+	if strings.Contains(script, "qwen") {
+		m = model.New(model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": probe}})
+	}
 	if strings.Contains(script, "--disallowedTools Bash") {
 		m = model.New(model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": probe}})
 	}
@@ -93,6 +96,9 @@ exec ` + client(w.T, claudeCode, "claude") + ` -p go --allowedTools Bash,mcp__sa
 	w.file(bin+"/gemini", `#!/bin/sh
 case "$*" in *--model*) ;; *) set -- --model gemini-2.5-flash --approval-mode yolo "$@";; esac
 exec `+client(w.T, gemini, "gemini")+` "$@"`+"\n", 0o755)
+	w.file(bin+"/qwen", `#!/bin/sh
+case "$*" in *--model*) ;; *) set -- `+strings.Join(qwenFlags, " ")+` "$@";; esac
+exec `+client(w.T, qwen, "qwen")+` "$@"`+"\n", 0o755)
 	w.codexHome(address, "")
 
 	if strings.Contains(script, "sbxrun agent ") {

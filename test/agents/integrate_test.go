@@ -20,6 +20,7 @@ var configurations = map[string]struct{ file, content, installed, name string }{
 	"codex":       {".codex/environments.toml", "# mine\n", "codex", codex},
 	"opencode":    {".config/opencode/opencode.json", "{\n  \"$schema\": \"https://opencode.ai/config.json\", // or it adds that itself\n  \"share\": \"disabled\",\n}\n", "opencode", opencode},
 	"gemini":      {".gemini/settings.json", "{\"tools\": {\"exclude\": [\"x\"]}}\n", "gemini", gemini},
+	"qwen":        {".qwen/settings.json", "{\"permissions\": {\"deny\": [\"x\"]}}\n", "qwen", qwen},
 	"goose":       {".config/goose/config.yaml", "# mine\nGOOSE_PROVIDER: x\n", "", ""},
 }
 

@@ -29,6 +29,7 @@ const (
 	codex      = "Codex 0.169.0"
 	opencode   = "opencode 1.18.33"
 	gemini     = "Gemini CLI 0.61.0"
+	qwen       = "Qwen Code 0.24.4"
 )
 
 // programs are what is tested, built once.

@@ -89,7 +89,7 @@ never the boundary: what an allowed command may do is the sandbox's to say.`,
 		},
 	}, o)
 	check.Flags().BoolVar(&o.json, "json", false, "print the decision as JSON")
-	check.Flags().VarPF(&value{"FILE", func(f string) error { policyFile = f; return checkPath(f) }}, "command-policy", "", "JSON file with the lists (default: the built-in ones)")
+	check.Flags().VarPF(&value{"FILE", into(&policyFile, checked)}, "command-policy", "", "JSON file with the lists (default: the built-in ones)")
 	c.AddCommand(check)
 	return c
 }

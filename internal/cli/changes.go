@@ -136,6 +136,23 @@ func settled(set *workspace.Set) error {
 
 // withSet runs a function on a change set and its workspace.
 func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace.Workspace) error) error {
+	return withChanges(func(f *facts, st *workspace.Store) error {
+		set, err := chosen(st, f, args)
+		if err != nil {
+			return err
+		}
+		w, err := set.Open()
+		if err != nil {
+			return engine.Hinted(err, "sbxrun discard "+set.ID+" removes the change set")
+		}
+		defer w.Close()
+		w.Obeyed = engine.Obeyed(f)
+		return do(st, set, w)
+	})
+}
+
+// withChanges runs a function on the change sets that are kept.
+func withChanges(do func(*facts, *workspace.Store) error) error {
 	f, err := engine.GatherFacts()
 	if err != nil {
 		return err
@@ -145,17 +162,7 @@ func withSet(args []string, do func(*workspace.Store, *workspace.Set, *workspace
 		return err
 	}
 	defer st.Close()
-	set, err := chosen(st, f, args)
-	if err != nil {
-		return err
-	}
-	w, err := set.Open()
-	if err != nil {
-		return engine.Hinted(err, "sbxrun discard "+set.ID+" removes the change set")
-	}
-	defer w.Close()
-	w.Obeyed = engine.Obeyed(f)
-	return do(st, set, w)
+	return do(f, st)
 }
 
 func newDiff() *cobra.Command {
@@ -176,7 +183,7 @@ with #.`,
 				if len(args) > 0 {
 					return engine.Usage("--list shows all change sets, and was given one", "leave out the ID or --list")
 				}
-				return o.listChanges()
+				return withChanges(o.listChanges)
 			}
 			return withSet(args, func(_ *workspace.Store, set *workspace.Set, w *workspace.Workspace) error {
 				all, err := set.Check(w)
@@ -310,16 +317,7 @@ func printChanges(set *workspace.Set, w *workspace.Workspace, all []*workspace.S
 	return printJSON(out)
 }
 
-func (o *options) listChanges() error {
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return err
-	}
-	st, err := engine.OpenChanges(f)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
+func (o *options) listChanges(_ *facts, st *workspace.Store) error {
 	list, err := st.List()
 	if err != nil {
 		say.warn(err.Error())
@@ -371,7 +369,7 @@ taken over.`,
 		},
 		ValidArgsFunction: completeChanges,
 	}, o)
-	c.Flags().Var(&value{"PATTERN", func(s string) error { ao.Allow = append(ao.Allow, s); return checkPath(s) }}, "allow-protected", "change protected paths of this pattern, or this path; all for every one")
+	c.Flags().Var(&value{"PATTERN", more(&ao.Allow, checked)}, "allow-protected", "change protected paths of this pattern, or this path; all for every one")
 	c.Flags().Var(&value{"stop|keep|overwrite", func(s string) error {
 		var how string
 		err := oneOf(&how, "stop", "keep", "overwrite")(s)
@@ -441,43 +439,36 @@ func newDiscard() *cobra.Command {
 		Example: "  sbxrun discard\n  sbxrun discard w1a2b3c4-567\n  sbxrun discard --all",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
-			f, err := engine.GatherFacts()
-			if err != nil {
-				return err
-			}
-			st, err := engine.OpenChanges(f)
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			if all {
-				if len(args) > 0 {
-					return engine.Usage("--all is every change set, and some were named", "leave out the IDs or --all")
-				}
-				list, lerr := st.List()
-				for _, i := range list {
-					args = append(args, i.ID)
-				}
-				err = lerr
-			} else if len(args) == 0 {
-				set, err := chosen(st, f, nil)
-				if err != nil {
-					return err
-				}
-				args = []string{set.ID}
-			}
-			for _, id := range args {
-				if set, lerr := st.Load(id); lerr == nil {
-					if err := settled(set); err != nil {
+			return withChanges(func(f *facts, st *workspace.Store) (err error) {
+				if all {
+					if len(args) > 0 {
+						return engine.Usage("--all is every change set, and some were named", "leave out the IDs or --all")
+					}
+					list, lerr := st.List()
+					for _, i := range list {
+						args = append(args, i.ID)
+					}
+					err = lerr
+				} else if len(args) == 0 {
+					set, err := chosen(st, f, nil)
+					if err != nil {
 						return err
 					}
+					args = []string{set.ID}
 				}
-				if rerr := st.Remove(id); rerr != nil {
-					return engine.Hinted(rerr, "sbxrun diff --list shows all that there are")
+				for _, id := range args {
+					if set, lerr := st.Load(id); lerr == nil {
+						if err := settled(set); err != nil {
+							return err
+						}
+					}
+					if rerr := st.Remove(id); rerr != nil {
+						return engine.Hinted(rerr, "sbxrun diff --list shows all that there are")
+					}
+					say.note("change set "+id+" is removed", "")
 				}
-				say.note("change set "+id+" is removed", "")
-			}
-			return err
+				return err
+			})
 		},
 		ValidArgsFunction: completeChanges,
 	}, o)
@@ -485,20 +476,15 @@ func newDiscard() *cobra.Command {
 	return c
 }
 
-func completeChanges(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	f, err := engine.GatherFacts()
-	if err != nil {
+func completeChanges(*cobra.Command, []string, string) (ids []string, _ cobra.ShellCompDirective) {
+	if withChanges(func(_ *facts, st *workspace.Store) error {
+		list, _ := st.List()
+		for _, i := range list {
+			ids = append(ids, i.ID+"\t"+i.Workspace)
+		}
+		return nil
+	}) != nil {
 		return nil, cobra.ShellCompDirectiveError
-	}
-	st, err := engine.OpenChanges(f)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	defer st.Close()
-	list, _ := st.List()
-	var ids []string
-	for _, i := range list {
-		ids = append(ids, i.ID+"\t"+i.Workspace)
 	}
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }

@@ -77,30 +77,7 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 			fs.BoolVarP(to, name, short, false, usage)
 		}
 	}
-	list := func(to *[]string) func(string) error {
-		return func(s string) error { *to = append(*to, s); return nil }
-	}
-	paths := func(to *[]string) func(string) error {
-		return func(s string) error {
-			if err := checkPath(s); err != nil {
-				return err
-			}
-			*to = append(*to, s)
-			return nil
-		}
-	}
-	path := func(to *string) func(string) error {
-		return func(s string) error {
-			if err := checkPath(s); err != nil {
-				return err
-			}
-			*to = s
-			return nil
-		}
-	}
-	text := func(to *string) func(string) error {
-		return func(s string) error { *to = s; return nil }
-	}
+	text := func(s string) (string, error) { return s, nil }
 	layers := func(to *policy.Layers) func(string) error {
 		return func(s string) error {
 			for name := range strings.SplitSeq(s, ",") {
@@ -114,33 +91,19 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 		}
 	}
 
-	arg("profile", "P", "NAME|FILE", "profile to run under (default strict)", path(&r.Profile))
-	arg("cd", "C", "DIR", "working directory and workspace (default: the current one)", path(&r.Dir))
+	arg("profile", "P", "NAME|FILE", "profile to run under (default strict)", into(&r.Profile, checked))
+	arg("cd", "C", "DIR", "working directory and workspace (default: the current one)", into(&r.Dir, checked))
 
-	arg("ro", "", "PATH", "show a host path, read-only", paths(&r.ReadOnly))
-	arg("rw", "", "PATH", "show a host path, writable", paths(&r.ReadWrite))
-	arg("hide", "", "PATH", "hide a host path; beats --ro and --rw", paths(&r.Hide))
-	arg("unprotect", "", "PATTERN", "let a protected path be changed: .git/config, .vscode, …; all for every one", list(&r.Unprotect))
-	arg("bind", "", "SRC:DST[:ro]", "show a host path at another place", func(s string) error {
-		b, err := parseBind(s)
-		r.Binds = append(r.Binds, b)
-		return err
-	})
-	arg("tmpfs", "", "PATH[:SIZE]", "private, empty storage at a path", func(s string) error {
-		t, err := parseTmpfs(s)
-		r.Tmpfs = append(r.Tmpfs, t)
-		return err
-	})
-	arg("device", "", "PATH", "give access to a device node", paths(&r.Devices))
+	arg("ro", "", "PATH", "show a host path, read-only", more(&r.ReadOnly, checked))
+	arg("rw", "", "PATH", "show a host path, writable", more(&r.ReadWrite, checked))
+	arg("hide", "", "PATH", "hide a host path; beats --ro and --rw", more(&r.Hide, checked))
+	arg("unprotect", "", "PATTERN", "let a protected path be changed: .git/config, .vscode, …; all for every one", more(&r.Unprotect, text))
+	arg("bind", "", "SRC:DST[:ro]", "show a host path at another place", more(&r.Binds, parseBind))
+	arg("tmpfs", "", "PATH[:SIZE]", "private, empty storage at a path", more(&r.Tmpfs, parseTmpfs))
+	arg("device", "", "PATH", "give access to a device node", more(&r.Devices, checked))
 	arg("workspace", "", "bind|overlay|ro|none", "how the workspace is shown: writable; copy-on-write, see sbxrun diff; read-only; not at all", oneOf(&r.Workspace, "bind", "overlay", "ro", "none"))
 
-	arg("env", "e", "KEY[=VALUE]", "set a variable, or pass the caller's", func(s string) error {
-		if err := checkEnv(s); err != nil {
-			return err
-		}
-		r.Env = append(r.Env, s)
-		return nil
-	})
+	arg("env", "e", "KEY[=VALUE]", "set a variable, or pass the caller's", more(&r.Env, func(s string) (string, error) { return s, checkEnv(s) }))
 	arg("env-file", "", "FILE", "read variables from a file, one KEY=VALUE a line", func(s string) error {
 		env, err := readEnvFile(s)
 		r.Env = append(r.Env, env...)
@@ -150,64 +113,30 @@ func (o *options) policyFlags(fs *pflag.FlagSet, only ...string) {
 	yes(&r.ClearEnv, "clear-env", "", "start from an empty environment")
 	yes(&r.InheritEnv, "inherit-env", "", "pass the caller's whole environment, secrets included")
 
-	arg("net", "", "none|proxy|host", "network: loopback only, the allowed hosts, or the host's own", func(s string) error {
-		m, err := parseNet(s)
-		r.Net = m
-		return err
-	})
-	arg("allow-host", "", "HOST[:PORT,...]", "let connections to a host through; implies --net proxy", list(&r.AllowHosts))
-	arg("deny-host", "", "HOST[:PORT,...]", "refuse connections to a host, whatever is allowed", list(&r.DenyHosts))
-	arg("publish", "", "[ADDR:]HOSTPORT:PORT", "lead a port of the host to one of the sandbox's", list(&r.Publish))
+	arg("net", "", "none|proxy|host", "network: loopback only, the allowed hosts, or the host's own", into(&r.Net, parseNet))
+	arg("allow-host", "", "HOST[:PORT,...]", "let connections to a host through; implies --net proxy", more(&r.AllowHosts, text))
+	arg("deny-host", "", "HOST[:PORT,...]", "refuse connections to a host, whatever is allowed", more(&r.DenyHosts, text))
+	arg("publish", "", "[ADDR:]HOSTPORT:PORT", "lead a port of the host to one of the sandbox's", more(&r.Publish, text))
 
-	arg("memory", "", "SIZE", "memory limit, for example 2g", size(&r.Memory))
-	arg("cpus", "", "N", "cpu limit, for example 1.5", func(s string) error {
-		n, err := profiles.ParseCPUs(s)
-		r.CPUs = &n
-		return err
-	})
-	arg("pids", "", "N", "limit on processes and threads", func(s string) error {
-		n, err := profiles.ParseCount(s)
-		r.Pids = &n
-		return err
-	})
-	arg("fsize", "", "SIZE", "limit on the size of a file that is written", size(&r.FileSize))
-	arg("nofile", "", "N", "limit on open files", func(s string) error {
-		n, err := profiles.ParseCount(s)
-		u := uint64(n)
-		r.OpenFiles = &u
-		return err
-	})
-	arg("disk", "", "SIZE", "limit on private storage (/tmp, home)", size(&r.Disk))
-	arg("timeout", "", "DURATION", "end the command after this time, for example 30s", func(s string) error {
-		d, err := profiles.ParseDuration(s)
-		r.Timeout = &d
-		return err
-	})
-	arg("kill-after", "", "DURATION", "kill what is left this long after the timeout's SIGTERM; 0s: at once", func(s string) error {
-		d, err := profiles.ParseGrace(s)
-		r.KillAfter = &d
-		return err
-	})
-	arg("max-output", "", "SIZE", "keep this much of each stream with --json (default 1m)", func(s string) error {
-		n, err := profiles.ParseSize(s)
-		i := int64(n)
-		r.MaxOutput = &i
-		return err
-	})
+	arg("memory", "", "SIZE", "memory limit, for example 2g", given(&r.Memory, profiles.ParseSize))
+	arg("cpus", "", "N", "cpu limit, for example 1.5", given(&r.CPUs, profiles.ParseCPUs))
+	arg("pids", "", "N", "limit on processes and threads", given(&r.Pids, profiles.ParseCount))
+	arg("fsize", "", "SIZE", "limit on the size of a file that is written", given(&r.FileSize, profiles.ParseSize))
+	arg("nofile", "", "N", "limit on open files", given(&r.OpenFiles, func(s string) (uint64, error) { n, err := profiles.ParseCount(s); return uint64(n), err }))
+	arg("disk", "", "SIZE", "limit on private storage (/tmp, home)", given(&r.Disk, profiles.ParseSize))
+	arg("timeout", "", "DURATION", "end the command after this time, for example 30s", given(&r.Timeout, profiles.ParseDuration))
+	arg("kill-after", "", "DURATION", "kill what is left this long after the timeout's SIGTERM; 0s: at once", given(&r.KillAfter, profiles.ParseGrace))
+	arg("max-output", "", "SIZE", "keep this much of each stream with --json (default 1m)", given(&r.MaxOutput, func(s string) (int64, error) { n, err := profiles.ParseSize(s); return int64(n), err }))
 
-	arg("seccomp", "", "NAME|FILE", "system call filter: a built-in one or an OCI JSON file", path(&r.Seccomp))
-	arg("user", "", "UID[:GID]", "user id that the command sees itself run as", func(s string) error {
-		u, err := parseUser(s)
-		r.User = u
-		return err
-	})
-	arg("hostname", "", "NAME", "host name in the sandbox", text(&r.Hostname))
-	arg("selinux-label", "", "LABEL", "SELinux label of the command", text(&r.SELinux))
-	arg("apparmor-profile", "", "NAME", "AppArmor profile of the command", text(&r.AppArmor))
+	arg("seccomp", "", "NAME|FILE", "system call filter: a built-in one or an OCI JSON file", into(&r.Seccomp, checked))
+	arg("user", "", "UID[:GID]", "user id that the command sees itself run as", into(&r.User, parseUser))
+	arg("hostname", "", "NAME", "host name in the sandbox", into(&r.Hostname, text))
+	arg("selinux-label", "", "LABEL", "SELinux label of the command", into(&r.SELinux, text))
+	arg("apparmor-profile", "", "NAME", "AppArmor profile of the command", into(&r.AppArmor, text))
 	arg("require", "", "LAYER", "refuse to run without this layer", layers(&r.Require))
 	arg("allow-degraded", "", "LAYER", "run without this layer where the host cannot give it", layers(&r.Degrade))
-	arg("driver", "", "NAME", "what isolates (default: as the profile says, mostly native); auto: the first that can, here", text(&r.Driver))
-	arg("image", "", "NAME", "container image, for drivers that use one", text(&r.Image))
+	arg("driver", "", "NAME", "what isolates (default: as the profile says, mostly native); auto: the first that can, here", into(&r.Driver, text))
+	arg("image", "", "NAME", "container image, for drivers that use one", into(&r.Image, text))
 	arg("fallback", "", "NAME[,NAME]", "drivers to try, in order, when the first cannot be had", func(s string) error {
 		r.Fallback = append(r.Fallback, strings.Split(s, ",")...)
 		return nil
@@ -233,7 +162,7 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 }
 
 func (o *options) auditFlag(fs *pflag.FlagSet) {
-	fs.VarPF(&value{"FILE", func(f string) error { o.req.Audit = f; return checkPath(f) }}, "audit", "", "append what ran and what was refused to a file, a line of JSON each")
+	fs.VarPF(&value{"FILE", into(&o.req.Audit, checked)}, "audit", "", "append what ran and what was refused to a file, a line of JSON each")
 }
 
 // execFlags defines the flags of a command in a session.
@@ -259,13 +188,7 @@ func (o *options) reportFlags(fs *pflag.FlagSet) {
 	})
 	fs.BoolP("interactive", "i", false, "pass stdin on, which is always done: for the habit of -it")
 	fs.BoolVar(&o.json, "json", false, "capture the output and print one result object")
-	arg("result-file", "", "FILE", "write the result object to a file", func(s string) error {
-		if err := checkPath(s); err != nil {
-			return err
-		}
-		o.resultFile = s
-		return nil
-	})
+	arg("result-file", "", "FILE", "write the result object to a file", into(&o.resultFile, checked))
 	arg("result-fd", "", "N", "write the result object to an open descriptor", func(s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
@@ -298,21 +221,38 @@ func (v *boolValue) String() string   { return "" }
 func (v *boolValue) Type() string     { return "bool" }
 func (v *boolValue) IsBoolFlag() bool { return true }
 
-func size(to **uint64) func(string) error {
-	return func(s string) error {
-		n, err := profiles.ParseSize(s)
-		*to = &n
+// into, given and more take a flag's argument: as a value, as one that can be left
+// out, and as one of several.
+func into[T any](to *T, parse func(string) (T, error)) func(string) error {
+	return func(s string) (err error) {
+		*to, err = parse(s)
 		return err
 	}
 }
 
+func given[T any](to **T, parse func(string) (T, error)) func(string) error {
+	return func(s string) error {
+		v, err := parse(s)
+		*to = &v
+		return err
+	}
+}
+
+func more[T any](to *[]T, parse func(string) (T, error)) func(string) error {
+	return func(s string) error {
+		v, err := parse(s)
+		*to = append(*to, v)
+		return err
+	}
+}
+
+func checked(s string) (string, error) { return s, checkPath(s) }
+
 func oneOf(to *string, names ...string) func(string) error {
 	return func(s string) error {
-		for _, n := range names {
-			if s == n {
-				*to = s
-				return nil
-			}
+		if slices.Contains(names, s) {
+			*to = s
+			return nil
 		}
 		return engine.Usage(strconv.Quote(s)+" is not one of its values", "one of "+strings.Join(names, ", "))
 	}

@@ -91,7 +91,7 @@ each session.`,
 		},
 	}, o)
 	o.policyFlags(c.Flags())
-	c.Flags().VarPF(&value{"FILE", func(f string) error { s.Commands = f; return checkPath(f) }}, "command-policy", "", "JSON file that says which commands execute_command runs (default: the built-in lists)")
+	c.Flags().VarPF(&value{"FILE", into(&s.Commands, checked)}, "command-policy", "", "JSON file that says which commands execute_command runs (default: the built-in lists)")
 	c.Flags().VarPF(&value{"N", func(n string) error {
 		var err error
 		if s.MaxSessions, err = strconv.Atoi(n); err != nil || s.MaxSessions < 1 || s.MaxSessions > 1000 {
@@ -162,12 +162,8 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 		h.Hosts = append(h.Hosts, n)
 		return nil
 	}}, "http-host", "", "a name by which clients call --http, beside its address")
-	fs.VarPF(&value{"FILE", func(f string) error { h.TokenFile = f; return checkPath(f) }}, "token-file", "", "file with the token that clients of --http bring; made if there is none (default: $"+tokenEnv+", else a new one, on stderr)")
-	fs.VarPF(&value{"DURATION", func(d string) error {
-		var err error
-		h.Idle, err = profiles.ParseDuration(d)
-		return err
-	}}, "idle-timeout", "", "end what a client of --http has, after it was silent for so long (default 30m)")
+	fs.VarPF(&value{"FILE", into(&h.TokenFile, checked)}, "token-file", "", "file with the token that clients of --http bring; made if there is none (default: $"+tokenEnv+", else a new one, on stderr)")
+	fs.VarPF(&value{"DURATION", into(&h.Idle, profiles.ParseDuration)}, "idle-timeout", "", "end what a client of --http has, after it was silent for so long (default 30m)")
 }
 
 // own are the files that this server, and the next, obeys: no command writes them,

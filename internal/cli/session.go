@@ -290,10 +290,7 @@ func sessionExec(args []string) (code int, ok bool) {
 // keysFlag defines the flag for the keys that detach.
 func (o *options) keysFlag(fs *pflag.FlagSet) {
 	o.keys, _ = parseKeys(defaultKeys)
-	fs.VarPF(&value{"KEYS", func(s string) (err error) {
-		o.keys, err = parseKeys(s)
-		return err
-	}}, "detach-keys", "", "what to type to leave a command with a terminal to itself (default "+defaultKeys+")")
+	fs.VarPF(&value{"KEYS", into(&o.keys, parseKeys)}, "detach-keys", "", "what to type to leave a command with a terminal to itself (default "+defaultKeys+")")
 }
 
 func newSessionAttach() *cobra.Command {
@@ -374,15 +371,24 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 	return exitError(out.Result.ExitCode)
 }
 
-// process is what a session's command is, from the flags.
-func (o *options) process(st *session.Store) (*specs.Process, error) {
+// process is what a session's command is, from the flags, and what is recorded of
+// the session; of that it is told if it is out of date.
+func (o *options) process(st *session.Store, f *facts) (*session.Info, *specs.Process, error) {
+	info, err := st.Recorded(o.session)
+	if err != nil {
+		return nil, nil, err
+	}
+	o.explainAge(info, f)
 	pr := &specs.Process{Args: o.req.Command, Terminal: o.req.Terminal}
+	if pr.Terminal {
+		pr.ConsoleSize = consoleSize()
+	}
 	if o.req.Dir == "" && len(o.req.Env) == 0 && !o.req.ClearEnv {
-		return pr, nil
+		return info, pr, nil
 	}
 	p, err := st.Policy(o.session)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if o.req.Dir != "" {
 		// In the sandbox; it need not be there on the host.
@@ -408,7 +414,7 @@ func (o *options) process(st *session.Store) (*specs.Process, error) {
 		pr.Env = slices.DeleteFunc(pr.Env, func(s string) bool { return strings.HasPrefix(s, k+"=") })
 		pr.Env = append(pr.Env, k+"="+v)
 	}
-	return pr, nil
+	return info, pr, nil
 }
 
 // within are the limits that a session's command has of its own; nil for none.
@@ -457,17 +463,9 @@ func (o *options) inSession() (*driver.Result, error) {
 	}
 	var res *driver.Result
 	err = withSession(o.session, func(st *session.Store, c *session.Client) error {
-		info, err := st.Recorded(o.session)
+		info, pr, err := o.process(st, f)
 		if err != nil {
 			return err
-		}
-		o.explainAge(info, f)
-		pr, err := o.process(st)
-		if err != nil {
-			return err
-		}
-		if pr.Terminal {
-			pr.ConsoleSize = consoleSize()
 		}
 		p := &policy.Policy{Profile: info.Profile, Limits: info.Limits, OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: slices.Clone(pr.Args)}}}
 		if o.req.Timeout != nil {
@@ -555,17 +553,9 @@ func (o *options) detached(args []string) error {
 		return err
 	}
 	return withSession(o.session, func(st *session.Store, c *session.Client) error {
-		info, err := st.Recorded(o.session)
+		info, pr, err := o.process(st, f)
 		if err != nil {
 			return err
-		}
-		o.explainAge(info, f)
-		pr, err := o.process(st)
-		if err != nil {
-			return err
-		}
-		if pr.Terminal {
-			pr.ConsoleSize = consoleSize()
 		}
 		if log != nil {
 			// How it ends is the session's to know: sbxrun session logs.
@@ -814,7 +804,7 @@ sockets are left out. The first path that the session's policy protects, such as
 			})
 		},
 	}, o)
-	c.Flags().Var(&value{"PATTERN", func(s string) error { allow = append(allow, s); return checkPath(s) }}, "allow-protected", "copy protected paths of this pattern, or this path, to the host; all for every one")
+	c.Flags().Var(&value{"PATTERN", more(&allow, checked)}, "allow-protected", "copy protected paths of this pattern, or this path, to the host; all for every one")
 	return c
 }
 
@@ -878,11 +868,7 @@ func newSessionStop() *cobra.Command {
 			return nil
 		},
 	}, o)
-	c.Flags().VarP(&value{"DURATION", func(s string) error {
-		d, err := profiles.ParseGrace(s)
-		grace = d
-		return err
-	}}, "time", "t", "how long commands have to end (default 10s)")
+	c.Flags().VarP(&value{"DURATION", into(&grace, profiles.ParseGrace)}, "time", "t", "how long commands have to end (default 10s)")
 	return c
 }
 
@@ -1006,11 +992,7 @@ func newPrune() *cobra.Command {
 			return errors.Join(errs...)
 		},
 	}, o)
-	c.Flags().Var(&value{"DURATION", func(s string) error {
-		d, err := profiles.ParseGrace(s)
-		age = d
-		return err
-	}}, "older-than", "only what ended longer ago (default 24h)")
+	c.Flags().Var(&value{"DURATION", into(&age, profiles.ParseGrace)}, "older-than", "only what ended longer ago (default 24h)")
 	c.Flags().BoolVar(&changes, "changes", false, "change sets that nobody has applied or discarded, too")
 	c.Flags().BoolVar(&containers, "containers", false, "ask Docker and podman for containers of runs that were killed, too")
 	return c

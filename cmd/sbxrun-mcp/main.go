@@ -31,8 +31,7 @@ func serve(s *cli.Service) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	config := mcpserver.Config{Policy: s.Policy, Why: s.Why, Rules: rules, MaxSessions: s.MaxSessions, Version: s.Version, Audit: s.Audit,
-		Open: s.Open, Bare: s.Bare}
+	config := mcpserver.Config{Service: s.Service, Rules: rules}
 	if s.HTTP != nil {
 		return serveHTTP(ctx, s, config)
 	}

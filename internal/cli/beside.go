@@ -22,7 +22,7 @@ type Beside struct {
 	MCP func(*Service) error
 
 	// Serve serves pools until the context ends.
-	Serve func(context.Context, *Server) error
+	Serve func(context.Context, *engine.Server) error
 
 	// Pools prints what the server in a directory has, or has counted.
 	Pools func(dir string, counted, json bool) error

@@ -14,33 +14,19 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
-	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
-	"github.com/sbxrun/sbxrun/session"
 )
 
 // tokenEnv holds the token of sbxrun mcp --http, if it is not in a file.
 const tokenEnv = "SBXRUN_MCP_TOKEN"
 
-// A Service is what sbxrun mcp was asked to serve: a policy, made by who started
-// it, and sandboxes of it.
+// A Service is what sbxrun mcp was asked to serve, and how.
 type Service struct {
-	Policy      *policy.Policy
-	MaxSessions int    // sandboxes at a time
-	Commands    string // file with the command policy, "" for the built-in lists
-	Version     string
-	HTTP        *HTTP // nil: one client, on stdin and stdout
-	Audit       *audit.Log
-	RolloutKey  string // of this agent; "" is made of user and workspace
-	Why         string // commands are not sandboxed, "" if they are
-
-	// Open builds one more sandbox, of the policy as the files have it now.
-	Open func(context.Context) (*session.Environment, error)
-
-	// Bare is the bare host, nil if the operator does not let a call ask for it.
-	Bare func(context.Context) (*session.Environment, error)
+	engine.Service
+	Commands   string // file with the command policy, "" for the built-in lists
+	HTTP       *HTTP  // nil: one client, on stdin and stdout
+	RolloutKey string // of this agent; "" is made of user and workspace
 
 	// Note tells who started the server something.
 	Note func(text, hint string)
@@ -58,7 +44,7 @@ type HTTP struct {
 
 func (b *Beside) newMCP() *cobra.Command {
 	o := &options{}
-	s := &Service{MaxSessions: 4}
+	s := &Service{Service: engine.Service{MaxSessions: 4}}
 	c := plain(&cobra.Command{
 		Use:   "mcp [flags]",
 		Short: "Serve sandboxed commands to an agent, by the Model Context Protocol",

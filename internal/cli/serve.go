@@ -20,38 +20,11 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
 	"github.com/sbxrun/sbxrun/profiles"
-	"github.com/sbxrun/sbxrun/session"
 )
-
-// A Server is what sbxrun serve was asked to serve.
-type Server struct {
-	Dir      string // with the sockets
-	Version  string
-	Settings pool.Settings // of each pool
-	Pools    []ServerPool
-	Store    *session.Store
-	Encode   func(*driver.Result) ([]byte, error)
-
-	// Serving is called when clients can connect.
-	Serving func()
-
-	// Prune removes what crashed owners left behind a day ago or longer.
-	Prune func() error
-}
-
-// A ServerPool is one that a server is to keep.
-type ServerPool struct {
-	Name   string
-	Driver driver.Preparer
-	Policy *policy.Policy
-
-	// Resolve makes the policy for a workspace, "" for none.
-	Resolve func(workspace string) (*policy.Policy, error)
-}
 
 func (b *Beside) newServe() *cobra.Command {
 	o := &options{}
-	s := &Server{}
+	s, settings := &engine.Server{}, pool.Settings{}
 	c := plain(&cobra.Command{
 		Use:   "serve [flags] [PROFILE...]",
 		Short: "Keep sandboxes ready for runs, and serve an HTTP interface to them",
@@ -70,11 +43,11 @@ describes the interface.`,
 			if b.Serve == nil {
 				return executeBeside(engine.ServeProgram)
 			}
-			return o.serve(b, s, args)
+			return o.serve(b, s, settings, args)
 		},
 	}, o)
 	o.policyFlags(c.Flags())
-	poolFlags(c.Flags(), &s.Settings)
+	poolFlags(c.Flags(), &settings)
 	return c
 }
 
@@ -111,7 +84,7 @@ func poolFlags(fs *pflag.FlagSet, s *pool.Settings) {
 }
 
 // serve resolves what the flags ask for, and serves it.
-func (o *options) serve(b *Beside, s *Server, names []string) error {
+func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, names []string) error {
 	if o.req.Terminal {
 		return engine.Usage("a pool has no terminal", "leave out --tty: each run says whether it wants one")
 	}
@@ -132,7 +105,7 @@ func (o *options) serve(b *Beside, s *Server, names []string) error {
 		if slices.Contains(names[:i], name) {
 			continue
 		}
-		p, err := o.servePool(f, name)
+		p, err := o.servePool(f, name, settings)
 		if err != nil {
 			return err
 		}
@@ -171,7 +144,7 @@ var errServedOverlay = &driver.UnsupportedError{Driver: "native", Rules: []strin
 const leftAge = 24 * time.Hour
 
 // servePool resolves one pool.
-func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
+func (o *options) servePool(f *facts, name string, settings pool.Settings) (*engine.ServedPool, error) {
 	req := o.req
 	req.Profile = name
 	req.Command = []string{"/"} // commands come later
@@ -193,7 +166,7 @@ func (o *options) servePool(f *facts, name string) (*ServerPool, error) {
 	if !ok {
 		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"pools"}, Fix: "serve needs the native driver"}
 	}
-	return &ServerPool{Name: r.Policy.Profile, Driver: k, Policy: r.Policy, Resolve: func(workspace string) (*policy.Policy, error) {
+	return &engine.ServedPool{Name: r.Policy.Profile, Config: pool.Config{Driver: k, Policy: r.Policy, Settings: settings}, Resolve: func(workspace string) (*policy.Policy, error) {
 		q := req
 		if workspace == "" {
 			q = base

@@ -31,8 +31,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
@@ -40,23 +40,8 @@ import (
 
 // Config is what a server serves.
 type Config struct {
-	// Open builds one more sandbox, of the policy as it is then. Its context
-	// bounds set-up.
-	Open func(context.Context) (*session.Environment, error)
-
-	// Bare is what a call that says dangerouslyDisableSandbox runs in: the bare
-	// host, if the operator allows that. Nil, of the function or of what it
-	// returns, is a refusal.
-	Bare func(context.Context) (*session.Environment, error)
-
-	// Audit has every run and every refusal. Nil is none.
-	Audit *audit.Log
-
-	Policy      *policy.Policy // as it was at the start, for what is said then
-	Why         string         // commands are not sandboxed, "" if they are
-	Rules       *command.Rules // of execute_command
-	MaxSessions int            // sandboxes of one connection at a time
-	Version     string
+	engine.Service
+	Rules *command.Rules // of execute_command
 
 	quota   *quota
 	room    *driver.Room // of what commands print, of all connections

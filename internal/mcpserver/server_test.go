@@ -19,6 +19,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/files"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/native"
@@ -119,10 +120,10 @@ func config(t *testing.T, edit func(*profiles.Request)) Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Config{Policy: r.Policy, Rules: rules, MaxSessions: 2, Version: "test", Open: func(ctx context.Context) (*session.Environment, error) {
+	return Config{Rules: rules, Service: engine.Service{Policy: r.Policy, MaxSessions: 2, Version: "test", Open: func(ctx context.Context) (*session.Environment, error) {
 		sb, err := native.Driver{}.Open(ctx, r.Policy)
 		return &session.Environment{Sandbox: sb, Policy: r.Policy, Driver: "native"}, err
-	}}
+	}}}
 }
 
 // serve serves over a pipe and returns a client. The test waits for the server's end.

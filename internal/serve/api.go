@@ -230,10 +230,10 @@ type poolInfo struct {
 	Stats               pool.Stats `json:"stats"`
 }
 
-func info(p *Pool) poolInfo {
+func info(p *servedPool) poolInfo {
 	c := p.Settings()
 	return poolInfo{
-		Name: p.Name, Profile: p.Policy().Profile, Driver: p.Driver.Name(),
+		Name: p.Name, Profile: p.Policy().Profile, Driver: p.Config.Driver.Name(),
 		MinSize: c.MinSize, TargetSize: c.TargetSize, MaxSize: c.MaxSize,
 		IdleTimeout: c.IdleTimeout.Seconds(), MaxLifetime: c.MaxLifetime.Seconds(),
 		HealthCheckInterval: c.HealthCheckInterval.Seconds(), ReplenishInterval: c.ReplenishInterval.Seconds(),
@@ -243,7 +243,7 @@ func info(p *Pool) poolInfo {
 
 func (s *server) pools(*http.Request) (int, any, error) {
 	list := []poolInfo{}
-	for _, p := range s.Pools {
+	for _, p := range s.kept {
 		list = append(list, info(p))
 	}
 	return http.StatusOK, map[string]any{"pools": list}, nil
@@ -411,7 +411,7 @@ func (s *server) run(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	defer func() { s.takeDown(box) }()
-	res, err := q.in(r.Context(), box, p.Driver.Name(), pol, s.room)
+	res, err := q.in(r.Context(), box, p.Config.Driver.Name(), pol, s.room)
 	if errors.Is(err, driver.ErrIncomplete) {
 		// Nothing has run. One that is built from nothing, or why there is none:
 		whole, e := p.Open(r.Context(), pol)
@@ -420,7 +420,7 @@ func (s *server) run(r *http.Request) (int, any, error) {
 		}
 		box.Close()
 		box = whole
-		res, err = q.in(r.Context(), box, p.Driver.Name(), pol, s.room)
+		res, err = q.in(r.Context(), box, p.Config.Driver.Name(), pol, s.room)
 	}
 	if err != nil {
 		return 0, nil, err
@@ -435,7 +435,7 @@ func (s *server) run(r *http.Request) (int, any, error) {
 }
 
 // resolve finds a pool and makes the policy for a workspace.
-func (s *server) resolve(name, workspace string) (*Pool, *policy.Policy, error) {
+func (s *server) resolve(name, workspace string) (*servedPool, *policy.Policy, error) {
 	p, err := s.find(name)
 	if err != nil {
 		return nil, nil, err
@@ -516,7 +516,7 @@ func (s *server) create(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	i := &session.Info{ID: id, State: session.Created, Profile: pol.Profile, Driver: p.Driver.Name(), Dir: pol.OCI.Process.Cwd, Created: time.Now(), Limits: pol.Limits}
+	i := &session.Info{ID: id, State: session.Created, Profile: pol.Profile, Driver: p.Config.Driver.Name(), Dir: pol.OCI.Process.Cwd, Created: time.Now(), Limits: pol.Limits}
 	if err := s.Store.Create(i, pol); err != nil {
 		return 0, nil, err
 	}
@@ -531,7 +531,7 @@ func (s *server) create(r *http.Request) (int, any, error) {
 	}
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	s.work.Go(func() {
-		ended <- session.Hold(s.ctx, s.Store, handedOut{p.Driver, box}, &session.Spec{ID: id, Driver: p.Driver.Name(), Policy: pol}, func() { close(ready) })
+		ended <- session.Hold(s.ctx, s.Store, handedOut{p.Config.Driver, box}, &session.Spec{ID: id, Driver: p.Config.Driver.Name(), Policy: pol}, func() { close(ready) })
 	})
 	select {
 	case <-ready:

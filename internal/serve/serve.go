@@ -16,6 +16,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -28,6 +29,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/httpbody"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
@@ -41,35 +43,16 @@ const (
 	lockFile  = "lock"
 )
 
-// A Pool is one that a server keeps.
-type Pool struct {
-	Name   string
-	Driver driver.Preparer
+// A servedPool is one that the server keeps.
+type servedPool struct {
+	engine.ServedPool
 	*pool.Pool
-
-	// Resolve makes the policy for a workspace, "" for none.
-	Resolve func(workspace string) (*policy.Policy, error)
-}
-
-// Config is what a server is made of.
-type Config struct {
-	// Dir is where the sockets are made: a directory of the owner's alone.
-	Dir string
-
-	Version string
-	Pools   []*Pool
-	Store   *session.Store
-
-	// Encode prints a result as every program of sbxrun does.
-	Encode func(*driver.Result) ([]byte, error)
-
-	// Serving is called when clients can connect.
-	Serving func()
 }
 
 // A Server serves.
 type server struct {
-	Config
+	*engine.Server
+	kept []*servedPool
 	ctx  context.Context
 	work sync.WaitGroup // sessions that are held
 
@@ -95,24 +78,49 @@ func (s *server) takeDown(box driver.Sandbox) {
 	}
 }
 
-// Serve serves until the context ends. Sessions are stopped then, and sandboxes
-// that were lent end. Pools are the caller's.
-func Serve(ctx context.Context, cfg Config) error {
+// firstPatience is how long the first sandboxes of a server may take.
+const firstPatience = 30 * time.Second
+
+// Serve fills the pools, and serves them until the context ends. Sessions are stopped
+// then, and sandboxes that were lent end.
+func Serve(ctx context.Context, of *engine.Server) error {
+	s := &server{Server: of, closing: make(chan struct{}, maxClosing), room: driver.NewRoom(maxKept)}
+	for _, p := range of.Pools {
+		q, err := pool.New(p.Config)
+		if err != nil {
+			return err
+		}
+		defer q.Close()
+		s.kept = append(s.kept, &servedPool{p, q})
+	}
+	// Who is told that it serves is to find something ready; and a host on which
+	// nothing can be built is to be known now.
+	first, cancel := context.WithTimeout(ctx, firstPatience)
+	defer cancel()
+	for _, p := range s.kept {
+		if err := p.Ready(first, 1); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("pool %s: %w", p.Name, err)
+		}
+	}
+	go s.prune(ctx)
 	birth, err := session.Birth()
 	if err != nil {
 		return err
 	}
-	unlock, err := claim(cfg.Dir)
+	unlock, err := claim(of.Dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	api, err := listen(filepath.Join(cfg.Dir, APISocket))
+	api, err := listen(filepath.Join(of.Dir, APISocket))
 	if err != nil {
 		return err
 	}
 	defer api.Close()
-	runs, err := listen(filepath.Join(cfg.Dir, RunSocket))
+	runs, err := listen(filepath.Join(of.Dir, RunSocket))
 	if err != nil {
 		return err
 	}
@@ -120,14 +128,14 @@ func Serve(ctx context.Context, cfg Config) error {
 
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s := &server{Config: cfg, ctx: ctx, closing: make(chan struct{}, maxClosing), room: driver.NewRoom(maxKept)}
-	lender := &session.Lender{Version: cfg.Version, Birth: birth, Acquire: s.lend}
+	s.ctx = ctx
+	lender := &session.Lender{Version: of.Version, Birth: birth, Acquire: s.lend}
 	h := &http.Server{Handler: httpbody.Within(httpbody.Patience, s.handler()), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	failed := make(chan error, 2)
 	go func() { failed <- h.Serve(session.OwnerOnly(api)) }()
 	go func() { failed <- lender.Serve(ctx, runs) }()
-	if cfg.Serving != nil {
-		cfg.Serving()
+	if of.Serving != nil {
+		of.Serving()
 	}
 	select {
 	case <-ctx.Done():
@@ -141,6 +149,20 @@ func Serve(ctx context.Context, cfg Config) error {
 		s.closing <- struct{}{} // all are taken down
 	}
 	return err
+}
+
+// prune removes what crashed owners left, now and every hour.
+func (s *server) prune(ctx context.Context) {
+	for {
+		if err := s.Prune(); err != nil {
+			fmt.Fprintln(os.Stderr, "sbxrun: warning: prune:", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Hour):
+		}
+	}
 }
 
 // claim makes the server's directory, and sees that there is no other server in
@@ -184,8 +206,8 @@ func listen(path string) (*net.UnixListener, error) {
 // lend returns a sandbox of exactly this policy from one of the pools.
 func (s *server) lend(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
 	// Those of the same profile first: the others will hardly do.
-	order := slices.Clone(s.Pools)
-	slices.SortStableFunc(order, func(a, b *Pool) int { return differs(a, p) - differs(b, p) })
+	order := slices.Clone(s.kept)
+	slices.SortStableFunc(order, func(a, b *servedPool) int { return differs(a, p) - differs(b, p) })
 	err := pool.ErrNone
 	for _, q := range order {
 		box, e := q.TryAcquire(ctx, p)
@@ -197,7 +219,7 @@ func (s *server) lend(ctx context.Context, p *policy.Policy) (driver.Sandbox, er
 	return nil, err
 }
 
-func differs(q *Pool, p *policy.Policy) int {
+func differs(q *servedPool, p *policy.Policy) int {
 	if q.Policy().Profile == p.Profile {
 		return 0
 	}
@@ -211,11 +233,11 @@ func (e noPool) Error() string        { return "there is no pool " + strconv.Quo
 func (e noPool) Is(target error) bool { return target == fs.ErrNotExist }
 
 // find returns the pool of a name; the first has no need of one.
-func (s *server) find(name string) (*Pool, error) {
-	if name == "" && len(s.Pools) > 0 {
-		return s.Pools[0], nil
+func (s *server) find(name string) (*servedPool, error) {
+	if name == "" && len(s.kept) > 0 {
+		return s.kept[0], nil
 	}
-	for _, p := range s.Pools {
+	for _, p := range s.kept {
 		if p.Name == name {
 			return p, nil
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/mcpserver"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
@@ -76,9 +77,9 @@ func config(tb testing.TB, s *stage) mcpserver.Config {
 		tb.Fatal(err)
 	}
 	p := &policy.Policy{Profile: "fuzz", OCI: &specs.Spec{Process: &specs.Process{Cwd: "/ws"}}}
-	return mcpserver.Config{Policy: p, Rules: rules, MaxSessions: 1000, Version: "fuzz", Open: func(context.Context) (*session.Environment, error) {
+	return mcpserver.Config{Rules: rules, Service: engine.Service{Policy: p, MaxSessions: 1000, Version: "fuzz", Open: func(context.Context) (*session.Environment, error) {
 		return &session.Environment{Sandbox: &sandbox{stage: s, done: make(chan struct{})}, Policy: p, Driver: "played"}, nil
-	}}
+	}}}
 }
 
 // client speaks to a server line by line.

@@ -125,11 +125,7 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 // stays so, then, and no symbolic link comes in which another run puts in the place of
 // what is renamed.
 func (w *worker) crosses(from, to *entry) bool {
-	if g := to.mount.grant; g == nil || !g.Guarded || w.identify(from.dir, "") != 0 {
-		return false
-	}
-	dir := w.same()
-	if w.identify(to.dir, "") == 0 && w.same() == dir {
+	if g := to.mount.grant; g == nil || !g.Guarded || from.id == to.id {
 		return false
 	}
 	r1, ok1 := w.repositoryOf(from)

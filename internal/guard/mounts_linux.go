@@ -186,30 +186,32 @@ func (w *worker) unmovable(from, to *entry, flags uint32, refusal syscall.Errno)
 // for none of the sandbox's. A name that does not lie where the mount is was changed
 // by the host: nothing that a command does moves a mount.
 func (w *worker) named(fd int, buf *[2 * pathMax]byte) ([]byte, *mount, syscall.Errno) {
-	name, errno := w.nameOf(fd, buf)
-	if errno != 0 {
-		return nil, nil, errno
-	}
 	m := w.mountOf(fd)
-	if m != nil && !within(name, m.at) {
-		return nil, nil, unix.EACCES
+	name, errno := w.nameOn(m, fd, buf)
+	return name, m, errno
+}
+
+// nameOn is named, of a place on a mount that is known.
+func (w *worker) nameOn(m *mount, fd int, buf *[2 * pathMax]byte) ([]byte, syscall.Errno) {
+	name, errno := w.nameOf(fd, buf)
+	if errno == 0 && m != nil && !within(name, m.at) {
+		errno = unix.EACCES
 	}
-	return name, m, 0
+	return name, errno
 }
 
 // deep stands in for the name of a directory that is too far down for the kernel
 // to tell. Where no pattern applies, it is enough to know the mount.
-func (w *worker) deep(fd int, buf *[2 * pathMax]byte) ([]byte, *mount, syscall.Errno) {
-	m := w.mountOf(fd)
+func deep(m *mount, buf *[2 * pathMax]byte) ([]byte, syscall.Errno) {
 	if m == nil {
-		return nil, nil, unix.EACCES
+		return nil, unix.EACCES
 	}
 	if m.grant != nil && m.grant.Guarded {
-		return nil, nil, unix.ENAMETOOLONG
+		return nil, unix.ENAMETOOLONG
 	}
 	n := copy(buf[:pathMax], m.at)
 	n += copy(buf[n:], "/…")
-	return buf[:n], m, 0
+	return buf[:n], 0
 }
 
 // readMounts lists the sandbox's mounts, of which there will be no others, and what

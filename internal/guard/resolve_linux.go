@@ -19,6 +19,7 @@ type entry struct {
 	parent []byte // what the directory is called
 	full   []byte // what the entry is called
 
+	id    File   // the directory's
 	mount *mount // that the directory is on
 	leads bool   // something may be mounted on an entry of the directory, or below
 	slash bool   // the path ended in one
@@ -343,17 +344,22 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 		}
 		e.dir, e.own = dir, true
 	}
-	// Whatever the name is, the kernel wants to search there first.
-	if err := unix.Faccessat(e.dir, ".", unix.F_OK, 0); err != nil {
-		e.close()
-		return e, err.(syscall.Errno)
+	if w.mounts == nil {
+		w.readMounts()
 	}
+	// Whatever the name is, the kernel wants to search there first. So does a path of ".".
+	if errno := w.identify(e.dir, "."); errno != 0 {
+		e.close()
+		return e, errno
+	}
+	m := w.mounts[int(w.statx.Mnt_id)]
+	e.id = w.same()
 	if len(last) > 255 { // NAME_MAX
 		e.none = unix.ENAMETOOLONG
 	}
-	name, m, errno := w.named(e.dir, &w.canon[slot])
+	name, errno := w.nameOn(m, e.dir, &w.canon[slot])
 	if errno == unix.ENAMETOOLONG {
-		name, m, errno = w.deep(e.dir, &w.canon[slot])
+		name, errno = deep(m, &w.canon[slot])
 	}
 	switch {
 	case errno != 0:
@@ -362,7 +368,7 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 	case m == nil:
 		errno = unix.EACCES
 	default:
-		e.mount, e.leads, e.slash = m, w.ties[w.same()] != 0, slash
+		e.mount, e.leads, e.slash = m, w.ties[e.id] != 0, slash
 	}
 	if errno == 0 && bytes.HasSuffix(name, []byte(" (deleted)")) {
 		if err := unix.Fstat(e.dir, &w.stat); err != nil || w.stat.Nlink == 0 {

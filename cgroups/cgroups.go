@@ -77,6 +77,7 @@ package cgroups
 
 import (
 	"math/bits"
+	"slices"
 	"strings"
 )
 
@@ -114,36 +115,22 @@ func (c Controllers) String() string { return c.join("") }
 
 // join lists the controllers, each with a prefix: "+memory +pids".
 func (c Controllers) join(prefix string) string {
-	var b strings.Builder
+	var names []string
 	for i, n := range controllerNames {
-		if c&(1<<i) == 0 {
-			continue
+		if c&(1<<i) != 0 {
+			names = append(names, prefix+n)
 		}
-		if b.Len() > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(prefix)
-		b.WriteString(n)
 	}
-	return b.String()
+	return strings.Join(names, " ")
 }
 
 // parseControllers reads a list of controllers; names that this package does
 // not use are passed over.
-func parseControllers(s string, separator byte) Controllers {
+func parseControllers(s string, separator string) Controllers {
 	var c Controllers
-	for s != "" {
-		word := s
-		if i := strings.IndexByte(s, separator); i >= 0 {
-			word, s = s[:i], s[i+1:]
-		} else {
-			s = ""
-		}
-		word = strings.TrimSuffix(word, "\n")
-		for i, n := range controllerNames {
-			if n == word {
-				c |= 1 << i
-			}
+	for word := range strings.SplitSeq(s, separator) {
+		if i := slices.Index(controllerNames[:], strings.TrimSuffix(word, "\n")); i >= 0 {
+			c |= 1 << i
 		}
 	}
 	return c
@@ -172,17 +159,11 @@ type MissingError struct {
 }
 
 func (e *MissingError) Error() string {
-	var b strings.Builder
-	for i, m := range e.Missing {
-		if i > 0 {
-			b.WriteString("; ")
-		}
-		b.WriteString("cgroup controller ")
-		b.WriteString(m.Controller.String())
-		b.WriteString(": ")
-		b.WriteString(m.Cause)
+	var all []string
+	for _, m := range e.Missing {
+		all = append(all, "cgroup controller "+m.Controller.String()+": "+m.Cause)
 	}
-	return b.String()
+	return strings.Join(all, "; ")
 }
 
 // Controllers are those that cannot be had.

@@ -113,7 +113,7 @@ func ParseMemberships(s string) []Membership {
 		p = strings.TrimSuffix(p, " (deleted)")
 		m := Membership{V2: id == "0" && list == "", Path: p}
 		if !m.V2 {
-			if m.Controllers = parseControllers(list, ','); m.Controllers == 0 {
+			if m.Controllers = parseControllers(list, ","); m.Controllers == 0 {
 				continue
 			}
 		}
@@ -160,7 +160,7 @@ func ParseMounts(s string) []Mount {
 			if len(super) == 0 {
 				continue
 			}
-			if m.Controllers = parseControllers(super[len(super)-1], ','); m.Controllers == 0 {
+			if m.Controllers = parseControllers(super[len(super)-1], ","); m.Controllers == 0 {
 				continue
 			}
 		}

@@ -1,7 +1,9 @@
 package cgroups
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -12,56 +14,27 @@ import (
 
 // groupName makes a name.
 func groupName(now time.Time, pid int, random uint64) string {
-	b := make([]byte, 0, 48)
-	b = append(b, 'r', '-')
-	b = strconv.AppendInt(b, now.Unix(), 16)
-	b = append(b, '-')
-	b = strconv.AppendInt(b, int64(pid), 10)
-	b = append(b, '-')
-	for shift := 60; shift >= 0; shift -= 4 {
-		b = append(b, "0123456789abcdef"[random>>shift&15])
-	}
-	return string(b)
+	return fmt.Sprintf("r-%x-%d-%016x", now.Unix(), pid, random)
 }
 
 // parseName reports when a group was made and by whom, and false for what is no
 // group's name.
 func parseName(s string) (made time.Time, pid int, ok bool) {
 	const randomLen = 16
-	if len(s) < len("r-0-1-")+randomLen || s[0] != 'r' || s[1] != '-' {
+	part := strings.Split(s, "-")
+	if len(part) != 4 || part[0] != "r" || len(part[3]) != randomLen || !all(part[1], true) || !all(part[2], false) || !all(part[3], true) {
 		return time.Time{}, 0, false
 	}
-	random := s[len(s)-randomLen:]
-	rest := s[2 : len(s)-randomLen]
-	dash := -1
-	for i := range rest {
-		if rest[i] == '-' {
-			dash = i
-			break
-		}
-	}
-	if dash < 1 || rest[len(rest)-1] != '-' || dash == len(rest)-1 {
-		return time.Time{}, 0, false
-	}
-	by := rest[dash+1 : len(rest)-1]
-	if !all(random, true) || !all(rest[:dash], true) || !all(by, false) {
-		return time.Time{}, 0, false
-	}
-	seconds, err := strconv.ParseInt(rest[:dash], 16, 64)
+	seconds, err := strconv.ParseInt(part[1], 16, 64)
 	if err != nil {
 		return time.Time{}, 0, false
 	}
-	if pid, err = strconv.Atoi(by); err != nil {
+	if pid, err = strconv.Atoi(part[2]); err != nil {
 		return time.Time{}, 0, false
 	}
 	return time.Unix(seconds, 0), pid, true
 }
 
 func all(s string, hex bool) bool {
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && !(hex && c >= 'a' && c <= 'f') {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(s, func(c rune) bool { return (c < '0' || c > '9') && !(hex && c >= 'a' && c <= 'f') })
 }

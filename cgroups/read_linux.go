@@ -252,7 +252,7 @@ func readControllers(file string) Controllers {
 	if err != nil {
 		return 0
 	}
-	return parseControllers(string(buf[:n]), ' ')
+	return parseControllers(string(buf[:n]), " ")
 }
 
 // readAt reads a file that the kernel gives in one piece.

@@ -1,6 +1,10 @@
 package cgroups
 
-import "time"
+import (
+	"bytes"
+	"strconv"
+	"time"
+)
 
 // Stats are what a group's files say of a run. A value that the kernel does not
 // keep is 0.
@@ -61,24 +65,14 @@ type counter struct {
 // scan reads a file of "key value" lines, or one that is a single value, for
 // which the key is "".
 func scan(data []byte, counters ...counter) {
-	for len(data) > 0 {
-		line := data
-		data = nil
-		for i, b := range line {
-			if b == '\n' {
-				line, data = line[:i], line[i+1:]
-				break
-			}
-		}
-		key, value := line[:0], line
-		for i, b := range line {
-			if b == ' ' {
-				key, value = line[:i], line[i+1:]
-				break
-			}
-		}
-		n, ok := number(value)
+	for line := range bytes.Lines(data) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		key, value, ok := bytes.Cut(line, []byte(" "))
 		if !ok {
+			key, value = nil, line
+		}
+		n, err := strconv.ParseUint(string(value), 10, 64)
+		if err != nil {
 			continue
 		}
 		for _, c := range counters {
@@ -87,18 +81,4 @@ func scan(data []byte, counters ...counter) {
 			}
 		}
 	}
-}
-
-func number(b []byte) (uint64, bool) {
-	if len(b) == 0 {
-		return 0, false
-	}
-	var n uint64
-	for _, c := range b {
-		if c < '0' || c > '9' || n > (1<<64-1-9)/10 {
-			return 0, false
-		}
-		n = n*10 + uint64(c-'0')
-	}
-	return n, true
 }

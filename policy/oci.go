@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"path"
 	"slices"
 	"strconv"
 
@@ -87,7 +86,7 @@ func (p *Policy) ToOCI(o OCIOptions) (*specs.Spec, []string) {
 			left = append(left, "files./")
 			continue
 		}
-		if hidden != "" && below(r.Path, hidden) {
+		if hidden != "" && Below(r.Path, hidden) {
 			// Runtimes mask after they mount.
 			left = append(left, "files."+r.Path+" (below "+hidden+")")
 			continue
@@ -95,7 +94,7 @@ func (p *Policy) ToOCI(o OCIOptions) (*specs.Spec, []string) {
 		mounts = append(mounts, specs.Mount{Destination: r.Path, Type: "bind", Source: r.Path, Options: bindOptions(r.Access)})
 	}
 	// What is above comes first, or it would cover what is below.
-	slices.SortStableFunc(mounts, func(a, b specs.Mount) int { return comparePaths(a.Destination, b.Destination) })
+	slices.SortStableFunc(mounts, func(a, b specs.Mount) int { return ComparePaths(a.Destination, b.Destination) })
 	s.Mounts = mounts
 	s.Linux = &linux
 
@@ -158,17 +157,4 @@ func bindOptions(a Access) []string {
 		opts = append(opts, "noexec")
 	}
 	return opts
-}
-
-// below reports whether p is dir or below it.
-func below(p, dir string) bool {
-	for ; len(p) >= len(dir); p = path.Dir(p) {
-		if p == dir {
-			return true
-		}
-		if p == "/" {
-			break
-		}
-	}
-	return false
 }

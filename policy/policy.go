@@ -189,3 +189,8 @@ func (a *Access) UnmarshalText(b []byte) error {
 	}
 	return &InvalidError{Field: "access", Value: string(b), Want: `"rwx", with - for what is not allowed`}
 }
+
+// Below reports whether p is dir or lies below it. Both are absolute and clean.
+func Below(p, dir string) bool {
+	return len(p) >= len(dir) && p[:len(dir)] == dir && (len(p) == len(dir) || dir == "/" || p[len(dir)] == '/')
+}

@@ -135,7 +135,7 @@ func cleanPath(field, p string) error {
 func Sort(rules []FileRule) []FileRule {
 	out := slices.Clone(rules)
 	slices.SortStableFunc(out, func(a, b FileRule) int {
-		if c := comparePaths(a.Path, b.Path); c != 0 {
+		if c := ComparePaths(a.Path, b.Path); c != 0 {
 			return c
 		}
 		// Equal paths in a fixed order too: the merged Origin must not
@@ -165,9 +165,9 @@ func Sort(rules []FileRule) []FileRule {
 	return merged
 }
 
-// comparePaths orders paths so that a directory comes right before what it
+// ComparePaths orders paths so that a directory comes right before what it
 // holds: by element, not by byte ("/a/b" before "/a-b").
-func comparePaths(a, b string) int {
+func ComparePaths(a, b string) int {
 	for i := 0; i < len(a) && i < len(b); i++ {
 		switch {
 		case a[i] == b[i]:

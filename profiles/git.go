@@ -26,7 +26,7 @@ func (r *resolver) repository(st []statement, mode string) []statement {
 	access := policy.All
 	if mode != "bind" || slices.ContainsFunc(r.req.ReadOnly, func(item string) bool {
 		full, err := r.facts.expand(item, r.facts.Cwd)
-		return err == nil && within(r.workspace, full)
+		return err == nil && policy.Below(r.workspace, full)
 	}) {
 		access = policy.ReadExec
 	}
@@ -48,7 +48,7 @@ func (r *resolver) repository(st []statement, mode string) []statement {
 		if dir != r.workspace {
 			st = append(st, statement{path: dir, access: policy.ReadExec, optional: true, origin: gitOrigin})
 		}
-		if !within(git, r.workspace) {
+		if !policy.Below(git, r.workspace) {
 			st = append(st, statement{path: git, access: access, optional: true, origin: gitOrigin})
 		}
 		break

@@ -121,7 +121,7 @@ func auditable(file string, p *policy.Policy) error {
 	dir := path.Dir(file)
 	writable := writableAt(p, dir) != nil || writableAt(p, file) != nil
 	for _, m := range p.OCI.Mounts {
-		writable = writable || writableBind(m) && within(dir, m.Source)
+		writable = writable || writableBind(m) && policy.Below(dir, m.Source)
 	}
 	if !writable {
 		return nil

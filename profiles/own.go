@@ -79,8 +79,8 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 		}
 	}
 	for _, o := range slices.Concat(r.facts.Own, r.linked(granted), r.obeyed()) {
-		if !o.linked && !binds && !slices.ContainsFunc(files, func(f string) bool { return within(f, o.Path) || within(o.Path, f) }) &&
-			(systemDirectory(o.Path) || within(o.Path, "/nix") || within(o.Path, "/snap") || within(o.Path, "/run/current-system")) {
+		if !o.linked && !binds && !slices.ContainsFunc(files, func(f string) bool { return policy.Below(f, o.Path) || policy.Below(o.Path, f) }) &&
+			(systemDirectory(o.Path) || policy.Below(o.Path, "/nix") || policy.Below(o.Path, "/snap") || policy.Below(o.Path, "/run/current-system")) {
 			continue // what is root's needs no look-up
 		}
 		pl, err := r.facts.find(o.Path)
@@ -93,13 +93,13 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 		for _, m := range p.OCI.Mounts {
 			meant := !o.File && !o.Shown && slices.Contains(r.kept, m.Source)
 			if binds && writableBind(m) && slices.ContainsFunc(append(pl.links, pl.real), func(l string) bool {
-				return within(l, m.Source) || within(m.Source, pl.real) && !meant
+				return policy.Below(l, m.Source) || policy.Below(m.Source, pl.real) && !meant
 			}) {
 				return nil, refuse("flag --bind", "bind the parts that are needed, or add :ro")
 			}
 		}
 		for _, f := range p.Files {
-			if f.Access&policy.Write != 0 && within(f.Path, pl.real) {
+			if f.Access&policy.Write != 0 && policy.Below(f.Path, pl.real) {
 				return nil, refuse(f.Origin, "show it read-only, or work in another directory")
 			}
 		}
@@ -110,7 +110,7 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 		}
 		needed := false
 		for _, end := range append(pl.links, pl.real) {
-			if !slices.ContainsFunc(files, func(f string) bool { return within(end, f) }) {
+			if !slices.ContainsFunc(files, func(f string) bool { return policy.Below(end, f) }) {
 				continue // nothing on the way to it can be written
 			}
 			for at := range ancestors(end) {
@@ -177,7 +177,7 @@ func (f *Facts) alias(dir, other string) bool {
 		return false
 	}
 	for at := range ancestors(dir) {
-		if within(at, other) {
+		if policy.Below(at, other) {
 			break
 		}
 		fi, err := fs.Lstat(f.FS, fsPath(at))
@@ -196,7 +196,7 @@ func (f *Facts) alias(dir, other string) bool {
 func (r *resolver) obeyed() []Own {
 	var out []Own
 	for _, name := range slices.Sorted(maps.Keys(r.read)) {
-		if r.read[name] != "" && !slices.ContainsFunc(r.facts.ConfigDirs, func(d string) bool { return within(name, d) }) {
+		if r.read[name] != "" && !slices.ContainsFunc(r.facts.ConfigDirs, func(d string) bool { return policy.Below(name, d) }) {
 			out = append(out, Own{What: "a file that this policy is made of", Path: name, File: true, Shown: true})
 		}
 	}
@@ -208,7 +208,7 @@ func (r *resolver) obeyed() []Own {
 // that most runs, which grant nothing else, look for none.
 func (r *resolver) linked(granted []string) []Own {
 	if !slices.ContainsFunc(granted, func(g string) bool {
-		return !slices.ContainsFunc([]string{r.facts.home(), "/tmp", "/var/tmp"}, func(d string) bool { return d != "" && within(g, d) })
+		return !slices.ContainsFunc([]string{r.facts.home(), "/tmp", "/var/tmp"}, func(d string) bool { return d != "" && policy.Below(g, d) })
 	}) {
 		return nil
 	}
@@ -270,12 +270,12 @@ func ancestors(p string) iter.Seq[string] {
 func writableAt(p *policy.Policy, dir string) *policy.FileRule {
 	var best *policy.FileRule
 	for i := range p.Files {
-		if f := &p.Files[i]; within(dir, f.Path) && (best == nil || len(f.Path) > len(best.Path)) {
+		if f := &p.Files[i]; policy.Below(dir, f.Path) && (best == nil || len(f.Path) > len(best.Path)) {
 			best = f
 		}
 	}
 	if best == nil || best.Access&policy.Write == 0 || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool {
-		return within(dir, m.Destination) && within(m.Destination, best.Path)
+		return policy.Below(dir, m.Destination) && policy.Below(m.Destination, best.Path)
 	}) {
 		return nil
 	}

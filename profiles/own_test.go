@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // ownFacts are those of a user whose sbxrun lies in a project, as a developer's does.
@@ -270,7 +272,7 @@ func TestKept(t *testing.T) {
 		t.Errorf("%v %q", r.Policy.OCI.Mounts, r.Policy.OCI.Process.Env)
 	}
 	for _, rule := range r.Policy.Files {
-		if within(rule.Path, "/home/u/.claude") {
+		if policy.Below(rule.Path, "/home/u/.claude") {
 			t.Errorf("%v", rule)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // fsPath turns an absolute path into one of io/fs.
@@ -60,11 +61,6 @@ func (f *Facts) expand(p, base string) (string, error) {
 	return path.Clean(p), nil
 }
 
-// within reports whether p is dir or below it.
-func within(p, dir string) bool {
-	return len(p) >= len(dir) && p[:len(dir)] == dir && (len(p) == len(dir) || dir == "/" || p[len(dir)] == '/')
-}
-
 // A place is a path of the host, followed to its end.
 type place struct {
 	real  string   // without symbolic links
@@ -95,7 +91,7 @@ func (pl *place) notThere(name string) *Error {
 // and that leads out of the directory that holds it, or "".
 func (pl *place) escape() string {
 	for _, l := range pl.planted {
-		if !within(pl.real, path.Dir(l)) {
+		if !policy.Below(pl.real, path.Dir(l)) {
 			return l
 		}
 	}
@@ -131,11 +127,11 @@ func (f *Facts) canPlant(link string, info fs.FileInfo) bool {
 	if slices.Contains(f.homeLinks, link) {
 		return false
 	}
-	if h := f.home(); h != "" && within(link, h) {
+	if h := f.home(); h != "" && policy.Below(link, h) {
 		return true
 	}
 	for _, d := range [...]string{f.Cwd, f.workspace} {
-		if path.IsAbs(d) && d != "/" && within(link, d) && !systemDirectory(d) {
+		if path.IsAbs(d) && d != "/" && policy.Below(link, d) && !systemDirectory(d) {
 			return true
 		}
 	}
@@ -173,7 +169,7 @@ func (f *Facts) walk(p string) (place, error) {
 	fsys := f.FS
 	pl := place{real: "/", mode: fs.ModeDir}
 	rest := strings.TrimPrefix(p, "/")
-	if f.homeReal && within(p, f.Home) {
+	if f.homeReal && policy.Below(p, f.Home) {
 		// Most of what is looked up lies there: it was followed once.
 		pl.real, rest = f.Home, p[len(f.Home):]
 	}

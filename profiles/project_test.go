@@ -239,14 +239,14 @@ func loosened(before, after *Resolved) (more []string) {
 func seen(p *policy.Policy, at string) policy.Access {
 	best, access := "", policy.Hide
 	for _, f := range policy.Sort(p.Files) {
-		if within(at, f.Path) && len(f.Path) >= len(best) {
+		if policy.Below(at, f.Path) && len(f.Path) >= len(best) {
 			if best, access = f.Path, f.Access; f.Overlay {
 				access &^= policy.Write
 			}
 		}
 	}
 	for _, m := range p.OCI.Mounts {
-		if m.Type != "bind" && within(at, m.Destination) && len(m.Destination) > len(best) {
+		if m.Type != "bind" && policy.Below(at, m.Destination) && len(m.Destination) > len(best) {
 			return policy.Hide // private
 		}
 	}

@@ -396,7 +396,7 @@ func (r *resolver) identify(isolated bool) error {
 // showsHomes reports whether a grant shows /home itself.
 func (r *resolver) showsHomes() bool {
 	homes := func(item string) bool {
-		return item != "" && item[0] == '/' && len(item) < len("/home")+4 && within("/home", path.Clean(item))
+		return item != "" && item[0] == '/' && len(item) < len("/home")+4 && policy.Below("/home", path.Clean(item))
 	}
 	for _, k := range [...]key{keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry} {
 		for _, part := range r.values[k].parts {
@@ -724,7 +724,7 @@ func (r *resolver) mounts(p *policy.Policy) error {
 		if err != nil {
 			return at(origin, err)
 		}
-		if dest == "/" || dest == "/proc" || dest == "/dev" || within(dest, "/proc") {
+		if dest == "/" || dest == "/proc" || dest == "/dev" || policy.Below(dest, "/proc") {
 			return &Error{Where: origin, What: dest + " cannot be private storage"}
 		}
 		mode := "mode=0755"
@@ -804,7 +804,7 @@ func (r *resolver) keep(p *policy.Policy) error {
 		r.kept = append(r.kept, pl.real)
 		// Secrets of the host there are covered.
 		p.Files = slices.DeleteFunc(p.Files, func(f policy.FileRule) bool {
-			return f.Access == policy.Hide && within(f.Path, dest) && strings.HasPrefix(f.Origin, "preset ") && !shownBelow(p, f.Path, dest)
+			return f.Access == policy.Hide && policy.Below(f.Path, dest) && strings.HasPrefix(f.Origin, "preset ") && !shownBelow(p, f.Path, dest)
 		})
 		if k.Variable != "" {
 			env.set(k.Variable + "=" + dest)
@@ -834,7 +834,7 @@ func free(p *policy.Policy, dest string) error {
 // shownBelow reports whether something below a directory shows a path.
 func shownBelow(p *policy.Policy, name, dir string) bool {
 	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool {
-		return f.Access != policy.Hide && within(name, f.Path) && within(f.Path, dir)
+		return f.Access != policy.Hide && policy.Below(name, f.Path) && policy.Below(f.Path, dir)
 	})
 }
 
@@ -944,7 +944,7 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 func (r *resolver) bindHides(src string, pl *place) error {
 	refuse := func(p, kind string) error {
 		how := " holds "
-		if within(pl.real, p) {
+		if policy.Below(pl.real, p) {
 			how = " is in "
 		}
 		return &Error{What: src + how + p + ", a " + kind + " that is hidden in its own place only", Fix: "bind the parts that are needed, or show it in place with --ro or --rw"}
@@ -961,7 +961,7 @@ func (r *resolver) bindHides(src string, pl *place) error {
 				return at(part.origin, err)
 			}
 			for _, s := range found {
-				if within(s.path, pl.real) || within(pl.real, s.path) {
+				if policy.Below(s.path, pl.real) || policy.Below(pl.real, s.path) {
 					return refuse(s.path, "path")
 				}
 			}
@@ -983,7 +983,7 @@ func (r *resolver) bindHides(src string, pl *place) error {
 		for _, n := range names {
 			if !isGlob(n) {
 				n = fsPath(n)
-				if !within("/"+n, pl.real) && !within(pl.real, "/"+n) {
+				if !policy.Below("/"+n, pl.real) && !policy.Below(pl.real, "/"+n) {
 					continue
 				}
 				if _, err := fs.Lstat(r.facts.FS, n); err == nil {
@@ -999,7 +999,7 @@ func (r *resolver) bindHides(src string, pl *place) error {
 				return err
 			}
 			for _, s := range found {
-				if _, err := fs.Lstat(r.facts.FS, fsPath(s.path)); err == nil && (within(s.path, pl.real) || within(pl.real, s.path)) {
+				if _, err := fs.Lstat(r.facts.FS, fsPath(s.path)); err == nil && (policy.Below(s.path, pl.real) || policy.Below(pl.real, s.path)) {
 					return refuse(s.path, "secret")
 				}
 			}
@@ -1107,7 +1107,7 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 		return &Error{Where: r.where(keyWorkspace), What: "the workspace cannot be copy-on-write: " + what + " says otherwise of " + r.workspace, Fix: "leave one of the two out"}
 	}
 	for _, f := range p.Files {
-		if f.Path != r.workspace && within(f.Path, r.workspace) && f.Access&policy.Write != 0 {
+		if f.Path != r.workspace && policy.Below(f.Path, r.workspace) && f.Access&policy.Write != 0 {
 			return &Error{Where: f.Origin, What: f.Path + " lies in the workspace, which is copy-on-write, and would be written to at once", Fix: "leave it out, or use --workspace bind"}
 		}
 	}

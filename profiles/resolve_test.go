@@ -629,20 +629,20 @@ func checkCombined(t *testing.T, st []statement, rules []policy.FileRule, paths,
 	for _, p := range paths {
 		var got policy.Access
 		for _, r := range rules { // a directory comes before what it holds
-			if within(p, r.Path) {
+			if policy.Below(p, r.Path) {
 				got = r.Access
 			}
 		}
 		for _, m := range mounts {
 			// What is private shows nothing of the host, but for what is
 			// granted in it.
-			if within(p, m) && !slices.ContainsFunc(rules, func(r policy.FileRule) bool { return within(p, r.Path) && within(r.Path, m) }) {
+			if policy.Below(p, m) && !slices.ContainsFunc(rules, func(r policy.FileRule) bool { return policy.Below(p, r.Path) && policy.Below(r.Path, m) }) {
 				got = 0
 			}
 		}
 		granted, named := policy.Access(0), false
 		for _, s := range st {
-			if within(p, s.path) {
+			if policy.Below(p, s.path) {
 				granted |= s.access
 				named = named || s.access != 0 && s.named
 			}
@@ -651,7 +651,7 @@ func checkCombined(t *testing.T, st []statement, rules []policy.FileRule, paths,
 			t.Fatalf("%s: %v, and only %v is granted by %+v", p, got, granted, st)
 		}
 		for _, s := range st {
-			if !within(p, s.path) {
+			if !policy.Below(p, s.path) {
 				continue
 			}
 			if s.hide && got != 0 {
@@ -706,7 +706,7 @@ func TestOverlay(t *testing.T) {
 		}
 		var out []policy.FileRule
 		for _, f := range r.Policy.Files {
-			if within(f.Path, ws) {
+			if policy.Below(f.Path, ws) {
 				out = append(out, f)
 			}
 		}

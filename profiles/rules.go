@@ -64,7 +64,7 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 	stack := []state{{path: "/"}}
 	for i := range nodes {
 		n := &nodes[i]
-		for !within(n.path, stack[len(stack)-1].path) {
+		for !policy.Below(n.path, stack[len(stack)-1].path) {
 			stack = stack[:len(stack)-1]
 		}
 		above := stack[len(stack)-1]
@@ -108,7 +108,7 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 // below it.
 func covered(dir, p string, mounts []string) bool {
 	for _, m := range mounts {
-		if m != p && m != dir && within(p, m) && within(m, dir) {
+		if m != p && m != dir && policy.Below(p, m) && policy.Below(m, dir) {
 			return true
 		}
 	}
@@ -124,7 +124,7 @@ func mergeStatements(statements []statement) []statement {
 		out[i].named = out[i].named && out[i].access != 0
 	}
 	slices.SortFunc(out, func(a, b statement) int {
-		return cmp.Or(comparePaths(a.path, b.path),
+		return cmp.Or(policy.ComparePaths(a.path, b.path),
 			// Equal paths in a fixed order, for the origin.
 			cmp.Compare(a.access, b.access), strings.Compare(a.origin, b.origin))
 	})
@@ -153,23 +153,6 @@ func mergeStatements(statements []statement) []statement {
 		m.named = m.named || s.named
 	}
 	return merged
-}
-
-// comparePaths orders by element: "/a/b" comes before "/a-b".
-func comparePaths(a, b string) int {
-	for i := 0; i < len(a) && i < len(b); i++ {
-		if a[i] == b[i] {
-			continue
-		}
-		if a[i] == '/' {
-			return -1
-		}
-		if b[i] == '/' {
-			return 1
-		}
-		return int(a[i]) - int(b[i])
-	}
-	return len(a) - len(b)
 }
 
 // listedStatements reads the lists of the profile. Presets are written for
@@ -295,7 +278,7 @@ func appendPlace(out []statement, s statement, name string, pl place) ([]stateme
 // holds p, or "".
 func ownDirectory(p string) string {
 	for _, d := range [...]string{"/proc", "/dev"} {
-		if within(p, d) && !strings.HasPrefix(p, "/dev/shm/") {
+		if policy.Below(p, d) && !strings.HasPrefix(p, "/dev/shm/") {
 			return d
 		}
 	}
@@ -320,8 +303,8 @@ func (c *collected) secretStatements(out []statement, facts *Facts, workspace st
 	var inHome []string // what grants show in the home, from there: "/src/project"
 	for i := range grants {
 		if g := &grants[i]; g.access != 0 && home != "" {
-			homeShown = homeShown || within(home, g.path)
-			if within(g.path, home) {
+			homeShown = homeShown || policy.Below(home, g.path)
+			if policy.Below(g.path, home) {
 				inHome = append(inHome, g.path[len(home):])
 			}
 		}
@@ -333,7 +316,7 @@ func (c *collected) secretStatements(out []statement, facts *Facts, workspace st
 			case item[0] == '~' && home == "":
 				continue
 			case strings.HasPrefix(item, "~/") && !homeShown && !isGlob(item) &&
-				!slices.ContainsFunc(inHome, func(g string) bool { return within(item[1:], g) }):
+				!slices.ContainsFunc(inHome, func(g string) bool { return policy.Below(item[1:], g) }):
 				continue
 			case item[0] != '/' || !strings.HasPrefix(p.origin, "preset "):
 				var err error
@@ -341,7 +324,7 @@ func (c *collected) secretStatements(out []statement, facts *Facts, workspace st
 					return nil, at(p.origin, err)
 				}
 			}
-			if home != "" && within(home, full) {
+			if home != "" && policy.Below(home, full) {
 				continue // /root, where that is the caller's own home
 			}
 			if !shows(grants, full) {
@@ -383,7 +366,7 @@ func (c *collected) eachSecret(facts *Facts, workspace string, do func(item stri
 			if err != nil {
 				return at(p.origin, err)
 			}
-			if h := facts.home(); h != "" && within(h, full) {
+			if h := facts.home(); h != "" && policy.Below(h, full) {
 				continue // /root, where that is the caller's own home
 			}
 			names := []string{full}
@@ -402,7 +385,7 @@ func (c *collected) eachSecret(facts *Facts, workspace string, do func(item stri
 // is below what does.
 func covers(names []string, p string) bool {
 	for _, n := range names {
-		if within(p, n) {
+		if policy.Below(p, n) {
 			return true
 		}
 		if !isGlob(n) {
@@ -432,7 +415,7 @@ func shows(grants []statement, p string) bool {
 		if g.access == 0 {
 			continue
 		}
-		if within(fixed, g.path) || !g.named && within(g.path, fixed) || pattern && within(g.path, fixed) && leadsTo(g.path, p) {
+		if policy.Below(fixed, g.path) || !g.named && policy.Below(g.path, fixed) || pattern && policy.Below(g.path, fixed) && leadsTo(g.path, p) {
 			return true
 		}
 	}

@@ -133,7 +133,7 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 	for _, depth := range [...]int{searchDepth, builtinDepth} {
 		for _, g := range st {
 			builtin := strings.HasPrefix(g.origin, "preset ")
-			if builtin == (depth == builtinDepth) && g.access != 0 && !g.link && g.path != "/" && !(g.origin == gitOrigin && policy.RepositoryName(g.path)) && (!builtin || within(g.path, r.facts.Home)) {
+			if builtin == (depth == builtinDepth) && g.access != 0 && !g.link && g.path != "/" && !(g.origin == gitOrigin && policy.RepositoryName(g.path)) && (!builtin || policy.Below(g.path, r.facts.Home)) {
 				w.walk(g.path, g.path, depth)
 			}
 		}
@@ -324,7 +324,7 @@ func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statemen
 			if err != nil {
 				return nil, at(part.origin, err)
 			}
-			if slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && s.path == full || s.hide && within(full, s.path) }) {
+			if slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && s.path == full || s.hide && policy.Below(full, s.path) }) {
 				continue // the caller says what is shown there
 			}
 			text, ok, err := source{facts: r.facts}.readFile(full, true, maxToolFile)
@@ -506,5 +506,5 @@ func Credentials(p *policy.Policy, facts *Facts) (found []Credential, complete b
 
 // systemPrograms reports what holds the system's programs and the kernel's files.
 func systemPrograms(p string) bool {
-	return slices.ContainsFunc([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sys", "/dev", "/nix/store", "/snap"}, func(d string) bool { return within(p, d) })
+	return slices.ContainsFunc([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sys", "/dev", "/nix/store", "/snap"}, func(d string) bool { return policy.Below(p, d) })
 }

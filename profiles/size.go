@@ -141,18 +141,7 @@ func parseNumber(s string) (int64, error) {
 // writes, without the exponents, signs, underscores, hexadecimals and NaN that
 // strconv takes too.
 func parseDecimal(s string) (float64, bool) {
-	digits, points := 0, 0
-	for i := range len(s) {
-		switch {
-		case s[i] >= '0' && s[i] <= '9':
-			digits++
-		case s[i] == '.':
-			points++
-		default:
-			return 0, false
-		}
-	}
-	if digits == 0 || points > 1 {
+	if strings.Trim(s, "0123456789.") != "" {
 		return 0, false
 	}
 	n, err := strconv.ParseFloat(s, 64)

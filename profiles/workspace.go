@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // WorkspaceOf is the directory that a request works in, without symbolic links, for
@@ -72,7 +74,7 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 	if strings.ContainsAny(dir, "\x00\n") {
 		return bad("its name holds a newline")
 	}
-	if home := facts.home(); home != "" && within(home, dir) {
+	if home := facts.home(); home != "" && policy.Below(home, dir) {
 		if home == dir {
 			return bad("it is the home directory, with keys and start-up files in it")
 		}
@@ -81,10 +83,10 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 	if systemDirectory(dir) {
 		return bad("it is a system directory")
 	}
-	if home := facts.home(); home != "" && within(dir, home) {
+	if home := facts.home(); home != "" && policy.Below(dir, home) {
 		for _, p := range secrets {
 			for _, s := range p.items {
-				if strings.HasPrefix(s, "~/") && within(dir[len(home):], s[1:]) {
+				if strings.HasPrefix(s, "~/") && policy.Below(dir[len(home):], s[1:]) {
 					return bad("it is in " + s + ", which holds secrets")
 				}
 			}
@@ -113,12 +115,12 @@ func Proposable(p, home string) bool {
 		return false
 	}
 	for _, h := range homes {
-		if within(h, p) {
+		if policy.Below(h, p) {
 			return false
 		}
 	}
 	for _, d := range [...]string{"/boot", "/dev", "/etc", "/proc", "/sys", "/run", "/var/run"} {
-		if within(p, d) {
+		if policy.Below(p, d) {
 			return false
 		}
 	}
@@ -132,7 +134,7 @@ func Proposable(p, home string) bool {
 						return false
 					}
 				}
-			case path.IsAbs(s) && !within(home, s) && covers([]string{s}, p):
+			case path.IsAbs(s) && !policy.Below(home, s) && covers([]string{s}, p):
 				return false
 			case strings.HasPrefix(s, "./") && covers([]string{"/**/" + s[2:]}, p):
 				return false
@@ -161,5 +163,5 @@ func systemDirectory(dir string) bool {
 // that it holds.
 func ofSystem(dir string) bool {
 	return slices.ContainsFunc([]string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr"},
-		func(d string) bool { return within(dir, d) })
+		func(d string) bool { return policy.Below(dir, d) })
 }

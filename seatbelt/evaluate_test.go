@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // A question is what the kernel would ask of a profile.
@@ -222,7 +224,7 @@ func holds(t testing.TB, f datum, q question) bool {
 	case "literal":
 		return path && q.value == values[0]
 	case "subpath":
-		return path && within(q.value, values[0])
+		return path && policy.Below(q.value, values[0])
 	case "regex":
 		return path && matches(t, values[0], q.value)
 	case "ipc-regex":

@@ -169,7 +169,7 @@ func fileRules(p *policy.Policy, scratch string) []policy.FileRule {
 		}
 	}
 	for _, s := range system {
-		if !slices.ContainsFunc(append(all, covered...), func(r policy.FileRule) bool { return r.Access == policy.Hide && within(s.Path, r.Path) }) {
+		if !slices.ContainsFunc(append(all, covered...), func(r policy.FileRule) bool { return r.Access == policy.Hide && policy.Below(s.Path, r.Path) }) {
 			all = append(all, s)
 		}
 	}
@@ -186,7 +186,7 @@ func fileRules(p *policy.Policy, scratch string) []policy.FileRule {
 // nearest rule above it.
 func above(rules []policy.FileRule, i int) policy.Access {
 	for j := i - 1; j >= 0; j-- {
-		if rules[j].Path != rules[i].Path && within(rules[i].Path, rules[j].Path) {
+		if rules[j].Path != rules[i].Path && policy.Below(rules[i].Path, rules[j].Path) {
 			return rules[j].Access
 		}
 	}
@@ -246,7 +246,7 @@ func (w *writer) denials(p *policy.Policy, rules []policy.FileRule, o Options) {
 				continue
 			}
 			var not []string
-			for j := i + 1; j < len(rules) && within(rules[j].Path, r.Path); j++ {
+			for j := i + 1; j < len(rules) && policy.Below(rules[j].Path, r.Path); j++ {
 				if rules[j].Access&c.access != 0 && above(rules, j)&c.access == 0 {
 					not = append(not, w.subpath(rules[j].Path))
 				}
@@ -276,7 +276,7 @@ func (w *writer) denials(p *policy.Policy, rules []policy.FileRule, o Options) {
 func writable(rules []policy.FileRule, p string) bool {
 	access := policy.Hide
 	for _, r := range rules {
-		if within(p, r.Path) {
+		if policy.Below(p, r.Path) {
 			access = r.Access
 		}
 	}

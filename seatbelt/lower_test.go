@@ -418,7 +418,7 @@ func TestSameDecisions(t *testing.T) {
 		for i, x := range asked[n] {
 			want := policy.Hide
 			for _, r := range policy.Sort(p.Files) {
-				if within(x, r.Path) {
+				if policy.Below(x, r.Path) {
 					want = r.Access
 				}
 			}

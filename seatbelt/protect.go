@@ -151,8 +151,8 @@ func (w *writer) below(root string, roots []string, expr string) string {
 	}
 	var not []string
 	for _, inner := range roots {
-		if inner != root && within(inner, root) && !slices.ContainsFunc(roots, func(r string) bool {
-			return r != root && r != inner && within(r, root) && within(inner, r)
+		if inner != root && policy.Below(inner, root) && !slices.ContainsFunc(roots, func(r string) bool {
+			return r != root && r != inner && policy.Below(r, root) && policy.Below(inner, r)
 		}) {
 			not = append(not, w.subpath(inner))
 		}

@@ -136,8 +136,3 @@ func names(p string) []string {
 	}
 	return out
 }
-
-// within reports whether p is dir or below it.
-func within(p, dir string) bool {
-	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
-}

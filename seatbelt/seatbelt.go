@@ -118,7 +118,7 @@ func (d Driver) Check(p *policy.Policy) error {
 		switch {
 		case m.Type == "tmpfs" && m.Destination != "/dev":
 			for _, r := range p.Files {
-				if within(m.Destination, r.Path) && r.Path != "/" && r.Access&policy.Read != 0 && !systemPlace(m.Destination) {
+				if policy.Below(m.Destination, r.Path) && r.Path != "/" && r.Access&policy.Read != 0 && !systemPlace(m.Destination) {
 					e.Rules = append(e.Rules, "oci.mounts."+m.Destination+" (private storage in a directory of the host that is shown)")
 					break
 				}
@@ -173,7 +173,7 @@ func place(p *policy.Policy, value, scratch string) string {
 	}
 	for i := range p.OCI.Mounts {
 		m := &p.OCI.Mounts[i]
-		if m.Type != "tmpfs" || !within(value, m.Destination) || shownBelow(p, value, m.Destination) {
+		if m.Type != "tmpfs" || !policy.Below(value, m.Destination) || shownBelow(p, value, m.Destination) {
 			continue
 		}
 		return scratch + value
@@ -185,7 +185,7 @@ func place(p *policy.Policy, value, scratch string) string {
 // of private storage.
 func shownBelow(p *policy.Policy, value, storage string) bool {
 	for _, r := range p.Files {
-		if r.Access != policy.Hide && within(r.Path, storage) && within(value, r.Path) {
+		if r.Access != policy.Hide && policy.Below(r.Path, storage) && policy.Below(value, r.Path) {
 			return true
 		}
 	}

@@ -237,7 +237,7 @@ func environment(p *policy.Policy, private string) []string {
 	var out []string
 	tmp := false
 	git := slices.ContainsFunc(p.Files, func(r policy.FileRule) bool {
-		return r.Access&policy.Read != 0 && within("/etc/gitconfig", r.Path)
+		return r.Access&policy.Read != 0 && policy.Below("/etc/gitconfig", r.Path)
 	})
 	for _, e := range p.OCI.Process.Env {
 		if h, ok := strings.CutPrefix(e, "HOME="); ok && isPrivate(p, h) {
@@ -264,11 +264,6 @@ func directory(p *policy.Policy, private string) string {
 		return private + "/home"
 	}
 	return cwd
-}
-
-// within reports whether p is dir or below it.
-func within(p, dir string) bool {
-	return p == dir || dir == "/" || strings.HasPrefix(p, dir+"/")
 }
 
 // isPrivate reports whether the policy has private storage at a path.
@@ -302,11 +297,11 @@ func check(p *policy.Policy) error {
 	e := &driver.UnsupportedError{Driver: Name, Fix: "show the directories in it that are needed: Landlock cannot take back below a path what it grants above it"}
 	for i := range p.OCI.Mounts {
 		m := &p.OCI.Mounts[i]
-		if m.Type != "tmpfs" || within(m.Destination, "/dev") || m.Destination == "/tmp" || m.Destination == "/var/tmp" || m.Destination == "/run" {
+		if m.Type != "tmpfs" || policy.Below(m.Destination, "/dev") || m.Destination == "/tmp" || m.Destination == "/var/tmp" || m.Destination == "/run" {
 			continue
 		}
 		// A right to a directory is one to all below it: what private storage would cover, too.
-		if slices.ContainsFunc(p.Files, func(r policy.FileRule) bool { return r.Access&policy.Read != 0 && within(m.Destination, r.Path) }) {
+		if slices.ContainsFunc(p.Files, func(r policy.FileRule) bool { return r.Access&policy.Read != 0 && policy.Below(m.Destination, r.Path) }) {
 			e.Rules = append(e.Rules, "oci.mounts."+m.Destination+" (private storage in a directory of the host that is shown)")
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
 )
 
@@ -154,7 +155,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 		return nil, nil, err
 	}
 	t := task{tool: "bash", cwd: in.Cwd, timeout: in.Timeout, env: bare, as: in.Encoding}
-	if bare != nil && in.Cwd == "" && !below(b.at(""), dirOf(bare.Policy)) {
+	if bare != nil && in.Cwd == "" && !policy.Below(b.at(""), dirOf(bare.Policy)) {
 		// Where the session is, is not there on the host, or is another place.
 		t.cwd = dirOf(bare.Policy)
 	}
@@ -195,11 +196,6 @@ func (s *Server) openBare() (*session.Environment, error) {
 	}
 	s.bare = append(s.bare, e)
 	return e, nil
-}
-
-// below reports whether a path is a directory or below it.
-func below(p, dir string) bool {
-	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
 func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in executeArguments) (*mcp.CallToolResult, executeResult, error) {

@@ -115,9 +115,3 @@ func Path(list string, ours func(file string) bool) string {
 	}
 	return strings.Join(keep, ":")
 }
-
-// Within reports whether a path is a directory or something below it. Both are
-// clean and absolute.
-func Within(name, dir string) bool {
-	return name == dir || dir == "/" || strings.HasPrefix(name, dir+"/")
-}

@@ -192,7 +192,7 @@ func (l *lowering) file(r policy.FileRule) error {
 // grantedBelow reports whether a rule shows something below a hidden directory.
 func (l *lowering) grantedBelow(dir string) bool {
 	for i := range l.p.Files {
-		if f := &l.p.Files[i]; f.Access != policy.Hide && f.Path != dir && within(f.Path, dir) {
+		if f := &l.p.Files[i]; f.Access != policy.Hide && f.Path != dir && policy.Below(f.Path, dir) {
 			return true
 		}
 	}
@@ -297,7 +297,7 @@ func (l *lowering) mount(m *specs.Mount) error {
 func (l *lowering) hideIn(source, target string) error {
 	for i := range l.p.Files {
 		f := &l.p.Files[i]
-		if f.Access != policy.Hide || !within(f.Path, source) {
+		if f.Access != policy.Hide || !policy.Below(f.Path, source) {
 			continue
 		}
 		node, err := l.host.Lookup(f.Path)
@@ -427,15 +427,11 @@ func (l *lowering) synthetic(f *policy.SyntheticFile) error {
 func (l *lowering) shown(dir string) bool {
 	for i := range l.entries {
 		e := &l.entries[i]
-		if (e.Kind == mounts.Bind || e.Kind == mounts.Overlay) && e.Source == e.Target && within(dir, e.Target) {
+		if (e.Kind == mounts.Bind || e.Kind == mounts.Overlay) && e.Source == e.Target && policy.Below(dir, e.Target) {
 			return true
 		}
 	}
 	return false
-}
-
-func within(p, dir string) bool {
-	return p == dir || dir == "/" || strings.HasPrefix(p, dir) && p[len(dir)] == '/'
 }
 
 // masked lowers the OCI lists of paths to hide or to make read-only.
@@ -457,7 +453,7 @@ func (l *lowering) masked() error {
 		}
 	}
 	for _, t := range l.p.OCI.Linux.ReadonlyPaths {
-		if l.procRO && within(t, "/proc") {
+		if l.procRO && policy.Below(t, "/proc") {
 			continue
 		}
 		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Readonly, Target: t, Optional: true})

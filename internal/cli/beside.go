@@ -59,14 +59,6 @@ func (b *Beside) commands() []*cobra.Command {
 }
 
 func (b *Beside) newCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "command COMMAND",
-		Short: "Ask a command policy what it says of a script: check",
-		Args:  onlyCommands,
-		RunE: func(*cobra.Command, []string) error {
-			return engine.Usage("command needs a command: check", "see sbxrun command --help")
-		},
-	}
 	o := &options{}
 	policyFile := ""
 	check := plain(&cobra.Command{
@@ -90,8 +82,7 @@ never the boundary: what an allowed command may do is the sandbox's to say.`,
 	}, o)
 	check.Flags().BoolVar(&o.json, "json", false, "print the decision as JSON")
 	check.Flags().VarPF(&value{"FILE", into(&policyFile, checked)}, "command-policy", "", "JSON file with the lists (default: the built-in ones)")
-	c.AddCommand(check)
-	return c
+	return group(&cobra.Command{Use: "command COMMAND", Short: "Ask a command policy what it says of a script: check"}, "check", check)
 }
 
 // executeBeside becomes the program that does the work of this command line.

@@ -322,9 +322,6 @@ func (o *options) listChanges(_ *facts, st *workspace.Store) error {
 	if err != nil {
 		say.warn(err.Error())
 	}
-	if o.json {
-		return printJSON(list)
-	}
 	rows := [][]string{{"ID", "CHANGES", "CREATED", "WORKSPACE", "COMMAND"}}
 	for _, i := range list {
 		what := strings.Join(i.Command, " ")
@@ -336,7 +333,7 @@ func (o *options) listChanges(_ *facts, st *workspace.Store) error {
 		}
 		rows = append(rows, []string{i.ID, summary(i.Added, i.Modified, i.Deleted), i.Created.Format(time.DateTime), i.Workspace, dash(what)})
 	}
-	return printTable(os.Stdout, rows)
+	return o.list(list, rows)
 }
 
 func newApply() *cobra.Command {

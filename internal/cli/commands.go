@@ -34,22 +34,28 @@ func plain(c *cobra.Command, o *options) *cobra.Command {
 	return c
 }
 
-func newProfile() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "profile COMMAND",
-		Short: "List, show, check and compare profiles",
-		Args:  onlyCommands,
-		RunE: func(c *cobra.Command, args []string) error {
-			return engine.Usage("profile needs a command: list, show, check or diff", "see sbxrun profile --help")
-		},
-	}
-	c.AddCommand(newProfileList(), newProfileShow(), newProfileCheck(), newProfileDiff())
+// listing is a plain command that prints a table, or JSON.
+func listing(c *cobra.Command, o *options) *cobra.Command {
+	plain(c, o).Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c
+}
+
+// list prints values as JSON or else in columns, as the flag --json says.
+func (o *options) list(v any, rows [][]string) error {
+	if o.json {
+		return printJSON(v)
+	}
+	return printTable(os.Stdout, rows)
+}
+
+func newProfile() *cobra.Command {
+	return group(&cobra.Command{Use: "profile COMMAND", Short: "List, show, check and compare profiles"}, "list, show, check or diff",
+		newProfileList(), newProfileShow(), newProfileCheck(), newProfileDiff())
 }
 
 func newProfileList() *cobra.Command {
 	o := &options{}
-	c := plain(&cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "list [flags]",
 		Short: "List the profiles that can be named",
 		Args:  noArgs,
@@ -74,19 +80,14 @@ func newProfileList() *cobra.Command {
 				entries = append(entries, e)
 				rows = append(rows, []string{i.Name, i.Origin, text})
 			}
-			if o.json {
-				return printJSON(entries)
-			}
-			return printTable(os.Stdout, rows)
+			return o.list(entries, rows)
 		},
 	}, o)
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	return c
 }
 
 func newProfileShow() *cobra.Command {
 	o := &options{}
-	c := plain(&cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "show [flags] [NAME|FILE]",
 		Short: "Show a profile's values as they take effect, and where each came from",
 		Long: `Show the values that a run under the profile would have here, with the
@@ -98,18 +99,13 @@ configuration files and SBXRUN_ variables over it, and where each came from.`,
 			if err != nil {
 				return err
 			}
-			if o.json {
-				return printJSON(entries)
-			}
 			rows := [][]string{{"KEY", "VALUE", "FROM"}}
 			for _, e := range entries {
 				rows = append(rows, []string{e.Key, e.Value, e.Origin})
 			}
-			return printTable(os.Stdout, rows)
+			return o.list(entries, rows)
 		},
 	}, o)
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	return c
 }
 
 // namedProfile is showProfile for a name that no flag gave.
@@ -172,7 +168,7 @@ mistake.`,
 
 func newProfileDiff() *cobra.Command {
 	o := &options{}
-	c := plain(&cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "diff [flags] PROFILE PROFILE",
 		Short: "Show in which values two profiles differ",
 		Args:  exactArgs(2, "two profiles to compare"),
@@ -186,34 +182,21 @@ func newProfileDiff() *cobra.Command {
 				return err
 			}
 			changes := profiles.Diff(a, b)
-			if o.json {
-				if changes == nil {
-					changes = []profiles.Change{}
-				}
-				return printJSON(changes)
+			if changes == nil {
+				changes = []profiles.Change{} // an array for every reader, never null
 			}
 			rows := [][]string{{"KEY", args[0], args[1]}}
 			for _, c := range changes {
 				rows = append(rows, []string{c.Key, dash(c.A), dash(c.B)})
 			}
-			return printTable(os.Stdout, rows)
+			return o.list(changes, rows)
 		},
 	}, o)
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	return c
 }
 
 func newDriver() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "driver COMMAND",
-		Short: "List the drivers",
-		Args:  onlyCommands,
-		RunE: func(c *cobra.Command, args []string) error {
-			return engine.Usage("driver needs a command: list", "see sbxrun driver --help")
-		},
-	}
 	o := &options{}
-	list := plain(&cobra.Command{
+	return group(&cobra.Command{Use: "driver COMMAND", Short: "List the drivers"}, "list", listing(&cobra.Command{
 		Use:   "list [flags] [DRIVER]",
 		Short: "List the drivers, whether each works here, and what it can enforce",
 		Long: `List the drivers, whether each works on this host, and the version of the program
@@ -249,10 +232,7 @@ names it. --json has all of it.`,
 			if len(entries) == 0 {
 				return noDriver(f, args[0])
 			}
-			if o.json {
-				return printJSON(entries)
-			}
-			return printTable(os.Stdout, rows)
+			return o.list(entries, rows)
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var names []string
@@ -261,10 +241,7 @@ names it. --json has all of it.`,
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
-	}, o)
-	list.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	c.AddCommand(list)
-	return c
+	}, o))
 }
 
 // driverEntry is what "driver list --json" says of a driver.
@@ -361,7 +338,7 @@ func versionOf() versionInfo {
 
 func newVersion() *cobra.Command {
 	o := &options{}
-	c := plain(&cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "version [flags]",
 		Short: "Print the version",
 		Args:  noArgs,
@@ -382,8 +359,6 @@ func newVersion() *cobra.Command {
 			return err
 		},
 	}, o)
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	return c
 }
 
 func newCompletion() *cobra.Command {

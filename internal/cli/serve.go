@@ -186,19 +186,12 @@ func (o *options) servePool(f *facts, name string, settings pool.Settings) (*eng
 
 func (b *Beside) newPool() *cobra.Command {
 	o := &options{}
-	c := &cobra.Command{
-		Use:   "pool COMMAND",
-		Short: "Show what a server keeps ready: status, stats",
-		Args:  onlyCommands,
-		RunE: func(*cobra.Command, []string) error {
-			return engine.Usage("pool needs a command: status or stats", "see sbxrun pool --help")
-		},
-	}
+	c := group(&cobra.Command{Use: "pool COMMAND", Short: "Show what a server keeps ready: status, stats"}, "status or stats")
 	for _, sub := range []struct{ name, short string }{
 		{"status", "Show the pools of the server, and how many sandboxes are ready"},
 		{"stats", "Show what was counted since the server began"},
 	} {
-		cmd := plain(&cobra.Command{
+		c.AddCommand(listing(&cobra.Command{
 			Use: sub.name + " [flags]", Short: sub.short, Args: noArgs,
 			RunE: func(*cobra.Command, []string) error {
 				if b.Pools == nil {
@@ -217,9 +210,7 @@ func (b *Beside) newPool() *cobra.Command {
 				}
 				return err
 			},
-		}, o)
-		cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
-		c.AddCommand(cmd)
+		}, o))
 	}
 	return c
 }

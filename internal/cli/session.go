@@ -32,23 +32,18 @@ import (
 )
 
 func newSession() *cobra.Command {
-	c := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "session COMMAND",
 		Short: "Sandboxes that stay: create, exec, attach, cp, ls, logs, kill, inspect, stop, rm",
 		Long: `A session is a sandbox that stays, with its processes and private files, until
 it is stopped. Each command in it is confined as the command of a run is; what
 one leaves running, the next finds.`,
-		Args: onlyCommands,
 		Example: `  sbxrun session create --profile strict build
   sbxrun session exec build -- make
   sbxrun session exec -d build -- ./server
   sbxrun session stop build && sbxrun session rm build`,
-		RunE: func(*cobra.Command, []string) error {
-			return engine.Usage("session needs a command: create, exec, attach, cp, ls, logs, kill, inspect, stop or rm", "see sbxrun session --help")
-		},
-	}
-	c.AddCommand(newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
-	return c
+	}, "create, exec, attach, cp, ls, logs, kill, inspect, stop or rm",
+		newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
 }
 
 // withSession runs a function on a session that is named.
@@ -575,7 +570,7 @@ func (o *options) detached(args []string) error {
 
 func newSessionList() *cobra.Command {
 	o := &options{}
-	c := plain(&cobra.Command{
+	return listing(&cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
 		Short:   "List sessions",
@@ -626,8 +621,6 @@ func newSessionList() *cobra.Command {
 			return err
 		},
 	}, o)
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	return c
 }
 
 // listSessions are the sessions of this user, as those that run describe themselves.

@@ -8,8 +8,8 @@
 // whatever the pid namespaces are, and never another.
 //
 // Why not a library: every run of an ordinary user goes this way, so its client
-// is linked into the program that runs, and the usual one costs that program
-// more to start than the call takes; see docs/dependencies.md. Why the manager's
+// is linked into the program that runs, and with the usual one the call takes
+// three times as long; see docs/dependencies.md. Why the manager's
 // socket and not the session bus: no second daemon has to be there, nobody can
 // stand between (behind a proxy, process 0 is the proxy), and signals come
 // without a subscription. It is the way that systemctl --user goes.

@@ -32,7 +32,7 @@ func prompt(p *policy.Policy, outside, commands string) error {
 
 // integrate changes an agent's configuration, or looks at it.
 func integrate(i *cli.Integration) error {
-	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Qwen: i.Qwen, Sbxrun: i.Self, Agent: i.Program}
+	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Qwen: i.Qwen, Pi: i.Pi, Sbxrun: i.Self, Agent: i.Program}
 	if i.Do == "verify" {
 		return verify(i, site)
 	}

@@ -19,7 +19,7 @@ import (
 
 // Names are the agents that there is a plan for. Shell and mcp are for any other: a
 // program to name as its shell, and a server in a file that it reads.
-var Names = []string{"claude-code", "codex", "opencode", "gemini", "qwen", "goose", "shell", "mcp"}
+var Names = []string{"claude-code", "codex", "opencode", "gemini", "qwen", "pi", "goose", "shell", "mcp"}
 
 // A Site is where things are for one user of a host.
 type Site struct {
@@ -30,6 +30,7 @@ type Site struct {
 	Claude string // Claude Code's configuration directory
 	Codex  string // Codex's
 	Qwen   string // Qwen Code's
+	Pi     string // pi's
 	Sbxrun string // this program
 	Agent  string // the agent's own program, where the plan has a use for it; "" if not found
 }
@@ -173,6 +174,8 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 		// It reads both files, and what opencode.jsonc says counts.
 		file, edit := filepath.Join(site.Config, "opencode", "opencode.json"), JSON{{Path: []string{"shell"}, Value: shell}}
 		p.Files = []File{wrapper, {Path: file, Mode: 0o644, Edit: edit, Unless: file + "c"}, {Path: file + "c", Mode: 0o644, Edit: edit, Beside: file}}
+	case "pi":
+		p.Files = []File{wrapper, {Path: filepath.Join(site.Pi, "settings.json"), Mode: 0o644, Edit: JSON{{Path: []string{"shellPath"}, Value: shell}}}}
 	case "goose":
 		p.Files = []File{wrapper, {Path: filepath.Join(site.Config, "goose", "config.yaml"), Mode: 0o644, Edit: YAML{Key: "GOOSE_SHELL", Value: shell}}}
 	case "gemini":

@@ -173,7 +173,7 @@ func (b *bait) judge(p *Proof) {
 }
 
 // Verify has the agent run a command, and says what came of it. Claude Code, Codex,
-// opencode, Gemini CLI and Qwen Code run themselves, with a model of ours on loopback instead of
+// opencode, Gemini CLI, Qwen Code and pi run themselves, with a model of ours on loopback instead of
 // theirs, and with their user's own configuration. Of Goose, and of a Gemini CLI that
 // is not found, what their configuration names is called as they would.
 //
@@ -217,7 +217,7 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 		} else {
 			err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"), "run_shell_command")
 		}
-	case "qwen":
+	case "qwen", "pi":
 		p.Real = true
 		err = b.real(ctx, agent, site, p)
 	case "shell", "mcp":
@@ -287,7 +287,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	if agent == "codex" {
 		call = model.Call{Tool: "exec_command", Input: map[string]any{"cmd": b.command, "yield_time_ms": 30_000}}
 	}
-	if agent == "opencode" {
+	if agent == "opencode" || agent == "pi" {
 		call.Tool = "bash"
 	}
 	switch agent {
@@ -347,6 +347,14 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 		}
 		args = []string{"--auth-type", "anthropic", "--model", "claude-sonnet-4-5", "--approval-mode", "yolo", "go"}
 		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "QWEN_HOME=" + b.dir + "/qwen", "QWEN_SANDBOX=false"}
+	case "pi":
+		// An extension names the model's address; of a project's it takes no other.
+		extension := filepath.Join(b.dir, "model.js")
+		if err := write(extension, []byte("export default (pi) => pi.registerProvider(\"anthropic\", { baseUrl: \""+address+"\" })\n"), 0o600); err != nil {
+			return err
+		}
+		args = []string{"-p", "--no-session", "--offline", "-e", extension, "--provider", "anthropic", "--model", "claude-sonnet-4-5", "--api-key", verifyKey, "go"}
+		env = []string{"ANTHROPIC_API_KEY=" + verifyKey}
 	case "codex":
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
 			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,

@@ -85,6 +85,9 @@ func (w *world) shows(bin, script string) {
 	if strings.Contains(script, "qwen") {
 		m = model.New(model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": probe}})
 	}
+	if regexp.MustCompile(`\bpi\b`).MatchString(script) {
+		m = model.New(opencodeBash(probe))
+	}
 	if strings.Contains(script, "--disallowedTools Bash") {
 		m = model.New(model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": probe}})
 	}
@@ -99,6 +102,9 @@ exec `+client(w.T, gemini, "gemini")+` "$@"`+"\n", 0o755)
 	w.file(bin+"/qwen", `#!/bin/sh
 case "$*" in *--model*) ;; *) set -- `+strings.Join(qwenFlags, " ")+` "$@";; esac
 exec `+client(w.T, qwen, "qwen")+` "$@"`+"\n", 0o755)
+	w.file(bin+"/pi", `#!/bin/sh
+case "$*" in *--model*) ;; *) set -- `+strings.Join(w.piFlags(address), " ")+` "$@";; esac
+exec `+client(w.T, pi, "pi")+` "$@"`+"\n", 0o755)
 	w.codexHome(address, "")
 
 	if strings.Contains(script, "sbxrun agent ") {

@@ -21,6 +21,7 @@ var configurations = map[string]struct{ file, content, installed, name string }{
 	"opencode":    {".config/opencode/opencode.json", "{\n  \"$schema\": \"https://opencode.ai/config.json\", // or it adds that itself\n  \"share\": \"disabled\",\n}\n", "opencode", opencode},
 	"gemini":      {".gemini/settings.json", "{\"tools\": {\"exclude\": [\"x\"]}}\n", "gemini", gemini},
 	"qwen":        {".qwen/settings.json", "{\"permissions\": {\"deny\": [\"x\"]}}\n", "qwen", qwen},
+	"pi":          {".pi/agent/settings.json", "{\"theme\": \"light\"}\n", "pi", pi},
 	"goose":       {".config/goose/config.yaml", "# mine\nGOOSE_PROVIDER: x\n", "", ""},
 }
 

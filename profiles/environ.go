@@ -59,10 +59,8 @@ func environment(c *collected, req *Request, facts *Facts, home, user string) (e
 		for _, kv := range c.env {
 			e.set(kv)
 		}
-		for _, p := range c.values[keyEnvSet].parts {
-			for _, kv := range p.items {
-				e.set(kv)
-			}
+		for _, kv := range c.values[keyEnvSet].each() {
+			e.set(kv)
 		}
 	}
 	for _, arg := range req.Env {
@@ -90,11 +88,9 @@ func environment(c *collected, req *Request, facts *Facts, home, user string) (e
 
 // passes reports whether the profile's allow list has the variable.
 func (c *collected) passes(name string) bool {
-	for _, p := range c.values[keyEnvPass].parts {
-		for _, pattern := range p.items {
-			if prefix, ok := strings.CutSuffix(pattern, "*"); ok && strings.HasPrefix(name, prefix) || pattern == name {
-				return true
-			}
+	for _, pattern := range c.values[keyEnvPass].each() {
+		if prefix, ok := strings.CutSuffix(pattern, "*"); ok && strings.HasPrefix(name, prefix) || pattern == name {
+			return true
 		}
 	}
 	return false

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -203,6 +204,19 @@ type value struct {
 type part struct {
 	origin string
 	items  []string
+}
+
+// each yields the items of a list, with who said each.
+func (v *value) each() iter.Seq2[string, string] {
+	return func(yield func(origin, item string) bool) {
+		for _, p := range v.parts {
+			for _, item := range p.items {
+				if !yield(p.origin, item) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (v *value) isSet() bool { return v.origin != "" || len(v.parts) > 0 }

@@ -95,11 +95,9 @@ func tighter(k key, base, v *value) bool {
 	case orderFewer:
 		// Lists add up, so only what is there already is harmless. It is not
 		// added again: the last of several decides.
-		for _, p := range v.parts {
-			for _, item := range p.items {
-				if !slices.ContainsFunc(base.parts, func(b part) bool { return slices.Contains(b.items, item) }) {
-					return false
-				}
+		for _, item := range v.each() {
+			if !slices.ContainsFunc(base.parts, func(b part) bool { return slices.Contains(b.items, item) }) {
+				return false
 			}
 		}
 		return true

@@ -28,16 +28,12 @@ func (r *resolver) protect(p *policy.Policy) error {
 		}
 	}
 	all := list
-	for _, part := range r.values[keyUnprotect].parts {
-		for _, item := range part.items {
-			known := false
-			list = slices.DeleteFunc(slices.Clone(list), func(pattern string) bool {
-				return item == unprotectAll || lifts(item, pattern)
-			})
-			known = item == unprotectAll || slices.ContainsFunc(all, func(pattern string) bool { return lifts(item, pattern) })
-			if !known {
-				return &Error{Where: part.origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: cmp.Or(didYouMean(item, parts(all)), "sbxrun profile show lists what is, as files.protect")}
-			}
+	for origin, item := range r.values[keyUnprotect].each() {
+		list = slices.DeleteFunc(slices.Clone(list), func(pattern string) bool {
+			return item == unprotectAll || lifts(item, pattern)
+		})
+		if item != unprotectAll && !slices.ContainsFunc(all, func(pattern string) bool { return lifts(item, pattern) }) {
+			return &Error{Where: origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: cmp.Or(didYouMean(item, parts(all)), "sbxrun profile show lists what is, as files.protect")}
 		}
 	}
 	if writesHost(p) {

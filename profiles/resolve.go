@@ -121,14 +121,6 @@ func (p *profile) enum(k key) string {
 // flags lays the request's own values over all others.
 func (c *collected) flags(req *Request) error {
 	var f profile
-	num := func(k key, n int64, flag string) error {
-		v := value{origin: "flag --" + flag, n: n}
-		f.values[k] = v
-		if n < 0 {
-			return &Error{Where: v.origin, What: "the value is negative"}
-		}
-		return at(v.origin, checkValue(k, &v))
-	}
 	text := func(k key, s, flag string) error {
 		if s == "" {
 			return nil
@@ -137,13 +129,15 @@ func (c *collected) flags(req *Request) error {
 		f.values[k] = v
 		return at("flag --"+flag, err)
 	}
-	size := func(k key, n *uint64, flag string) error {
-		if n == nil {
-			return nil
+	var cpus *int64
+	if req.CPUs != nil {
+		n := int64(-1)
+		if *req.CPUs >= 0 && *req.CPUs <= 1<<16 {
+			n = milli(*req.CPUs)
 		}
-		return num(k, int64(*n), flag)
+		cpus = &n
 	}
-	errs := [...]error{
+	for _, err := range [...]error{
 		text(keyWorkspace, req.Workspace, "workspace"),
 		text(keySeccomp, req.Seccomp, "seccomp"),
 		text(keyHostname, req.Hostname, "hostname"),
@@ -152,37 +146,19 @@ func (c *collected) flags(req *Request) error {
 		text(keyAppArmor, req.AppArmor, "apparmor-profile"),
 		text(keyDriver, req.Driver, "driver"),
 		text(keyImage, req.Image, "image"),
-		size(keyMemory, req.Memory, "memory"),
-		size(keyFileSize, req.FileSize, "fsize"),
-		size(keyOpenFiles, req.OpenFiles, "nofile"),
-		size(keyDisk, req.Disk, "disk"),
-	}
-	for _, err := range errs {
+		number(&f, keyMemory, req.Memory, "memory"),
+		number(&f, keyFileSize, req.FileSize, "fsize"),
+		number(&f, keyOpenFiles, req.OpenFiles, "nofile"),
+		number(&f, keyDisk, req.Disk, "disk"),
+		number(&f, keyCPUs, cpus, "cpus"),
+		number(&f, keyPids, req.Pids, "pids"),
+		number(&f, keyWallTime, req.Timeout, "timeout"),
+		number(&f, keyKillAfter, req.KillAfter, "kill-after"),
+		number(&f, keyOutput, req.MaxOutput, "max-output"),
+	} {
 		if err != nil {
 			return err
 		}
-	}
-	var err error
-	if req.CPUs != nil {
-		if *req.CPUs < 0 || *req.CPUs != *req.CPUs || *req.CPUs > 1<<16 {
-			return &Error{Where: "flag --cpus", What: "want a number from 0.01 up"}
-		}
-		err = num(keyCPUs, milli(*req.CPUs), "cpus")
-	}
-	if err == nil && req.Pids != nil {
-		err = num(keyPids, *req.Pids, "pids")
-	}
-	if err == nil && req.Timeout != nil {
-		err = num(keyWallTime, int64(*req.Timeout), "timeout")
-	}
-	if err == nil && req.KillAfter != nil {
-		err = num(keyKillAfter, int64(*req.KillAfter), "kill-after")
-	}
-	if err == nil && req.MaxOutput != nil {
-		err = num(keyOutput, *req.MaxOutput, "max-output")
-	}
-	if err != nil {
-		return err
 	}
 	if req.Net != nil {
 		if err := text(keyNetMode, req.Net.String(), "net"); err != nil {
@@ -210,6 +186,22 @@ func (c *collected) flags(req *Request) error {
 	f.over(&c.profile)
 	c.profile = f
 	return nil
+}
+
+// number sets a key to what a flag says, if it was given.
+func number[T ~int64 | ~uint64](p *profile, k key, n *T, flag string) error {
+	if n == nil {
+		return nil
+	}
+	v := value{origin: "flag --" + flag, n: int64(*n)}
+	p.values[k] = v
+	switch {
+	case v.n >= 0:
+		return at(v.origin, checkValue(k, &v))
+	case k == keyCPUs:
+		return &Error{Where: v.origin, What: "want a number from 0.01 up"}
+	}
+	return &Error{Where: v.origin, What: "the value is negative"}
 }
 
 // network adds the flags about hosts and ports.
@@ -399,8 +391,8 @@ func (r *resolver) showsHomes() bool {
 		return item != "" && item[0] == '/' && len(item) < len("/home")+4 && policy.Below("/home", path.Clean(item))
 	}
 	for _, k := range [...]key{keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry} {
-		for _, part := range r.values[k].parts {
-			if slices.ContainsFunc(part.items, homes) {
+		for _, item := range r.values[k].each() {
+			if homes(item) {
 				return true
 			}
 		}
@@ -450,17 +442,15 @@ func (r *resolver) egress(p *policy.Policy) error {
 	case "host":
 		p.Egress.Mode = policy.EgressHost
 	}
-	for _, part := range r.values[keyNetPublish].parts {
-		for _, item := range part.items {
-			pub, err := parsePublish(item)
-			if err == nil && p.Egress.Mode == policy.EgressHost {
-				err = &Error{What: "on the host's own network every port is the host's", Fix: "leave out --publish, or use --net none or proxy"}
-			}
-			if err != nil {
-				return at(part.origin, err)
-			}
-			p.Egress.Publish = append(p.Egress.Publish, pub)
+	for origin, item := range r.values[keyNetPublish].each() {
+		pub, err := parsePublish(item)
+		if err == nil && p.Egress.Mode == policy.EgressHost {
+			err = &Error{What: "on the host's own network every port is the host's", Fix: "leave out --publish, or use --net none or proxy"}
 		}
+		if err != nil {
+			return at(origin, err)
+		}
+		p.Egress.Publish = append(p.Egress.Publish, pub)
 	}
 	if p.Egress.Mode != policy.EgressProxy {
 		return nil
@@ -470,14 +460,12 @@ func (r *resolver) egress(p *policy.Policy) error {
 		to    *[]policy.EgressRule
 		parse func(string) (policy.EgressRule, error)
 	}{{keyNetAllow, &p.Egress.Allow, parseAllow}, {keyNetDeny, &p.Egress.Deny, parseEgress}} {
-		for _, part := range r.values[l.key].parts {
-			for _, item := range part.items {
-				rule, err := l.parse(item)
-				if err != nil {
-					return at(part.origin, err)
-				}
-				*l.to = append(*l.to, rule)
+		for origin, item := range r.values[l.key].each() {
+			rule, err := l.parse(item)
+			if err != nil {
+				return at(origin, err)
 			}
+			*l.to = append(*l.to, rule)
 		}
 	}
 	p.Egress.RequestsPerMinute = int(r.num(keyNetRate))
@@ -745,18 +733,16 @@ func (r *resolver) mounts(p *policy.Policy) error {
 		m = append(m, mt)
 		return nil
 	}
-	for _, part := range r.values[keyTmpfs].parts {
-		for _, item := range part.items {
-			dest, size, err := ParseTmpfs(item)
-			if err != nil {
-				return at(part.origin, err)
-			}
-			if dest == "~" && r.private {
-				continue // there is no home to stand in for
-			}
-			if err := tmpfs(dest, size, part.origin); err != nil {
-				return err
-			}
+	for origin, item := range r.values[keyTmpfs].each() {
+		dest, size, err := ParseTmpfs(item)
+		if err != nil {
+			return at(origin, err)
+		}
+		if dest == "~" && r.private {
+			continue // there is no home to stand in for
+		}
+		if err := tmpfs(dest, size, origin); err != nil {
+			return err
 		}
 	}
 	if r.private {
@@ -769,11 +755,9 @@ func (r *resolver) mounts(p *policy.Policy) error {
 			return err
 		}
 	}
-	for _, part := range r.values[keyDevices].parts {
-		for _, item := range part.items {
-			if err := r.device(p, item); err != nil {
-				return at(part.origin, err)
-			}
+	for origin, item := range r.values[keyDevices].each() {
+		if err := r.device(p, item); err != nil {
+			return at(origin, err)
 		}
 	}
 	for _, b := range r.req.Binds {

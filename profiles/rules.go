@@ -309,32 +309,30 @@ func (c *collected) secretStatements(out []statement, facts *Facts, workspace st
 			}
 		}
 	}
-	for _, p := range c.values[keySecrets].parts {
-		for _, item := range p.items {
-			full := item
-			switch {
-			case item[0] == '~' && home == "":
-				continue
-			case strings.HasPrefix(item, "~/") && !homeShown && !isGlob(item) &&
-				!slices.ContainsFunc(inHome, func(g string) bool { return policy.Below(item[1:], g) }):
-				continue
-			case item[0] != '/' || !strings.HasPrefix(p.origin, "preset "):
-				var err error
-				if full, err = facts.expand(item, workspace); err != nil {
-					return nil, at(p.origin, err)
-				}
-			}
-			if home != "" && policy.Below(home, full) {
-				continue // /root, where that is the caller's own home
-			}
-			if !shows(grants, full) {
-				continue
-			}
+	for origin, item := range c.values[keySecrets].each() {
+		full := item
+		switch {
+		case item[0] == '~' && home == "":
+			continue
+		case strings.HasPrefix(item, "~/") && !homeShown && !isGlob(item) &&
+			!slices.ContainsFunc(inHome, func(g string) bool { return policy.Below(item[1:], g) }):
+			continue
+		case item[0] != '/' || !strings.HasPrefix(origin, "preset "):
 			var err error
-			s := statement{origin: p.origin, secret: true, optional: true}
-			if out, err = appendStatements(out, s, item, workspace, facts); err != nil {
-				return nil, at(p.origin, err)
+			if full, err = facts.expand(item, workspace); err != nil {
+				return nil, at(origin, err)
 			}
+		}
+		if home != "" && policy.Below(home, full) {
+			continue // /root, where that is the caller's own home
+		}
+		if !shows(grants, full) {
+			continue
+		}
+		var err error
+		s := statement{origin: origin, secret: true, optional: true}
+		if out, err = appendStatements(out, s, item, workspace, facts); err != nil {
+			return nil, at(origin, err)
 		}
 	}
 	return out, nil
@@ -357,25 +355,23 @@ func (c *collected) reaches(name string, pl *place, facts *Facts, workspace stri
 // eachSecret calls do with every secret as it was listed, and its paths or
 // patterns: as written and as links lead.
 func (c *collected) eachSecret(facts *Facts, workspace string, do func(item string, names []string) error) error {
-	for _, p := range c.values[keySecrets].parts {
-		for _, item := range p.items {
-			if item[0] == '~' && facts.home() == "" {
-				continue
-			}
-			full, err := facts.expand(item, workspace)
-			if err != nil {
-				return at(p.origin, err)
-			}
-			if h := facts.home(); h != "" && policy.Below(h, full) {
-				continue // /root, where that is the caller's own home
-			}
-			names := []string{full}
-			if pl, err := facts.follow(full); err == nil && pl.real != full {
-				names = append(names, pl.real, pl.written)
-			}
-			if err := do(item, names); err != nil {
-				return err
-			}
+	for origin, item := range c.values[keySecrets].each() {
+		if item[0] == '~' && facts.home() == "" {
+			continue
+		}
+		full, err := facts.expand(item, workspace)
+		if err != nil {
+			return at(origin, err)
+		}
+		if h := facts.home(); h != "" && policy.Below(h, full) {
+			continue // /root, where that is the caller's own home
+		}
+		names := []string{full}
+		if pl, err := facts.follow(full); err == nil && pl.real != full {
+			names = append(names, pl.real, pl.written)
+		}
+		if err := do(item, names); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -315,38 +315,36 @@ func credentialIn(text string) string {
 // cleanStatements shows files that may hold credentials: as they are if none of
 // their lines looks like one, else a copy of the others.
 func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statement, error) {
-	for _, part := range r.values[keyReadClean].parts {
-		for _, item := range part.items {
-			if item[0] == '~' && r.facts.home() == "" {
-				continue
-			}
-			full, err := r.facts.expand(item, r.workspace)
-			if err != nil {
-				return nil, at(part.origin, err)
-			}
-			if slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && s.path == full || s.hide && policy.Below(full, s.path) }) {
-				continue // the caller says what is shown there
-			}
-			text, ok, err := source{facts: r.facts}.readFile(full, true, maxToolFile)
-			if r.read.note(full, text, ok); !ok || err != nil || len(text) > maxToolFile {
-				var e *Error
-				if err != nil && !errors.As(err, &e) {
-					return nil, err
-				}
-				continue
-			}
-			clean := cleanText(text)
-			if path.Base(full) == ".npmrc" {
-				clean = cleanNpmrc(clean)
-			}
-			if clean == text {
-				if st, err = appendStatements(st, statement{access: policy.Read, optional: true, origin: part.origin}, item, r.workspace, r.facts); err != nil {
-					return nil, at(part.origin, err)
-				}
-				continue
-			}
-			p.Synthetic = append(p.Synthetic, policy.SyntheticFile{Path: full, Content: clean})
+	for origin, item := range r.values[keyReadClean].each() {
+		if item[0] == '~' && r.facts.home() == "" {
+			continue
 		}
+		full, err := r.facts.expand(item, r.workspace)
+		if err != nil {
+			return nil, at(origin, err)
+		}
+		if slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && s.path == full || s.hide && policy.Below(full, s.path) }) {
+			continue // the caller says what is shown there
+		}
+		text, ok, err := source{facts: r.facts}.readFile(full, true, maxToolFile)
+		if r.read.note(full, text, ok); !ok || err != nil || len(text) > maxToolFile {
+			var e *Error
+			if err != nil && !errors.As(err, &e) {
+				return nil, err
+			}
+			continue
+		}
+		clean := cleanText(text)
+		if path.Base(full) == ".npmrc" {
+			clean = cleanNpmrc(clean)
+		}
+		if clean == text {
+			if st, err = appendStatements(st, statement{access: policy.Read, optional: true, origin: origin}, item, r.workspace, r.facts); err != nil {
+				return nil, at(origin, err)
+			}
+			continue
+		}
+		p.Synthetic = append(p.Synthetic, policy.SyntheticFile{Path: full, Content: clean})
 	}
 	return st, nil
 }

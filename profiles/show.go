@@ -27,10 +27,8 @@ func (p *profile) entries() []Entry {
 			}
 			continue
 		}
-		for _, part := range v.parts {
-			for _, item := range part.items {
-				out = append(out, Entry{keys[k].name, item, part.origin})
-			}
+		for origin, item := range v.each() {
+			out = append(out, Entry{keys[k].name, item, origin})
 		}
 	}
 	return out

@@ -320,3 +320,27 @@ func (f *Facts) Named(name string, entry bool) (string, error) {
 	}
 	return path.Join(pl.real, end), nil
 }
+
+// Into is Named for a directory that is to be filled, and need not exist. What is below
+// chosen in its path, an earlier command can have chosen by a link.
+func (f *Facts) Into(name string) (dir, chosen string, err error) {
+	known := f.known()
+	p, err := known.absolute(name)
+	if err != nil {
+		return "", "", err
+	}
+	pl, err := known.find(p)
+	if err == nil {
+		err = pl.escapes(p)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	chosen = pl.real
+	for _, l := range pl.planted {
+		if d := path.Dir(l); policy.Below(chosen, d) {
+			chosen = d
+		}
+	}
+	return pl.real, chosen, nil
+}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // A Workspace is the host's side of a set, open.
@@ -278,20 +279,11 @@ func (v *view) holds(rules *guard.Rules, rel string) (string, error) {
 }
 
 // obeyed returns the place of w.Obeyed that a change makes or changes, or to which it
-// changes the way; "" for none. Letter case does not count, as for patterns.
+// changes the way; "" for none.
 func (w *Workspace) obeyed(c *Change) string {
-	at := strings.ToLower(path.Join(w.Path, c.Path))
-	for _, o := range w.Obeyed {
-		place := strings.ToLower(o)
-		stays := c.New != nil && c.New.Type == Dir && (c.Old == nil || c.Old.Type == Dir)
-		if within(at, place) || within(place, at) && !stays {
-			return o
-		}
-	}
-	return ""
+	stays := c.New != nil && c.New.Type == Dir && (c.Old == nil || c.Old.Type == Dir)
+	return ObeyedAt(w.Obeyed, path.Join(w.Path, c.Path), stays)
 }
-
-func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
 // Fixed names of what makes a directory a repository, in lower case.
 var repositoryNames = []string{"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks"}
@@ -368,7 +360,7 @@ func (v *view) name(rel string) []byte { return []byte(path.Join(v.w.Path, rel))
 // rel is what name was made of; false for what does not lie in the workspace.
 func (v *view) rel(name []byte) (string, bool) {
 	rel := strings.TrimPrefix(string(name), v.w.Path)
-	return strings.TrimPrefix(rel, "/"), within(string(name), v.w.Path)
+	return strings.TrimPrefix(rel, "/"), policy.Below(string(name), v.w.Path)
 }
 
 var _ guard.Dirs = (*view)(nil)

@@ -34,6 +34,7 @@ package workspace
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -186,6 +187,19 @@ func CheckID(id string) error {
 		return &policy.InvalidError{Field: "change set", Value: id, Want: fmt.Sprintf("1 to %d letters, digits, '-', '_' and '.', the first a letter or digit", maxID)}
 	}
 	return nil
+}
+
+// ObeyedAt returns the first of some places that a path is at or below, or above unless
+// it stays a directory; "" for none. Letter case does not count, as for patterns.
+func ObeyedAt(places []string, at string, stays bool) string {
+	at = strings.ToLower(at)
+	for _, o := range places {
+		place := strings.ToLower(o)
+		if policy.Below(at, place) || policy.Below(place, at) && !stays {
+			return o
+		}
+	}
+	return ""
 }
 
 // seal fills in what JSON cannot say of names that are not UTF-8.

@@ -29,6 +29,7 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
+	"github.com/sbxrun/sbxrun/workspace"
 )
 
 func newSession() *cobra.Command {
@@ -755,7 +756,9 @@ Both sides are confined: in the session, what is done could be done by any
 command in it; on the host, nothing is written outside DIR, whatever the files
 from the session are called or link to. Links stay links; devices, FIFOs and
 sockets are left out. The first path that the session's policy protects, such as
-.git/hooks, ends a copy to the host.`,
+.git/hooks, or that sbxrun obeys, such as ~/.config/sbxrun, ends a copy to the
+host. A host's path must not lead out of a directory by a symbolic link that a
+command can have made.`,
 		Example: "  sbxrun session cp build:/tmp/out ./results\n  sbxrun session cp ./data build:/tmp\n  sbxrun session cp --allow-protected .vscode build:/tmp/out ./results",
 		Args:    exactArgs(2, "what to copy and where to"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -766,20 +769,21 @@ sockets are left out. The first path that the session's policy protects, such as
 			}
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			facts, err := engine.GatherFacts()
+			if err != nil {
+				return err
+			}
 			if in {
+				if fromPath, err = facts.Named(fromPath, true); err != nil {
+					return err
+				}
 				return withSession(to, func(_ *session.Store, c *session.Client) error {
 					b := &files.Box{Sandbox: c}
 					defer b.Close()
 					return b.Put(ctx, fromPath, toPath)
 				})
 			}
-			if err := os.MkdirAll(toPath, 0o755); err != nil {
-				return err
-			}
-			dir, err := filepath.Abs(toPath)
-			if err == nil {
-				dir, err = filepath.EvalSymlinks(dir)
-			}
+			dir, chosen, err := facts.Into(toPath)
 			if err != nil {
 				return err
 			}
@@ -789,7 +793,7 @@ sockets are left out. The first path that the session's policy protects, such as
 					return err
 				}
 				b := &files.Box{Sandbox: c}
-				if b.Check, err = unprotected(pol.Protect, allow, dir); err != nil {
+				if b.Check, err = unprotected(pol.Protect, allow, engine.Obeyed(facts), dir, chosen); err != nil {
 					return err
 				}
 				defer b.Close()
@@ -801,15 +805,25 @@ sockets are left out. The first path that the session's policy protects, such as
 	return c
 }
 
-// unprotected refuses paths below a directory, which is a whole path without symbolic
-// links, that patterns protect, and nothing allows.
-func unprotected(protect, allow []string, dir string) (func(path string, link bool) error, error) {
+// unprotected refuses paths below a directory that patterns protect or that are obeyed,
+// and nothing allows. The directory is a whole path without symbolic links; what of it is
+// below chosen counts, too.
+func unprotected(protect, allow, obeyed []string, dir, chosen string) (files.Check, error) {
 	rules, err := guard.NewRules(protect)
 	if err != nil {
 		return nil, err
 	}
-	return func(path string, link bool) error {
-		pattern := rules.Copied(dir, path, link)
+	return func(path string, link bool, parent int) error {
+		whole := filepath.Join(dir, path)
+		within, err := filepath.Rel(chosen, whole)
+		if err != nil {
+			return err
+		}
+		pattern := rules.Copied(chosen, within, link, parent)
+		if pattern == "" {
+			fi, err := os.Lstat(whole)
+			pattern = workspace.ObeyedAt(obeyed, whole, !link && (err != nil || fi.IsDir()))
+		}
 		if pattern == "" || guard.Allowed(allow, pattern, path) {
 			return nil
 		}

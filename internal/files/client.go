@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -26,11 +25,11 @@ import (
 type Box struct {
 	Sandbox driver.Sandbox
 
-	// Check is asked of each path, relative to its directory, that Get is about to
-	// make, and of those that lead to it; its error ends that. Nil refuses none. With
-	// it, the directory is a whole path without symbolic links: what was checked is
-	// what is written to, whatever a command swaps in.
-	Check func(path string, link bool) error
+	// Check is asked of each path that Get is about to make, and of those that lead to
+	// it; its error ends that. Nil refuses none. With it, the directory is a whole path
+	// without symbolic links, and is made if it is not there: what was checked is what
+	// is written to, whatever a command swaps in.
+	Check Check
 
 	// Limit is how long an operation may take, 0 is for ever: another command can keep
 	// the agent from coming to an end.
@@ -240,23 +239,19 @@ func (b *Box) GetTar(ctx context.Context, path string, w io.Writer) error {
 }
 
 // Put copies a file or tree of the host into a directory of the sandbox, which is
-// made if it is not there.
+// made if it is not there. The path is a whole one, and leads through no symbolic link.
 func (b *Box) Put(ctx context.Context, path, dir string) error {
 	if _, err := os.Lstat(path); err != nil {
-		return err
-	}
-	abs, err := filepath.Abs(path)
-	if err != nil {
 		return err
 	}
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
 	go func() {
-		err := Pack(w, abs)
+		err := packReal(w, path)
 		w.CloseWithError(err)
 		packed <- err
 	}()
-	err = b.do(ctx, r, io.Discard, "put", dir)
+	err := b.do(ctx, r, io.Discard, "put", dir)
 	r.Close()
 	if perr := <-packed; perr != nil && !errors.Is(perr, io.ErrClosedPipe) {
 		return perr

@@ -90,7 +90,7 @@ func TestExtractAsks(t *testing.T) {
 		"unclean": {{Typeflag: tar.TypeReg, Name: "a/../a//./no", Mode: 0o644}},
 	} {
 		dir, _ := world(t)
-		if err := extract(dir, archive(t, entries...), func(path string, link bool) error {
+		if err := extract(dir, archive(t, entries...), func(path string, link bool, _ int) error {
 			if path == "a/no" {
 				if link != (entries[0].Typeflag == tar.TypeSymlink) {
 					t.Errorf("%s: link is %t", name, link)

@@ -31,13 +31,17 @@ var ErrUnsafe = errors.New("leads out of the directory")
 // by a directory, and that keeps its mode.
 func Extract(dir string, r io.Reader) error { return extract(dir, r, nil) }
 
-func extract(dir string, r io.Reader, check func(path string, link bool) error) error {
+// A Check is asked of a path, relative to the directory that is written to, that is about
+// to be made or gone through. Parent is the open directory that the path is in.
+type Check func(path string, link bool, parent int) error
+
+func extract(dir string, r io.Reader, check Check) error {
 	var root int
 	var err error
 	if check == nil {
 		root, err = openDir(unix.AT_FDCWD, dir, 0)
 	} else {
-		root, err = openReal(dir)
+		root, err = makeReal(dir)
 	}
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: dir, Err: err}
@@ -56,19 +60,11 @@ func extract(dir string, r io.Reader, check func(path string, link bool) error) 
 			return fmt.Errorf("more than %d files", maxEntries)
 		}
 		name, err := local(h.Name)
-		if err == nil && check != nil {
-			// A directory needs no entry of its own to be made.
-			for i := 0; i <= len(name); i++ {
-				if i < len(name) && name[i] != '/' {
-					continue
-				}
-				if err := check(name[:i], i == len(name) && h.Typeflag == tar.TypeSymlink); err != nil {
-					return err
-				}
-			}
-		}
 		if err == nil {
-			err = extractOne(root, name, h, t)
+			err = extractOne(root, name, h, t, check)
+		}
+		if refused := (*refusedError)(nil); errors.As(err, &refused) {
+			return refused.error
 		}
 		if err != nil {
 			return fmt.Errorf("%q: %w", h.Name, err)
@@ -76,17 +72,13 @@ func extract(dir string, r io.Reader, check func(path string, link bool) error) 
 	}
 }
 
-// openReal opens a directory by a whole path, through no symbolic link.
-func openReal(dir string) (int, error) {
-	at, err := openAt(unix.AT_FDCWD, "/", passing|unix.O_DIRECTORY, 0)
-	for part := range strings.SplitSeq(path.Clean(dir)[1:], "/") {
-		if err != nil || part == "" {
-			break
-		}
-		was := at
-		at, err = openAt(was, part, passing|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-		unix.Close(was)
-	}
+// refusedError is a Check's error, which names the path itself.
+type refusedError struct{ error }
+
+// makeReal opens a directory by a whole path, through no symbolic link, and makes what
+// is missing of it.
+func makeReal(dir string) (int, error) {
+	at, err := openReal(dir, true)
 	if err != nil {
 		return -1, err
 	}
@@ -94,7 +86,27 @@ func openReal(dir string) (int, error) {
 	return openDir(at, ".", 0)
 }
 
-func extractOne(root int, name string, h *tar.Header, r io.Reader) error {
+// openReal opens a directory by a whole path, through no symbolic link, to look up names
+// in it.
+func openReal(dir string, make bool) (int, error) {
+	at, err := openAt(unix.AT_FDCWD, "/", passing|unix.O_DIRECTORY, 0)
+	for part := range strings.SplitSeq(path.Clean(dir)[1:], "/") {
+		if err != nil || part == "" {
+			break
+		}
+		was := at
+		const flags = passing | unix.O_DIRECTORY | unix.O_NOFOLLOW
+		if at, err = openAt(was, part, flags, 0); err == unix.ENOENT && make {
+			if err = unix.Mkdirat(was, part, 0o755); err == nil || err == unix.EEXIST {
+				at, err = openAt(was, part, flags, 0)
+			}
+		}
+		unix.Close(was)
+	}
+	return at, err
+}
+
+func extractOne(root int, name string, h *tar.Header, r io.Reader, check Check) error {
 	mode := uint32(h.Mode) & 0o777
 	if name == "." {
 		if h.Typeflag != tar.TypeDir {
@@ -102,11 +114,17 @@ func extractOne(root int, name string, h *tar.Header, r io.Reader) error {
 		}
 		return nil
 	}
-	dir, name, err := parent(root, name)
+	whole := name
+	dir, name, err := parent(root, name, check)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
+	if check != nil {
+		if err := check(whole, h.Typeflag == tar.TypeSymlink, dir); err != nil {
+			return &refusedError{err}
+		}
+	}
 	switch h.Typeflag {
 	case tar.TypeDir:
 		fd, err := openDir(dir, name, unix.O_NOFOLLOW)
@@ -158,14 +176,21 @@ func local(name string) (string, error) {
 // parent opens the directory that a name is in, and makes those on the way. Every
 // part is a directory, not a link to one: what an earlier entry planted is not
 // followed, nor what somebody swaps in between.
-func parent(root int, name string) (dir int, base string, err error) {
+func parent(root int, name string, check Check) (dir int, base string, err error) {
 	if dir, err = openDir(root, ".", 0); err != nil {
 		return -1, "", err
 	}
-	for {
-		part, rest, more := strings.Cut(name, "/")
+	for at := 0; ; {
+		part, rest, more := strings.Cut(name[at:], "/")
 		if !more {
-			return dir, name, nil
+			return dir, part, nil
+		}
+		if check != nil {
+			// A directory needs no entry of its own to be made.
+			if err := check(name[:at+len(part)], false, dir); err != nil {
+				unix.Close(dir)
+				return -1, "", &refusedError{err}
+			}
 		}
 		next, err := openDir(dir, part, unix.O_NOFOLLOW)
 		if err == unix.ENOENT {
@@ -180,7 +205,7 @@ func parent(root int, name string) (dir int, base string, err error) {
 		if err != nil {
 			return -1, "", err
 		}
-		dir, name = next, rest
+		dir, at = next, len(name)-len(rest)
 	}
 }
 

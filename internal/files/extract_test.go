@@ -151,7 +151,7 @@ func FuzzExtract(f *testing.F) {
 // TestCheckedDirectory: with a check, what is written to is the directory that was
 // checked, and not one that a link came to lead to. The control has no check.
 func TestCheckedDirectory(t *testing.T) {
-	check := func(string, bool) error { return nil }
+	check := func(string, bool, int) error { return nil }
 	for name, link := range map[string]string{"the directory": "dir", "one above it": "."} {
 		dir, outside := world(t)
 		base := filepath.Dir(dir)

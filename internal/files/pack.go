@@ -29,16 +29,32 @@ const maxPath = 4096
 // becomes one while the tree is read: nothing outside of it is. Sockets, FIFOs and
 // devices are left out. It is an error if the files together claim to hold more than
 // twice what their file system could, as those with holes and hard links can.
-func Pack(w io.Writer, path string) error {
+func Pack(w io.Writer, path string) error { return pack(w, unix.AT_FDCWD, path, path) }
+
+// packReal is Pack of a whole path, which leads through no symbolic link.
+func packReal(w io.Writer, path string) error {
+	dir, err := openReal(filepath.Dir(path), false)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
+	}
+	defer unix.Close(dir)
+	at := filepath.Base(path)
+	if at == "/" {
+		at = "."
+	}
+	return pack(w, dir, at, path)
+}
+
+func pack(w io.Writer, dir int, at, path string) error {
 	name := filepath.Base(filepath.Clean(path))
 	if name == "/" || name == ".." {
 		name = "."
 	}
 	p := &packer{t: tar.NewWriter(w)}
-	isDir, err := p.one(unix.AT_FDCWD, path, name)
+	isDir, err := p.one(dir, at, name)
 	if err == nil && isDir {
 		var root int
-		if root, err = openDir(unix.AT_FDCWD, path, unix.O_NOFOLLOW); err == nil {
+		if root, err = openDir(dir, at, unix.O_NOFOLLOW); err == nil {
 			err = p.in(root, ".", name)
 			unix.Close(root)
 		}

@@ -2,15 +2,13 @@ package guard
 
 import (
 	"bytes"
-	"errors"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -298,25 +296,26 @@ func (r *Rules) Within(dir []byte, root int, dirs Dirs) []byte {
 
 // Copied returns the pattern that protects a path which somebody is about to make, of
 // a name that a command chose, in a directory of the host; "" if none does. What
-// leads to the directory is the host's.
+// leads to the directory is the host's. Parent is the open directory that the path is in.
 //
 // Preconditions: dir is absolute, and holds no symbolic link. What leads to the path
 // from there was asked about.
-func (r *Rules) Copied(dir, name string, link bool) string {
+func (r *Rules) Copied(dir, name string, link bool, parent int) string {
 	root := dir
 	if root == "/" {
 		root = ""
 	}
 	path := []byte(root + "/" + name)
-	verdict, pattern := r.Match(path, len(root), host{})
+	at := lastSlash(path)
+	dirs := Opened{FD: parent, Name: path[:at]}
+	verdict, pattern := r.Match(path, len(root), dirs)
 	if verdict == Protected || verdict == Leads && link {
 		return pattern // where a link leads could be what is protected by its name
 	}
-	at := lastSlash(path)
-	if link && r.Within(path[:at], len(root), host{}) != nil {
+	if link && r.Within(path[:at], len(root), dirs) != nil {
 		return ".git/"
 	}
-	return r.Completes(path[:at], path[at+1:], host{})
+	return r.Completes(path[:at], path[at+1:], dirs)
 }
 
 // Allowed reports whether a list of patterns, paths and "all" lets a path be changed that
@@ -329,31 +328,42 @@ func Allowed(allow []string, pattern, path string) bool {
 	})
 }
 
-// host is the Dirs of the file system that this process sees.
-type host struct{}
+// An Opened is the [Dirs] of an open directory and those above it. It asks them, and not
+// what their names lead to: a command may exchange directories meanwhile. What is below a
+// repository's protected names stays there.
+type Opened struct {
+	FD   int
+	Name []byte // what the directory was opened by
+}
 
-func (host) has(dir []byte, more string) func(string) bool {
+func (o Opened) lstat(dir []byte, name string) (*unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(o.FD, strings.Repeat("../", bytes.Count(o.Name[len(dir):], []byte("/")))+name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return &st, err
+}
+
+func (o Opened) has(dir []byte, more string) func(string) bool {
 	return func(name string) bool {
 		if string(fold(nil, []byte(name))) == more {
 			return true
 		}
-		_, err := os.Lstat(string(dir) + "/" + name)
-		return err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR)
+		_, err := o.lstat(dir, name)
+		return err != unix.ENOENT && err != unix.ENOTDIR
 	}
 }
 
 // Repository implements [Dirs].
-func (h host) Repository(dir []byte) bool {
-	has := h.has(dir, "")
+func (o Opened) Repository(dir []byte) bool {
+	has := o.has(dir, "")
 	return repository(has) || commands(has)
 }
 
 // Completes implements [Dirs].
-func (h host) Completes(dir []byte, name string) bool {
-	has := h.has(dir, name)
+func (o Opened) Completes(dir []byte, name string) bool {
+	has := o.has(dir, name)
 	return (repository(has) || commands(has)) && !repository(func(name string) bool {
-		fi, err := os.Lstat(string(dir) + "/" + name)
-		return err == nil && fi.Mode()&fs.ModeSocket == 0 // which could be replaced
+		st, err := o.lstat(dir, name)
+		return err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK // which could be replaced
 	})
 }
 

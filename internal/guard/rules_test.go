@@ -3,6 +3,7 @@ package guard
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/quick"
@@ -230,13 +231,41 @@ func TestWithin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	open := func(name string) int {
+		d, err := os.Open(dir + "/" + filepath.Dir(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		return int(d.Fd())
+	}
 	for name, want := range map[string]string{"r/.git/COMMIT_EDITMSG": ".git/", "b/refs/x": ".git/", "r/x": "", "b": ""} {
-		if got := newRules(t, patterns...).Copied(dir, name, true); got != want {
+		parent := open(name)
+		if got := newRules(t, patterns...).Copied(dir, name, true, parent); got != want {
 			t.Errorf("a link %s: %q, want %q", name, got, want)
 		}
-		if got := newRules(t, patterns...).Copied(dir, name, false); got != "" {
+		if got := newRules(t, patterns...).Copied(dir, name, false, parent); got != "" {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+	// What was opened is asked, and not what has its name by now.
+	for _, name := range []string{"/b/hooks", "/plain/hooks"} {
+		if err := os.MkdirAll(dir+name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name := "b/hooks/post-update"
+	parent := open(name)
+	for _, move := range [][2]string{{"/b", "/away"}, {"/plain", "/b"}} {
+		if err := os.Rename(dir+move[0], dir+move[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := newRules(t, patterns...).Copied(dir, name, false, parent); got != ".git/hooks" {
+		t.Errorf("%s, open in a repository: %q", name, got)
+	}
+	if got := newRules(t, patterns...).Copied(dir, name, false, open(name)); got != "" {
+		t.Errorf("%s: %q", name, got)
 	}
 }
 

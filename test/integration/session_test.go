@@ -704,6 +704,41 @@ func TestSessionCopyProtected(t *testing.T) {
 		if o := s.cli("cp", s.id+":/tmp/plain", out); o.code != 0 || !exists(filepath.Join(out, "plain/file")) || !exists(filepath.Join(out, "plain/.config")) {
 			t.Errorf("what nothing protects: %v", o)
 		}
+		// What later runs obey is protected, too.
+		s.want("mkdir -p /tmp/own/sbxrun; echo evil > /tmp/own/sbxrun/config.yaml", "")
+		config := filepath.Join(s.home, ".config")
+		if o := s.cli("cp", s.id+":/tmp/own/sbxrun", config); o.code != 125 || !strings.Contains(o.stderr, "is protected (") || exists(filepath.Join(config, "sbxrun/config.yaml")) {
+			t.Errorf("sbxrun's configuration: %v", o)
+		}
+	})
+}
+
+// TestSessionCopyPlanted: a link that a command put in the workspace leads neither what is
+// copied out of a session to another place nor what is copied in from there (F36). The
+// control is a link that stays in its directory and leads to nothing protected.
+func TestSessionCopyPlanted(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		s := newSession(t, w)
+		s.write("ws/.git/hooks/x", "", 0o755)
+		s.own()
+		outside := s.path("outside")
+		s.want("mkdir plain; ln -s "+outside+" out; ln -s .git/hooks hooks; ln -s plain link; echo mine > /tmp/planted", "")
+		for to, made := range map[string]string{"out": "outside/planted", "out/more": "outside/more", "hooks": "ws/.git/hooks/planted"} {
+			if o := s.cli("cp", s.id+":/tmp/planted", filepath.Join(s.ws, to)); o.code == 0 || exists(s.path(made)) {
+				t.Errorf("to %s: %v", to, o)
+			}
+		}
+		if o := s.cli("cp", s.id+":/tmp/planted", filepath.Join(s.ws, "link/new")); o.code != 0 || !exists(filepath.Join(s.ws, "plain/new/planted")) {
+			t.Errorf("the control: %v", o)
+		}
+		s.write("outside/secret", "secret", 0o644)
+		s.own()
+		if o := s.cli("cp", filepath.Join(s.ws, "out/secret"), s.id+":/tmp/in"); o.code == 0 || s.exec("cat /tmp/in/secret").stdout != "" {
+			t.Errorf("from out: %v", o)
+		}
+		if o := s.cli("cp", filepath.Join(outside, "secret"), s.id+":/tmp/in"); o.code != 0 || s.exec("cat /tmp/in/secret").stdout != "secret" {
+			t.Errorf("the control: %v", o)
+		}
 	})
 }
 

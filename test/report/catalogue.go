@@ -44,7 +44,7 @@ var catalogue = []threat{
 	{id: "F33", title: "read what only who makes calls for the command may read", tests: []string{"TestSessionPeers"}},
 	{id: "F34", title: "change what was passed in for reading"},
 	{id: "F35", title: "a rebase with lines of the command's, then git on the host"},
-	{id: "F36", title: "protected paths in what is copied out of a session", tests: []string{"TestSessionCopyProtected", "internal/files.TestExtractAsks", "internal/files.TestExtractModes"}},
+	{id: "F36", title: "protected paths in what is copied out of a session", tests: []string{"TestSessionCopyProtected", "TestSessionCopyPlanted", "internal/files.TestExtractAsks", "internal/files.TestExtractModes"}},
 	{id: "F32", title: "a workspace below /tmp, /var/tmp, /run, /dev/shm, and what leads to it renamed", tests: []string{"TestSessionPoints"}},
 	{id: "F37", title: "entries of a Git index that Git would not make, then git on the host", tests: []string{"TestIndexIsGood", "internal/guard.TestIndex", "workspace.TestIndexApplied"}},
 	{id: "F38", title: "a repository that a command makes, and what it makes of others' configurations", tests: []string{"TestMadeRepository", "internal/guard.TestGoodConfig", "internal/guard.TestGoodConfigAsGit", "internal/guard.TestHashSize", "workspace.TestConfigApplied"}},

@@ -32,7 +32,11 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	if err := s.returnModes(w); err != nil {
 		return nil, err
 	}
-	list, err := s.Check(w)
+	v, err := s.view(w)
+	if err != nil {
+		return nil, err
+	}
+	list, err := v.check()
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +74,7 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	if r.Refused() {
 		return r, nil
 	}
-	a := &applier{w: w, set: s, overwrite: o.OnConflict == Overwrite, unlinked: map[inode]bool{}}
+	a := &applier{w: w, set: s, view: v, overwrite: o.OnConflict == Overwrite, unlinked: map[inode]bool{}}
 	defer a.restore()
 	defer a.drop()
 	fail := func(st *Status, err error) (*Report, error) {
@@ -167,6 +171,7 @@ func keptAbove(stays map[string]bool, rel string) bool {
 type applier struct {
 	w         *Workspace
 	set       *Set
+	view      *view
 	overwrite bool
 	modes     []func() // that take back what was made writable
 	nameless  []nameless
@@ -185,12 +190,26 @@ func (a *applier) lost(st *Status) {
 	}
 }
 
-// parent opens the directory that a change is in. One that its owner took the right
+var errRace = errors.New("the workspace is being changed by somebody else")
+
+// open opens the directory that a change is in. Its name can lead elsewhere since the
+// change was checked: a command exchanges directories, one of which holds a repository. So
+// what is open is asked again.
+func (a *applier) open(st *Status) (fd int, name string, err error) {
+	dir, name := split(st.Path)
+	if fd, err = openDir(a.w.root, dir); err == nil && st.Protected == "" && a.view.opened(fd, dir).protected(st.Change) != "" {
+		unix.Close(fd)
+		return -1, name, errRace
+	}
+	return fd, name, err
+}
+
+// parent is open for what is put in and removed. A directory that its owner took the right
 // to write to from, as the sandbox could give it back, has it for as long as this
 // takes.
 func (a *applier) parent(st *Status) (fd int, name string, err error) {
-	dir, name := split(st.Path)
-	if fd, err = openDir(a.w.root, dir); err != nil {
+	dir, _ := split(st.Path)
+	if fd, name, err = a.open(st); err != nil {
 		return fd, name, err
 	}
 	var now unix.Stat_t
@@ -201,7 +220,7 @@ func (a *applier) parent(st *Status) (fd int, name string, err error) {
 			return -1, name, err
 		}
 		if unix.Fchmod(fd, now.Mode&0o7777|need) == nil {
-			a.modes = append(a.modes, func() { chmodDir(a.w.root, dir, now.Mode&0o777) })
+			a.modes = append(a.modes, func() { chmodDir(a.w.root, dir, now.Mode&0o777, now.Ino) })
 		}
 	}
 	return fd, name, nil
@@ -253,7 +272,7 @@ func (s *Set) returnModes(w *Workspace) error {
 		n, err := w.lookup(dir)
 		// Not one that somebody gave another mode since.
 		if err == nil && n != nil && n.Type == Dir && n.Mode == uint32(mode)|unix.S_IWUSR|unix.S_IXUSR {
-			if err := chmodDir(w.root, dir, uint32(mode)); err != nil {
+			if err := chmodDir(w.root, dir, uint32(mode), n.Ino); err != nil {
 				return err
 			}
 		}
@@ -294,7 +313,7 @@ func (a *applier) unchanged(dir int, name string, st *Status) error {
 	if now == nil && st.Now == nil || now.known(st.Now) || now != nil && st.Now != nil && now.Type == Dir && st.Now.Type == Dir && now.Ino == st.Now.Ino {
 		return nil
 	}
-	return fmt.Errorf("the workspace is being changed by somebody else")
+	return errRace
 }
 
 // remove removes what the host has at a path.
@@ -313,45 +332,40 @@ func (a *applier) remove(st *Status) error {
 	}
 	err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	if err == unix.ENOTEMPTY && a.overwrite {
-		return a.removeAll(st.Path)
+		return a.removeAll(dir, name, st.Path, st)
 	}
 	return err
 }
 
-// removeAll removes a directory with what nobody knew of.
-func (a *applier) removeAll(rel string) error {
-	fd, err := openDir(a.w.root, rel)
+// removeAll removes a directory with what nobody knew of, of the change st.
+func (a *applier) removeAll(up int, name, rel string, st *Status) error {
+	fd, err := openDir(up, name)
 	if err != nil {
-		return err
-	}
-	list, err := names(fd)
-	if err != nil {
-		unix.Close(fd)
-		return err
-	}
-	for _, name := range list {
-		n, _, lerr := lookup(fd, name)
-		switch {
-		case lerr != nil:
-			err = lerr
-		case n == nil:
-		case n.Type == Dir:
-			err = a.removeAll(join(rel, name))
-		default:
-			err = unix.Unlinkat(fd, name, 0)
-		}
-		if err != nil {
-			unix.Close(fd)
-			return err
-		}
-	}
-	unix.Close(fd)
-	dir, name := split(rel)
-	if fd, err = openDir(a.w.root, dir); err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR)
+	list, err := names(fd)
+	if err != nil {
+		return err
+	}
+	for _, entry := range list {
+		at := join(rel, entry)
+		if st.Protected == "" && a.view.opened(fd, rel).protected(&Change{Path: at}) != "" {
+			return errRace // it was not there when that was checked
+		}
+		n, _, err := lookup(fd, entry)
+		switch {
+		case err != nil || n == nil:
+		case n.Type == Dir:
+			err = a.removeAll(fd, entry, at, st)
+		default:
+			err = unix.Unlinkat(fd, entry, 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return unix.Unlinkat(up, name, unix.AT_REMOVEDIR)
 }
 
 // A nameless file has the content of a change, and not its name yet.
@@ -476,7 +490,7 @@ func (a *applier) directory(dir int, name string, st *Status) error {
 	if err != nil {
 		return err
 	}
-	return chmodDir(dir, name, st.New.Mode|0o700)
+	return chmodDir(dir, name, st.New.Mode|0o700, 0)
 }
 
 // mode gives a directory its mode. One that is somebody else's by now keeps its
@@ -485,17 +499,24 @@ func (a *applier) mode(st *Status) error {
 	if st.Old == nil && st.Now != nil && st.Now.Mode != st.New.Mode|0o700 {
 		return nil
 	}
-	return chmodDir(a.w.root, st.Path, st.New.Mode)
+	dir, name, err := a.open(st)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	return chmodDir(dir, name, st.New.Mode, 0)
 }
 
-func chmodDir(root int, rel string, mode uint32) error {
+// chmodDir gives a directory a mode; one of another number than ino, which is not 0, keeps
+// its own.
+func chmodDir(root int, rel string, mode uint32, ino uint64) error {
 	fd, err := openBelow(root, cmp.Or(rel, "."), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	var now unix.Stat_t
-	if err := unix.Fstat(fd, &now); err != nil {
+	if err := unix.Fstat(fd, &now); err != nil || ino != 0 && now.Ino != ino {
 		return err
 	}
 	return unix.Chmod(procPath(fd), now.Mode&0o7000|mode)

@@ -43,29 +43,45 @@ func (s *Set) Open() (*Workspace, error) {
 // Check compares every change with the workspace as it is, and its path with the
 // patterns that protect some.
 func (s *Set) Check(w *Workspace) ([]*Status, error) {
+	v, err := s.view(w)
+	if err != nil {
+		return nil, err
+	}
+	return v.check()
+}
+
+func (s *Set) view(w *Workspace) (*view, error) {
 	rules, err := guard.NewRules(s.Protect)
 	if err != nil {
 		return nil, err
 	}
-	v := &view{set: s, w: w, byPath: make(map[string]*Change, len(s.Changes)), listed: map[string]bool{}}
+	v := &view{set: s, w: w, rules: rules, byPath: make(map[string]*Change, len(s.Changes))}
 	for _, c := range s.Changes {
 		v.byPath[c.Path] = c
 	}
+	return v, nil
+}
+
+func (v *view) check() ([]*Status, error) {
+	s, w := v.set, v.w
 	out := make([]*Status, len(s.Changes))
 	for i, c := range s.Changes {
 		st := &Status{Change: c}
+		var err error
 		if st.Now, err = w.lookup(c.Path); err == nil {
 			err = v.state(st)
 		}
-		if st.Protected = v.protected(rules, c); st.Protected == "" {
+		if st.Protected = v.protected(c); st.Protected == "" {
 			st.Protected = w.obeyed(c)
 		}
 		if err == nil && st.State == Conflict && st.Now != nil && st.Now.Type == Dir && (c.New == nil || c.New.Type != Dir) {
-			st.holds, err = v.holds(rules, c.Path)
+			st.holds, err = v.holds(c.Path)
 		}
 		switch {
 		case errors.Is(err, fs.ErrPermission):
 			st.State, st.Why, st.blocked = Conflict, "the workspace's directory cannot be read", true
+		case errors.Is(err, unix.ENAMETOOLONG):
+			st.State, st.Why, st.blocked = Conflict, "the workspace has a path there that is too long", true
 		case err != nil:
 			return nil, err
 		}
@@ -96,8 +112,12 @@ func (w *Workspace) lookup(rel string) (*Node, error) {
 type view struct {
 	set    *Set
 	w      *Workspace
+	rules  *guard.Rules
 	byPath map[string]*Change
-	listed map[string]bool // directories whose entries were compared
+
+	// open is the directory of the only path that is asked about; nil: paths are looked
+	// up by their names.
+	open *guard.Opened
 }
 
 // state says what the host has.
@@ -154,7 +174,7 @@ func (v *view) state(st *Status) error {
 	case c.Old == nil || now.known(c.Old), c.Old.Type == Dir && now.Type == Dir && (c.Kind != Modified || now.Mode == c.Old.Mode):
 		st.State = Clean
 	default:
-		if now.Type == File && c.Old.Type == File && c.Old.Sum != "" && now.Sum == "" {
+		if now.Type == File && c.Old.Type == File && now.Size == c.Old.Size && c.Old.Sum != "" && now.Sum == "" {
 			if err := v.fill(c.Path, now); err != nil {
 				return err
 			}
@@ -246,7 +266,7 @@ func (v *view) emptied(st *Status) error {
 }
 
 // holds returns the pattern that protects something in a directory, "" for none.
-func (v *view) holds(rules *guard.Rules, rel string) (string, error) {
+func (v *view) holds(rel string) (string, error) {
 	fd, err := openDir(v.w.root, rel)
 	if isGone(err) {
 		return "", nil
@@ -261,13 +281,13 @@ func (v *view) holds(rules *guard.Rules, rel string) (string, error) {
 	}
 	for _, name := range list {
 		at := join(rel, name)
-		if verdict, pattern := rules.Match(v.name(at), len(v.w.Path), v); verdict == guard.Protected {
+		if verdict, pattern := v.rules.Match(v.name(at), len(v.w.Path), v); verdict == guard.Protected {
 			return pattern, nil
 		}
 		n, err := v.w.lookup(at)
 		if err == nil && n != nil && n.Type == Dir {
 			var pattern string
-			if pattern, err = v.holds(rules, at); pattern != "" {
+			if pattern, err = v.holds(at); pattern != "" {
 				return pattern, nil
 			}
 		}
@@ -288,9 +308,16 @@ func (w *Workspace) obeyed(c *Change) string {
 // Fixed names of what makes a directory a repository, in lower case.
 var repositoryNames = []string{"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks"}
 
+// opened is the view of what lies in an open directory of that path.
+func (v *view) opened(fd int, dir string) *view {
+	w := *v
+	w.open = &guard.Opened{FD: fd, Name: v.name(dir)}
+	return &w
+}
+
 // protected returns the pattern that protects a change's path, "" for none.
-func (v *view) protected(rules *guard.Rules, c *Change) string {
-	verdict, pattern := rules.Match(v.name(c.Path), len(v.w.Path), v)
+func (v *view) protected(c *Change) string {
+	verdict, pattern := v.rules.Match(v.name(c.Path), len(v.w.Path), v)
 	link := c.New != nil && c.New.Type == Symlink
 	dir, name := split(c.Path)
 	switch above := v.name(dir); {
@@ -302,11 +329,21 @@ func (v *view) protected(rules *guard.Rules, c *Change) string {
 		return pattern // where it leads could be what is protected by its name
 	case c.New == nil:
 		return ""
-	case link && rules.Within(above, len(v.w.Path), v) != nil:
+	case link && v.rules.Within(above, len(v.w.Path), v) != nil:
 		return ".git/"
+	case v.open != nil:
+		return "" // it was asked for all changes together
 	default:
-		return rules.Completes(above, []byte(name), v)
+		return v.rules.Completes(above, []byte(name), v)
 	}
+}
+
+// directory opens the directory of a path, which may be open already.
+func (v *view) directory(dir string) (int, error) {
+	if v.open != nil {
+		return openDir(v.open.FD, "")
+	}
+	return openDir(v.w.root, dir)
 }
 
 // index reports whether a change of an index removes it or leaves a good one.
@@ -315,7 +352,7 @@ func (v *view) index(c *Change) bool {
 		return c.New == nil
 	}
 	dir, _ := split(c.Path)
-	repository, err := openDir(v.w.root, dir)
+	repository, err := v.directory(dir)
 	if err != nil {
 		return false
 	}
@@ -334,7 +371,13 @@ func (v *view) config(c *Change) bool {
 	if c.New == nil || c.New.Type != File || c.New.Size > 1<<20 || c.Old == nil || c.Old.Mode != c.New.Mode {
 		return false
 	}
-	old, err := openBelow(v.w.root, c.Path, unix.O_RDONLY|unix.O_NONBLOCK)
+	dir, name := split(c.Path)
+	repository, err := v.directory(dir)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(repository)
+	old, err := openBelow(repository, name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return false
 	}
@@ -392,6 +435,9 @@ func repository(has func(string) bool) bool {
 }
 
 func (v *view) before(dir, name string) bool {
+	if v.open != nil {
+		return v.open.Has(v.name(dir), name)
+	}
 	n, err := v.w.lookup(join(dir, name))
 	return err != nil || n != nil
 }

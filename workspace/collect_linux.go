@@ -41,7 +41,7 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64, replac
 		return nil, err
 	}
 	info.Workspace, info.Dev, info.Ino, info.Taken, info.Created = b.Path, b.Dev, b.Ino, b.Taken, time.Now()
-	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(), left: int64(max(2*limit, minTotal)), names: int64(max(limit/namesShare, minNames))}
+	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(), left: int64(max(2*limit, minTotal)), sums: int64(max(2*limit, minTotal)), names: int64(max(limit/namesShare, minNames))}
 	defer c.restore()
 	if err := c.dir(sub{lower: true}); err != nil {
 		w.abort()
@@ -134,6 +134,7 @@ type collector struct {
 	set   *Set
 	taken int64
 	left  int64    // bytes that may still be copied
+	sums  int64    // bytes of the workspace's files that may still be read, but for those of which copies are
 	names int64    // bytes that paths and targets may still have
 	over  int      // paths for which that was not enough
 	first string   // of those
@@ -249,8 +250,19 @@ type sub struct {
 // read from gets it back for as long as this takes.
 func (c *collector) openUpper(rel string) (int, error) {
 	fd, err := openSearchable(c.layer, rel)
-	if err != unix.EACCES || rel == "" {
+	if err != unix.EACCES {
 		return fd, err
+	}
+	if rel == "" { // below which nothing can be looked up
+		var st unix.Stat_t
+		if err := unix.Fstat(c.layer, &st); err != nil {
+			return -1, err
+		}
+		if err := unix.Chmod(procPath(c.layer), st.Mode&0o7777|0o700); err != nil {
+			return -1, err
+		}
+		c.modes = append(c.modes, func() { unix.Chmod(procPath(c.layer), st.Mode&0o7777) })
+		return openDir(c.layer, rel)
 	}
 	mode, err := addMode(c.layer, rel, 0o700)
 	if err != nil {
@@ -305,7 +317,7 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool, stale stri
 			return nil, &os.PathError{Op: "stat", Path: rel, Err: err}
 		}
 		if n.Type != File {
-			linked(low, name, old, was)
+			c.linked(low, name, old, was)
 		}
 	}
 	switch {
@@ -372,7 +384,7 @@ func (c *collector) entry(up, low int, rel, name string, opaque bool, stale stri
 	default:
 		if old.Type == File {
 			// A file that cannot be read differs, for all that is known.
-			old.Sum, _ = sumOf(low, name)
+			c.sum(low, name, old, old.Size == n.Size)
 		}
 		if !old.same(n) {
 			add(Modified)
@@ -524,7 +536,7 @@ func (c *collector) deleted(rel, stale string) error {
 	if err == nil && old != nil && stale == "" {
 		stale = c.moved(fd, old)
 	}
-	linked(fd, name, old, st)
+	c.linked(fd, name, old, st)
 	unix.Close(fd)
 	if err != nil {
 		return &os.PathError{Op: "stat", Path: rel, Err: err}
@@ -549,10 +561,22 @@ func (c *collector) deleted(rel, stale string) error {
 
 // linked notes what a file with several names holds: an Apply that was interrupted may
 // have removed another of them, which changes the time of change.
-func linked(dir int, name string, old *Node, st *unix.Stat_t) {
+func (c *collector) linked(dir int, name string, old *Node, st *unix.Stat_t) {
 	if old != nil && old.Type == File && st.Nlink > 1 {
-		old.Sum, _ = sumOf(dir, name)
+		c.sum(dir, name, old, false)
 	}
+}
+
+// sum notes what a file of the workspace holds, if it must or while there is time: it can
+// claim any size, and an earlier command can have made it.
+func (c *collector) sum(dir int, name string, old *Node, must bool) {
+	if !must {
+		if old.Size > c.sums {
+			return
+		}
+		c.sums -= old.Size
+	}
+	old.Sum, _ = sumOf(dir, name)
 }
 
 // deletedIn is deleted for all that a directory of the workspace holds. If it cannot be

@@ -342,14 +342,14 @@ func (o Opened) lstat(dir []byte, name string) (*unix.Stat_t, error) {
 	return &st, err
 }
 
+// Has reports whether there can be an entry of a name in one of the directories.
+func (o Opened) Has(dir []byte, name string) bool {
+	_, err := o.lstat(dir, name)
+	return err != unix.ENOENT && err != unix.ENOTDIR
+}
+
 func (o Opened) has(dir []byte, more string) func(string) bool {
-	return func(name string) bool {
-		if string(fold(nil, []byte(name))) == more {
-			return true
-		}
-		_, err := o.lstat(dir, name)
-		return err != unix.ENOENT && err != unix.ENOTDIR
-	}
+	return func(name string) bool { return string(fold(nil, []byte(name))) == more || o.Has(dir, name) }
 }
 
 // Repository implements [Dirs].

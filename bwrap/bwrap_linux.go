@@ -22,7 +22,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/mounts"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/seccomp"
 )
 
 // find returns bubblewrap's absolute path.
@@ -39,24 +38,13 @@ func (d Driver) find() (string, error) {
 
 // Program is the path of its file.
 func (d Driver) Program() string {
-	path, err := d.find()
-	if err != nil {
-		return ""
-	}
+	path, _ := d.find()
 	return path
 }
 
 // Version is what bwrap --version says.
 func (d Driver) Version() string {
-	path, err := d.find()
-	if err != nil {
-		return ""
-	}
-	out, err := exec.Command(path, "--version").Output()
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(out))
+	return programs.Version(d.Program())
 }
 
 // parseVersion reads "bubblewrap 0.8.0".
@@ -141,18 +129,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, err
 	}
-	var filter seccomp.Program
-	fix := ""
-	switch {
-	case p.Seccomp != "":
-		filter, err = seccomp.Builtin(p.Seccomp)
-	case p.OCI.Linux.Seccomp != nil:
-		if filter, err = seccomp.Custom(ctx, p.OCI.Linux.Seccomp, d.CacheDir, d.SeccompCompiler); errors.Is(err, seccomp.ErrNoCompiler) {
-			fix = "a seccomp profile of your own needs sbxrun-seccomp beside sbxrun: make build"
-		}
-	}
+	filter, err := supervisor.Filter(ctx, Name, p, d.CacheDir, d.SeccompCompiler)
 	if err != nil {
-		return nil, &driver.SetupError{Driver: Name, Err: err, Fix: fix}
+		return nil, err
 	}
 	first := supervisor.FirstFile(stdio)
 	stage, clean := "", func() {}

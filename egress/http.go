@@ -159,7 +159,7 @@ func (c *connection) connectTunnel(r *request) {
 	}
 	if refused != nil {
 		c.deny(RouteConnect, t, "", refused)
-		c.answerRefusal(t, refused)
+		c.answerRefusal(refused)
 		return
 	}
 	c.client.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
@@ -255,7 +255,7 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 			c.deny(route, t, r.method, refused)
 		}
 		c.closeServer()
-		c.answerRefusal(t, refused)
+		c.answerRefusal(refused)
 		return false
 	}
 	c.mu.Lock()
@@ -274,7 +274,7 @@ func (c *connection) exchange(route Route, pin *flow, r *request) bool {
 	n, err := server.conn.Write(out[f.sent:])
 	f.out.Add(int64(n))
 	if err != nil {
-		c.answerRefusal(t, c.fail(f, err))
+		c.answerRefusal(c.fail(f, err))
 		return false
 	}
 
@@ -366,7 +366,7 @@ func (c *connection) respond(f *flow, server *side, r *request, upgrade func()) 
 			if errors.Is(err, io.EOF) {
 				err = errors.New("the server closed the connection without an answer")
 			}
-			c.answerRefusal(f.target, c.fail(f, err))
+			c.answerRefusal(c.fail(f, err))
 			return false, err
 		}
 		switch {
@@ -381,7 +381,7 @@ func (c *connection) respond(f *flow, server *side, r *request, upgrade func()) 
 			return false, nil
 		case status == 101:
 			err := bad("the server switched to a protocol that was not asked for")
-			c.answerRefusal(f.target, c.fail(f, err))
+			c.answerRefusal(c.fail(f, err))
 			return false, err
 		case status < 200:
 			if r.minor() == 1 {
@@ -395,7 +395,7 @@ func (c *connection) respond(f *flow, server *side, r *request, upgrade func()) 
 		return c.final(f, server, r, h, status)
 	}
 	err = bad("too many interim answers")
-	c.answerRefusal(f.target, c.fail(f, err))
+	c.answerRefusal(c.fail(f, err))
 	return false, err
 }
 
@@ -403,7 +403,7 @@ func (c *connection) respond(f *flow, server *side, r *request, upgrade func()) 
 func (c *connection) final(f *flow, server *side, r *request, h *head, status int) (keep bool, err error) {
 	framing, err := h.body(-1)
 	if err != nil {
-		c.answerRefusal(f.target, c.fail(f, err))
+		c.answerRefusal(c.fail(f, err))
 		return false, err
 	}
 	announced := framing
@@ -481,13 +481,13 @@ func (c *connection) bothWays(f *flow, server *side) {
 func copyBody(dst net.Conn, src *side, b body, n *atomic.Int64, rechunk bool) error {
 	switch {
 	case !b.chunked && b.length < 0:
-		_, err := copyN(dst, src, 1<<62, n)
+		err := copyN(dst, src, 1<<62, n)
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
 		return err
 	case !b.chunked:
-		_, err := copyN(dst, src, b.length, n)
+		err := copyN(dst, src, b.length, n)
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
@@ -516,7 +516,7 @@ func copyBody(dst net.Conn, src *side, b body, n *atomic.Int64, rechunk bool) er
 				return err
 			}
 		}
-		if _, err := copyN(dst, src, size, n); err != nil {
+		if err := copyN(dst, src, size, n); err != nil {
 			return unexpected(err)
 		}
 		if err := src.crlf(); err != nil {
@@ -615,8 +615,8 @@ func (s *side) line() (string, error) {
 }
 
 // copyN moves exactly limit bytes, and reads none beyond.
-func copyN(dst net.Conn, src *side, limit int64, n *atomic.Int64) (moved int64, err error) {
-	for moved < limit {
+func copyN(dst net.Conn, src *side, limit int64, n *atomic.Int64) error {
+	for moved := int64(0); moved < limit; {
 		now := time.Now()
 		dst.SetWriteDeadline(now.Add(stallTimeout))
 		if len(src.pre) > 0 {
@@ -626,7 +626,7 @@ func copyN(dst net.Conn, src *side, limit int64, n *atomic.Int64) (moved int64, 
 			moved += int64(w)
 			n.Add(int64(w))
 			if err != nil {
-				return moved, err
+				return err
 			}
 			continue
 		}
@@ -635,10 +635,10 @@ func copyN(dst net.Conn, src *side, limit int64, n *atomic.Int64) (moved int64, 
 		moved += k
 		n.Add(k)
 		if err != nil && !(errors.Is(err, io.EOF) && moved == limit) {
-			return moved, err
+			return err
 		}
 	}
-	return moved, nil
+	return nil
 }
 
 // gone waits until a client says more or ends its side, and reports the latter.
@@ -704,7 +704,7 @@ func (c *connection) linger() {
 }
 
 // answerRefusal says why a target was not reached. The field is that of RFC 9209.
-func (c *connection) answerRefusal(t target, r *refusal) {
+func (c *connection) answerRefusal(r *refusal) {
 	status, kind := 502, "destination_unavailable"
 	more := ""
 	switch r.cause {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -110,12 +111,7 @@ func parseField(line string) (field, error) {
 }
 
 func isTokenString(s string) bool {
-	for i := range len(s) {
-		if !isToken(s[i]) {
-			return false
-		}
-	}
-	return s != ""
+	return s != "" && !strings.ContainsFunc(s, func(c rune) bool { return c >= 0x80 || !isToken(byte(c)) })
 }
 
 // values lists the values of all fields of a name.
@@ -143,12 +139,7 @@ func (h *head) tokens(name string) []string {
 }
 
 func (h *head) has(name, token string) bool {
-	for _, t := range h.tokens(name) {
-		if t == token {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(h.tokens(name), token)
 }
 
 // A body says how the end of a message is found.
@@ -253,20 +244,30 @@ func parseAuthority(s string) (authority, error) {
 		}
 		a.port = uint16(n)
 	}
-	var err error
-	if a.addr, err = policy.HostAddr(host); err == nil {
+	switch err := a.parseHost(host); err {
+	case nil:
 		return a, nil
+	case errNotASCII:
+		return a, bad("a host that is not ASCII")
+	}
+	return a, bad("a host that is neither a name nor an address in its usual form")
+}
+
+var errNotASCII = errors.New("not ASCII")
+
+// parseHost reads a name or an address.
+func (a *authority) parseHost(s string) (err error) {
+	if a.addr, err = policy.HostAddr(s); err == nil {
+		return nil
 	}
 	// Unicode is for people: on the wire a name is ASCII.
-	for i := range len(host) {
-		if host[i] >= 0x80 {
-			return a, bad("a host that is not ASCII")
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return errNotASCII
 		}
 	}
-	if a.name, err = policy.HostName(host); err != nil {
-		return a, bad("a host that is neither a name nor an address in its usual form")
-	}
-	return a, nil
+	a.name, err = policy.HostName(s)
+	return err
 }
 
 // A request is the head of an HTTP request that has one reading.
@@ -501,19 +502,11 @@ func parseChunk(b []byte) (size int64, n int, err error) {
 	if len(digits) == 0 || len(digits) > 15 {
 		return 0, 0, bad("a chunk's size that is malformed")
 	}
-	for _, c := range digits {
-		switch {
-		case c >= '0' && c <= '9':
-			size = size<<4 | int64(c-'0')
-		case c >= 'a' && c <= 'f':
-			size = size<<4 | int64(c-'a'+10)
-		case c >= 'A' && c <= 'F':
-			size = size<<4 | int64(c-'A'+10)
-		default:
-			return 0, 0, bad("a chunk's size that is malformed")
-		}
+	u, err := strconv.ParseUint(string(digits), 16, 63)
+	if err != nil {
+		return 0, 0, bad("a chunk's size that is malformed")
 	}
-	return size, i + 1, nil
+	return int64(u), i + 1, nil
 }
 
 // errTrailers says that a message's trailers are too long.

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"net/netip"
 	"time"
-
-	"github.com/sbxrun/sbxrun/policy"
 )
 
 // SOCKS4, 4a and 5 (RFC 1928, 1929), CONNECT only.
@@ -118,20 +116,11 @@ func parseSOCKS4(b []byte) (command byte, user string, host authority, n int, er
 var errHost = errors.New("a host that is neither a name nor an address in its usual form")
 
 // socksHost reads a name, or an address written as one.
-func socksHost(s string) (authority, error) {
-	if a, err := policy.HostAddr(s); err == nil {
-		return authority{addr: a}, nil
-	}
-	for i := range len(s) {
-		if s[i] >= 0x80 {
-			return authority{}, errHost
-		}
-	}
-	name, err := policy.HostName(s)
-	if err != nil {
+func socksHost(s string) (a authority, err error) {
+	if a.parseHost(s) != nil {
 		return authority{}, errHost
 	}
-	return authority{name: name}, nil
+	return a, nil
 }
 
 // ahead calls parse until it has enough bytes, and takes what it used.

@@ -97,7 +97,7 @@ func (c *connection) tunnel() {
 		c.relay(f.route, f)
 		return
 	case p == protoHTTP && errors.As(err, &refused):
-		c.answerRefusal(f.target, refused)
+		c.answerRefusal(refused)
 	case p == protoTLS && err == nil:
 		err = c.handshake(f, server, down, &act, start)
 		fallthrough

@@ -42,24 +42,13 @@ func (d Driver) find() (string, error) {
 
 // Program is the path of its file.
 func (d Driver) Program() string {
-	path, err := d.find()
-	if err != nil {
-		return ""
-	}
+	path, _ := d.find()
 	return path
 }
 
 // Version is the first line that the runtime's --version prints.
 func (d Driver) Version() string {
-	path, err := d.find()
-	if err != nil {
-		return ""
-	}
-	out, err := exec.Command(path, "--version").Output()
-	if err != nil {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(out), "\n")
+	line, _, _ := strings.Cut(programs.Version(d.Program()), "\n")
 	return strings.TrimSpace(line)
 }
 

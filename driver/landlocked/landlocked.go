@@ -202,7 +202,7 @@ func (l *lowering) file(r policy.FileRule) error {
 		}
 		return nil
 	}
-	l.grant(r.Path, rights(r.Access), node.Kind != rootfs.NodeDir, r.Optional)
+	l.grant(r.Path, rootfs.Rights(r.Access), node.Kind != rootfs.NodeDir, r.Optional)
 	return nil
 }
 
@@ -213,20 +213,6 @@ func (e *absentError) Error() string {
 		return e.path + " does not exist"
 	}
 	return e.path + " does not exist (" + e.origin + ")"
-}
-
-func rights(a policy.Access) landlock.Access {
-	var r landlock.Access
-	if a&policy.Read != 0 {
-		r |= landlock.Read
-	}
-	if a&policy.Write != 0 {
-		r |= landlock.Write
-	}
-	if a&policy.Execute != 0 {
-		r |= landlock.Execute
-	}
-	return r
 }
 
 // environment is the policy's, with HOME and TMPDIR in the run's own directory:

@@ -2,7 +2,6 @@ package landlocked
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strconv"
 	"syscall"
@@ -173,20 +172,9 @@ func (d Driver) filters(ctx context.Context, p *policy.Policy) ([]seccomp.Progra
 		}
 		out = append(out, f)
 	}
-	var f seccomp.Program
-	fix := ""
-	switch {
-	case p.Seccomp != "":
-		f, err = seccomp.Builtin(p.Seccomp)
-	case p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil:
-		if f, err = seccomp.Custom(ctx, p.OCI.Linux.Seccomp, d.CacheDir, d.SeccompCompiler); errors.Is(err, seccomp.ErrNoCompiler) {
-			fix = "a seccomp profile of your own needs sbxrun-seccomp beside sbxrun: make build"
-		}
-	default:
-		return out, nil
-	}
-	if err != nil {
-		return nil, &driver.SetupError{Driver: Name, Err: err, Fix: fix}
+	f, err := supervisor.Filter(ctx, Name, p, d.CacheDir, d.SeccompCompiler)
+	if err != nil || f.Filter == "" {
+		return out, err
 	}
 	return append(out, f), nil
 }

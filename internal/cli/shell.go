@@ -81,10 +81,8 @@ shell itself, on the host. That is said on stderr and in the audit log.`,
 		DisableFlagsInUseLine: true,
 		DisableFlagParsing:    true,
 		RunE: func(c *cobra.Command, args []string) error {
-			own, rest, err := splitShell(fs, args)
-			if err == nil {
-				err = fs.Parse(own)
-			}
+			own, rest := splitShell(fs, args)
+			err := fs.Parse(own)
 			if err == pflag.ErrHelp {
 				return c.Help()
 			}
@@ -147,16 +145,16 @@ func (s *shell) flags() *pflag.FlagSet {
 
 // splitShell tells the flags of sbxrun shell from the arguments of the shell: the
 // first word that is no long flag, or what follows "--".
-func splitShell(fs *pflag.FlagSet, args []string) (own, rest []string, err error) {
+func splitShell(fs *pflag.FlagSet, args []string) (own, rest []string) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		switch {
 		case arg == "--":
-			return args[:i], args[i+1:], nil
+			return args[:i], args[i+1:]
 		case arg == "-h" && i == 0:
-			return []string{"--help"}, nil, nil
+			return []string{"--help"}, nil
 		case !strings.HasPrefix(arg, "--"):
-			return args[:i], args[i:], nil
+			return args[:i], args[i:]
 		}
 		name, _, has := strings.Cut(arg[2:], "=")
 		f := fs.Lookup(name)
@@ -164,10 +162,10 @@ func splitShell(fs *pflag.FlagSet, args []string) (own, rest []string, err error
 		case f != nil && !has && f.NoOptDefVal == "":
 			i++ // its value
 		case f == nil && slices.Contains([]string{"login", "norc", "noprofile", "posix", "rcfile", "init-file", "restricted", "noediting"}, name):
-			return args[:i], args[i:], nil // the shell's
+			return args[:i], args[i:] // the shell's
 		}
 	}
-	return args, nil, nil
+	return args, nil
 }
 
 // run runs the shell.

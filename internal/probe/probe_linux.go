@@ -53,7 +53,7 @@ type act struct {
 }
 
 var acts = [...]act{
-	{"user namespace", unix.CLONE_NEWNS, func() error { return mountTmpfs("/") }},
+	{"user namespace", unix.CLONE_NEWNS, mountTmpfs},
 	{"pid namespace", unix.CLONE_NEWNS | unix.CLONE_NEWPID, doProc},
 	{"network namespace", unix.CLONE_NEWNET, doLoopback},
 	{"other namespaces", unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP, func() error {
@@ -143,7 +143,7 @@ func namespaces(ctx context.Context) (user State, out []Check) {
 			case errno == 0:
 				c.State = Unknown // the child itself went wrong
 			default:
-				c.Fix = fixFor(a.name, errno)
+				c.Fix = fixFor(a.name)
 			}
 		}
 		if i == 0 {
@@ -196,7 +196,7 @@ func appArmorFix() string {
 	return "printf 'abi <abi/4.0>,\\nprofile sbxrun " + exe + " flags=(unconfined) { userns, }\\n' | sudo tee /etc/apparmor.d/sbxrun && sudo apparmor_parser -r /etc/apparmor.d/sbxrun"
 }
 
-func fixFor(name string, errno syscall.Errno) string {
+func fixFor(name string) string {
 	switch name {
 	case "pid namespace":
 		return "a container masks parts of /proc, and then no fresh one can be mounted: " + container
@@ -211,7 +211,7 @@ func fixFor(name string, errno syscall.Errno) string {
 }
 
 // mountTmpfs makes the mounts private and mounts a tmpfs on /tmp.
-func mountTmpfs(string) error {
+func mountTmpfs() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
@@ -219,7 +219,7 @@ func mountTmpfs(string) error {
 }
 
 func doProc() error {
-	if err := mountTmpfs(""); err != nil {
+	if err := mountTmpfs(); err != nil {
 		return err
 	}
 	if err := os.Mkdir("/tmp/proc", 0o755); err != nil {
@@ -245,7 +245,7 @@ func doLoopback() error {
 }
 
 func doMountAPI() error {
-	if err := mountTmpfs(""); err != nil {
+	if err := mountTmpfs(); err != nil {
 		return err
 	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, "/usr", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
@@ -264,7 +264,7 @@ func doMountAPI() error {
 }
 
 func doOverlay() error {
-	if err := mountTmpfs(""); err != nil {
+	if err := mountTmpfs(); err != nil {
 		return err
 	}
 	for _, d := range []string{"lower", "upper", "work", "merged"} {
@@ -276,7 +276,7 @@ func doOverlay() error {
 }
 
 func doIDMap() error {
-	if err := mountTmpfs(""); err != nil {
+	if err := mountTmpfs(); err != nil {
 		return err
 	}
 	// The mapping is that of another namespace, which a process must hold.

@@ -9,6 +9,7 @@ package programs
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -76,6 +77,18 @@ func Find(name string) (string, *NotFoundError) {
 		}
 	}
 	return "", missing
+}
+
+// Version is what a program says of --version; "" if it cannot be asked.
+func Version(file string) string {
+	if file == "" {
+		return ""
+	}
+	out, err := exec.Command(file, "--version").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
 }
 
 func trusted(dir, home string) bool { return slices.Contains(Dirs(home), filepath.Clean(dir)) }

@@ -98,8 +98,8 @@ func (l *lowering) grant(path string, a landlock.Access, isFile bool) {
 	l.out.Ruleset.Rules = append(l.out.Ruleset.Rules, landlock.Rule{Path: path, Access: a, IsFile: isFile})
 }
 
-// rights are the Landlock rights for a policy's access.
-func rights(a policy.Access) landlock.Access {
+// Rights are the Landlock rights for a policy's access.
+func Rights(a policy.Access) landlock.Access {
 	var r landlock.Access
 	if a&policy.Read != 0 {
 		r |= landlock.Read
@@ -185,7 +185,7 @@ func (l *lowering) file(r policy.FileRule) error {
 		access |= policy.Write
 	}
 	l.entries = append(l.entries, e)
-	l.grant(r.Path, rights(access), !isDir)
+	l.grant(r.Path, Rights(access), !isDir)
 	return nil
 }
 
@@ -285,7 +285,7 @@ func (l *lowering) mount(m *specs.Mount) error {
 		return &driver.UnsupportedError{Driver: l.driver, Rules: []string{"mounts." + m.Destination + " type " + m.Type}}
 	}
 	l.entries = append(l.entries, e)
-	l.grant(m.Destination, rights(access), !e.IsDir)
+	l.grant(m.Destination, Rights(access), !e.IsDir)
 	if e.Kind == mounts.Bind {
 		return l.hideIn(e.Source, e.Target)
 	}

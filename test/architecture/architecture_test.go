@@ -52,7 +52,7 @@ var rooms = map[string][]string{
 	"internal/gateway":             {"policy", "driver", "egress"},
 	"internal/programs":            {},
 	"internal/rundir":              {},
-	"internal/supervisor":          {"policy", "driver", "mounts", "cgroups", "internal/pty", "internal/reexec", "internal/rlimit", "internal/sys"},
+	"internal/supervisor":          {"policy", "driver", "mounts", "cgroups", "seccomp", "internal/pty", "internal/reexec", "internal/rlimit", "internal/sys"},
 	"bwrap":                        {"internal/programs", "policy", "driver", "mounts", "seccomp", "internal/rootfs", "internal/supervisor", "internal/rundir"},
 	"driver/landlocked":            {"policy", "driver", "landlock", "seccomp", "namespaces", "internal/rootfs", "internal/guard", "internal/gateway", "internal/supervisor", "internal/rundir", "internal/reexec", "internal/sys"},
 	"driver/gvisor":                {"internal/programs", "policy", "driver", "mounts", "cgroups", "seccomp", "internal/rootfs", "internal/supervisor", "internal/rundir"},

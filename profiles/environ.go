@@ -99,10 +99,8 @@ func (c *collected) passes(name string) bool {
 // loadsCode reports whether programs run or load what the variable names. Even
 // --inherit-env leaves these out; --env passes them one by one.
 func loadsCode(name string) bool {
-	for _, prefix := range [...]string{"LD_", "DYLD_", "GIT_", "BASH_FUNC_", "MALLOC_", "GCONV_", "PYTHON", "PERL5", "RUBY", "NODE_", "NPM_CONFIG_", "npm_config_", "_JAVA_", "JDK_JAVA_", "CARGO_", "RUSTC"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
+	if slices.ContainsFunc([]string{"LD_", "DYLD_", "GIT_", "BASH_FUNC_", "MALLOC_", "GCONV_", "PYTHON", "PERL5", "RUBY", "NODE_", "NPM_CONFIG_", "npm_config_", "_JAVA_", "JDK_JAVA_", "CARGO_", "RUSTC"}, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+		return true
 	}
 	switch name {
 	case "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND", "ZDOTDIR", "FPATH", "CDPATH", "IFS",
@@ -140,12 +138,7 @@ func namesProxy(name string) bool {
 // looksSecret guesses, for a warning only, whether the variable is a credential.
 func looksSecret(name string) bool {
 	name = strings.ToUpper(name)
-	for _, word := range [...]string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "CREDENTIAL"} {
-		if strings.Contains(name, word) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "CREDENTIAL"}, func(word string) bool { return strings.Contains(name, word) })
 }
 
 // variables are KEY=VALUE strings, each key once.
@@ -217,8 +210,8 @@ func checkItem(k key, item string) error {
 	return nil
 }
 
-// parseUser reads UID[:GID]; without a group it has the same number.
-func parseUser(s string) (User, error) {
+// ParseUser reads UID[:GID]; without a group it has the same number.
+func ParseUser(s string) (User, error) {
 	bad := &Error{What: quote.Text(s) + " is not a user: want UID or UID:GID, in numbers", Fix: "for example 1000:1000"}
 	u, g, both := strings.Cut(s, ":")
 	if !both {

@@ -373,7 +373,7 @@ func checkValue(k key, v *value) error {
 			return &Error{What: strconv.FormatInt(v.n, 10) + " files are too many: want 0 to 1000"}
 		}
 	case keyUser:
-		_, err := parseUser(v.s)
+		_, err := ParseUser(v.s)
 		return err
 	case keyHostname:
 		// HOST_NAME_MAX; see gethostname(2). The characters are those of RFC 1123.

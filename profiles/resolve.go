@@ -350,7 +350,7 @@ func (r *resolver) identify(isolated bool) error {
 	}
 	r.user, r.userName = User{1000, 1000}, "sandbox"
 	if s := r.text(keyUser); s != "" {
-		u, err := parseUser(s)
+		u, err := ParseUser(s)
 		if err != nil {
 			return at(r.where(keyUser), err)
 		}

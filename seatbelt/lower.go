@@ -223,15 +223,7 @@ func (w *writer) files(rules []policy.FileRule) {
 		}
 		w.rule("allow", c.operations, filters...)
 	}
-	var filters []string
-	for d := range way {
-		filters = append(filters, d)
-	}
-	slices.Sort(filters)
-	for i, d := range filters {
-		filters[i] = w.literal(d)
-	}
-	w.rule("allow", "file-read-metadata", filters...)
+	w.rule("allow", "file-read-metadata", w.literals(way)...)
 	w.rule("allow", "file-read*", `(literal "/")`) // the loader lists it
 }
 
@@ -259,15 +251,7 @@ func (w *writer) denials(p *policy.Policy, rules []policy.FileRule, o Options) {
 			}
 		}
 	}
-	var filters []string
-	for d := range hold {
-		filters = append(filters, d)
-	}
-	slices.Sort(filters)
-	for i, d := range filters {
-		filters[i] = w.literal(d)
-	}
-	w.rule("deny", "file-write-unlink", filters...)
+	w.rule("deny", "file-write-unlink", w.literals(hold)...)
 	w.always("deny", "file-write-setugid")
 	w.sockets(o)
 }

@@ -1,7 +1,9 @@
 package seatbelt
 
 import (
+	"maps"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,6 +82,15 @@ func (w *writer) param(prefix, value string) string {
 }
 
 func (w *writer) literal(p string) string { return "(literal " + w.path(p) + ")" }
+
+// literals names each of the paths alone, in order.
+func (w *writer) literals(paths map[string]bool) (filters []string) {
+	for _, p := range slices.Sorted(maps.Keys(paths)) {
+		filters = append(filters, w.literal(p))
+	}
+	return filters
+}
+
 func (w *writer) subpath(p string) string { return "(subpath " + w.path(p) + ")" }
 
 // path names a path of the policy by a parameter.

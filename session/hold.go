@@ -311,17 +311,7 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	r := reply{Started: true, Command: cmd.info.ID}
-	var fds []int
-	if pty := p.Pty(); pty != nil {
-		r.Pty = true
-		fds = []int{int(pty.Fd())}
-	}
-	if err := c.send(r, fds...); err != nil {
-		p.Kill()
-	} else {
-		go control(c, p, func(l *limits) error { return h.adopt(cmd, p, l) })
-	}
+	c.started(p, cmd.info.ID, func(l *limits) error { return h.adopt(cmd, p, l) })
 	st, err := p.Wait()
 	h.ended(cmd, st)
 	h.left(cmd, st)

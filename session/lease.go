@@ -121,17 +121,7 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 		c.send(reply{Error: newWireError(err)})
 		return
 	}
-	r := reply{Started: true}
-	var fds []int
-	if pty := p.Pty(); pty != nil {
-		r.Pty = true
-		fds = []int{int(pty.Fd())}
-	}
-	if err := c.send(r, fds...); err != nil {
-		p.Kill()
-	} else {
-		go control(c, p, nil)
-	}
+	c.started(p, 0, nil)
 	st, err := p.Wait()
 	if err != nil {
 		c.send(reply{Error: newWireError(err)})
@@ -148,6 +138,22 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 	}
 	st.Pooled = true
 	c.send(reply{Status: st})
+}
+
+// started tells the client that its command runs, and does what it asks of that from
+// then on. Adopt is as in control.
+func (c *conn) started(p driver.Process, command int, adopt func(*limits) error) {
+	r := reply{Started: true, Command: command}
+	var fds []int
+	if pty := p.Pty(); pty != nil {
+		r.Pty = true
+		fds = []int{int(pty.Fd())}
+	}
+	if err := c.send(r, fds...); err != nil {
+		p.Kill()
+		return
+	}
+	go control(c, p, adopt)
 }
 
 // whole makes the usage of a command that of its sandbox.

@@ -663,3 +663,13 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// listen makes a session's socket.
+func (s *Store) listen(id string) (*net.UnixListener, error) {
+	path, done, err := s.socket(id)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return listen(path)
+}

@@ -463,16 +463,6 @@ func Dial(path string) (*net.UnixConn, error) {
 	return c, nil
 }
 
-// listen makes a session's socket.
-func (s *Store) listen(id string) (*net.UnixListener, error) {
-	path, done, err := s.socket(id)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	return listen(path)
-}
-
 // listen makes the session's socket.
 func (d *held) listen() (*net.UnixListener, error) {
 	if path, ok := within(d.lock); ok {

@@ -303,36 +303,19 @@ func parseTmpfs(s string) (profiles.Tmpfs, error) {
 
 // parseUser reads UID[:GID]; the group is the user's number unless given.
 func parseUser(s string) (*profiles.User, error) {
-	bad := engine.Usage(strconv.Quote(s)+" is not a user", "want numbers, UID or UID:GID, for example 1000:1000")
-	uid, gid, has := strings.Cut(s, ":")
-	if !has {
-		gid = uid
+	u, err := profiles.ParseUser(s)
+	if err != nil {
+		return nil, engine.Usage(strconv.Quote(s)+" is not a user", "want numbers, UID or UID:GID, for example 1000:1000")
 	}
-	// 4294967295 is (uid_t)-1, which means "no change"; see setresuid(2).
-	u, err := strconv.ParseUint(uid, 10, 32)
-	if err != nil || u == 1<<32-1 {
-		return nil, bad
-	}
-	g, err := strconv.ParseUint(gid, 10, 32)
-	if err != nil || g == 1<<32-1 {
-		return nil, bad
-	}
-	return &profiles.User{UID: uint32(u), GID: uint32(g)}, nil
+	return &u, nil
 }
 
 func parseNet(s string) (*policy.EgressMode, error) {
-	var m policy.EgressMode
-	switch s {
-	case "none":
-		m = policy.EgressNone
-	case "proxy":
-		m = policy.EgressProxy
-	case "host":
-		m = policy.EgressHost
-	default:
+	m := new(policy.EgressMode)
+	if m.UnmarshalText([]byte(s)) != nil {
 		return nil, engine.Usage(strconv.Quote(s)+" is not a network mode", "none (loopback only), proxy (what --allow-host names) or host (not isolated)")
 	}
-	return &m, nil
+	return m, nil
 }
 
 // maxNamed bounds a file that a flag names: a typing error can name a large one.

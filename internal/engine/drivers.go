@@ -70,12 +70,13 @@ func Fit(d driver.Driver, f *Facts, r *profiles.Resolved, frugal bool, progress 
 			cache = filepath.Join(dir, "sbxrun", "seccomp")
 		}
 	}
+	upstream, noProxy := "", ""
+	if p.Egress.Mode == policy.EgressProxy {
+		upstream, noProxy = ProxyVariable("HTTPS_PROXY"), ProxyVariable("NO_PROXY")
+	}
 	switch d := d.(type) {
 	case native.Driver:
-		d.Frugal, d.SeccompCompiler, d.CacheDir = frugal, compiler, cache
-		if p.Egress.Mode == policy.EgressProxy {
-			d.Upstream, d.NoProxy = ProxyVariable("HTTPS_PROXY"), ProxyVariable("NO_PROXY")
-		}
+		d.Frugal, d.SeccompCompiler, d.CacheDir, d.Upstream, d.NoProxy = frugal, compiler, cache, upstream, noProxy
 		return d
 	case docker.Driver:
 		if progress != nil {
@@ -83,15 +84,10 @@ func Fit(d driver.Driver, f *Facts, r *profiles.Resolved, frugal bool, progress 
 		}
 		return d
 	case landlocked.Driver:
-		d.SeccompCompiler, d.CacheDir = compiler, cache
-		if p.Egress.Mode == policy.EgressProxy {
-			d.Upstream, d.NoProxy = ProxyVariable("HTTPS_PROXY"), ProxyVariable("NO_PROXY")
-		}
+		d.SeccompCompiler, d.CacheDir, d.Upstream, d.NoProxy = compiler, cache, upstream, noProxy
 		return d
 	case seatbelt.Driver:
-		if p.Egress.Mode == policy.EgressProxy {
-			d.Upstream, d.NoProxy = ProxyVariable("HTTPS_PROXY"), ProxyVariable("NO_PROXY")
-		}
+		d.Upstream, d.NoProxy = upstream, noProxy
 		return d
 	case bwrap.Driver:
 		d.SeccompCompiler, d.CacheDir = compiler, cache

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/hex"
 	"hash/fnv"
 	"net"
 	"os"
@@ -279,10 +280,7 @@ func Access(p *policy.Policy, path string) policy.Access {
 	var best *policy.FileRule
 	for i := range p.Files {
 		r := &p.Files[i]
-		if r.Path != path && r.Path != "/" && !strings.HasPrefix(path, r.Path+"/") {
-			continue
-		}
-		if best == nil || len(r.Path) >= len(best.Path) {
+		if policy.Below(path, r.Path) && (best == nil || len(r.Path) >= len(best.Path)) {
 			best = r
 		}
 	}
@@ -369,20 +367,11 @@ func verifiedMark(d driver.Driver, r *profiles.Resolved, f *Facts) string {
 	ws := r.Workspace.Path
 	for i := range p.Files {
 		rule := &p.Files[i]
-		if ws != "" && (rule.Path == ws || strings.HasPrefix(rule.Path, ws+"/")) {
+		if ws != "" && policy.Below(rule.Path, ws) {
 			continue
 		}
 		word(rule.Path)
 		num(uint64(rule.Access))
 	}
-	return cache + "/sbxrun/verified-" + hexadecimal(h.Sum(nil))
-}
-
-func hexadecimal(b []byte) string {
-	const digits = "0123456789abcdef"
-	out := make([]byte, 0, 2*len(b))
-	for _, c := range b {
-		out = append(out, digits[c>>4], digits[c&15])
-	}
-	return string(out)
+	return cache + "/sbxrun/verified-" + hex.EncodeToString(h.Sum(nil))
 }

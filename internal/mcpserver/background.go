@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -214,18 +215,12 @@ func (b *box) newJob() (*job, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.jobs) >= maxJobs {
-		at := -1
-		for i, j := range b.jobs {
-			if !j.running() {
-				at = i
-				break
-			}
-		}
+		at := slices.IndexFunc(b.jobs, func(j *job) bool { return !j.running() })
 		if at < 0 {
 			return nil, fmt.Errorf("%d commands run in the background of session %s, and no more are possible: bash_kill ends one", maxJobs, b.id)
 		}
 		b.jobs[at].forget()
-		b.jobs = append(b.jobs[:at:at], b.jobs[at+1:]...)
+		b.jobs = slices.Delete(b.jobs, at, at+1)
 	}
 	b.last++
 	j := &job{id: fmt.Sprintf("b%d", b.last), done: make(chan struct{})}
@@ -236,12 +231,7 @@ func (b *box) newJob() (*job, error) {
 func (b *box) drop(gone *job) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, j := range b.jobs {
-		if j == gone {
-			b.jobs = append(b.jobs[:i:i], b.jobs[i+1:]...)
-			return
-		}
-	}
+	b.jobs = slices.DeleteFunc(b.jobs, func(j *job) bool { return j == gone })
 }
 
 // job looks up a command in the background; that of another session is not found.
@@ -261,10 +251,8 @@ func (s *Server) job(sessionID, id string) (*box, *job, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, j := range b.jobs {
-		if j.id == id {
-			return b, j, nil
-		}
+	if i := slices.IndexFunc(b.jobs, func(j *job) bool { return j.id == id }); i >= 0 {
+		return b, b.jobs[i], nil
 	}
 	return nil, nil, fmt.Errorf("there is no background command %s in session %s: session_list lists those that run", quote.Text(id), quote.Text(sessionID))
 }

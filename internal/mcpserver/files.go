@@ -101,10 +101,7 @@ func (s *Server) addFileTools() {
 }
 
 func (s *Server) callList(ctx context.Context, _ *mcp.CallToolRequest, in listArguments) (*mcp.CallToolResult, listResult, error) {
-	if err := checkPath("path", in.Path); err != nil {
-		return nil, listResult{}, err
-	}
-	b, _, err := s.session(in.SessionID)
+	b, _, err := s.in(in.SessionID, "path", in.Path)
 	if err != nil {
 		return nil, listResult{}, err
 	}
@@ -129,10 +126,7 @@ func (s *Server) callRead(ctx context.Context, _ *mcp.CallToolRequest, in readAr
 	if in.Path == "" {
 		return nil, readResult{}, errors.New("path is empty")
 	}
-	if err := checkPath("path", in.Path); err != nil {
-		return nil, readResult{}, err
-	}
-	b, _, err := s.session(in.SessionID)
+	b, _, err := s.in(in.SessionID, "path", in.Path)
 	if err != nil {
 		return nil, readResult{}, err
 	}

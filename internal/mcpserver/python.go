@@ -64,7 +64,7 @@ func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in py
 			return nil, nil, err
 		}
 	}
-	b, notes, err := s.in(in.SessionID, in.Cwd)
+	b, notes, err := s.in(in.SessionID, "cwd", in.Cwd)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -86,9 +86,10 @@ func checkScript(name, s string) error {
 	return nil
 }
 
-// in looks up the session of a call, after its words were checked.
-func (s *Server) in(id, cwd string) (*box, []string, error) {
-	if err := checkPath("cwd", cwd); err != nil {
+// in looks up the session of a call, after its words were checked, of which one is a
+// path.
+func (s *Server) in(id, name, path string) (*box, []string, error) {
+	if err := checkPath(name, path); err != nil {
 		return nil, nil, err
 	}
 	b, fresh, err := s.session(id)
@@ -150,7 +151,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 			return nil, nil, errors.New("dangerouslyDisableSandbox is refused: the operator does not allow it; call again without it, the command will run in the sandbox")
 		}
 	}
-	b, notes, err := s.in(in.SessionID, in.Cwd)
+	b, notes, err := s.in(in.SessionID, "cwd", in.Cwd)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -231,7 +232,7 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 		res.IsError = true
 		return res, out, nil
 	}
-	b, notes, err := s.in(in.SessionID, in.Cwd)
+	b, notes, err := s.in(in.SessionID, "cwd", in.Cwd)
 	if err != nil {
 		return nil, out, err
 	}
@@ -262,7 +263,7 @@ func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in she
 
 // call runs a command in a session.
 func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, id string, t task) (*mcp.CallToolResult, *Result, error) {
-	b, notes, err := s.in(id, t.cwd)
+	b, notes, err := s.in(id, "cwd", t.cwd)
 	if err != nil {
 		return nil, nil, err
 	}

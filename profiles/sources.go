@@ -36,6 +36,8 @@ const MarkerEnv = "SBXRUN_SANDBOX"
 type source struct {
 	facts *Facts
 	files Files // what was looked for is noted here; nil to note nothing
+
+	workspace string // for findTools, which believes nothing in there
 }
 
 // Files are those that a policy was made of, and those that would have counted and
@@ -349,7 +351,7 @@ type began struct {
 // the environment; see [Resolve] for the order.
 func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 	c := &collected{read: Files{}}
-	s := source{facts, c.read}
+	s := source{facts: facts, files: c.read}
 	env, notes, err := fromEnviron(facts.Environ)
 	if err != nil {
 		return nil, err

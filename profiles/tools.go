@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // This file finds the hosts that the caller's own tools are set up to use:
@@ -20,10 +21,11 @@ import (
 // here or anywhere in this program.
 //
 // The caller's files are believed: whoever can write them needs no sandbox. The
-// workspace's are not, for a command of an earlier run can have written them. So
-// a remote that the workspace's .git/config names counts only if the caller is
-// known to use that host already (known_hosts, credentials, the caller's own git
-// configuration), and never if it is an address or this machine.
+// workspace's are not, whatever PATH, a variable or a link says, for a command of an
+// earlier run can have written them. So a remote that the workspace's .git/config
+// names counts only if the caller is known to use that host already (known_hosts,
+// credentials, the caller's own git configuration), and never if it is an address or
+// this machine.
 
 // maxToolFile bounds what is read of a tool's configuration.
 const maxToolFile = 1 << 20
@@ -49,6 +51,7 @@ type toolset struct {
 // findTools reads the configuration of the caller's tools.
 func (s source) findTools(workspace string) *toolset {
 	t := &toolset{}
+	s.workspace = workspace
 	s.goTools(t)
 	s.npmTools(t)
 	s.pythonTools(t)
@@ -57,10 +60,20 @@ func (s source) findTools(workspace string) *toolset {
 	return t
 }
 
+// inWorkspace reports whether a path lies in the workspace, or leads through it: a
+// command of an earlier run can have written what is there.
+func (s source) inWorkspace(full string, pl place) bool {
+	in := func(p string) bool { return s.workspace != "" && policy.Below(p, s.workspace) }
+	return in(full) || in(pl.real) || slices.ContainsFunc(pl.links, in)
+}
+
 // tool returns the text of a file of the caller's, "" if there is none to read.
 func (s source) tool(name string) string {
 	full, err := s.facts.absolute(name)
 	if err != nil {
+		return ""
+	}
+	if pl, err := s.facts.follow(full); err != nil || s.inWorkspace(full, pl) {
 		return ""
 	}
 	text, _, err := s.readFile(full, true, maxToolFile)
@@ -77,7 +90,8 @@ func (s source) env(name string) string {
 }
 
 // program returns where the caller's PATH leads to the first of some programs,
-// links followed; "" if it has none of them.
+// links followed; "" if it has none of them. Those in the workspace, as in a virtual
+// environment, do not count.
 func (s source) program(names ...string) string {
 	list := s.env("PATH")
 	if list == "" {
@@ -88,7 +102,8 @@ func (s source) program(names ...string) string {
 			if !path.IsAbs(dir) {
 				continue
 			}
-			if pl, err := s.facts.follow(path.Join(dir, name)); err == nil && pl.mode.IsRegular() {
+			full := path.Join(dir, name)
+			if pl, err := s.facts.follow(full); err == nil && pl.mode.IsRegular() && !s.inWorkspace(full, pl) {
 				return pl.real
 			}
 		}
@@ -182,7 +197,12 @@ func (s source) goTools(t *toolset) {
 		files[0] = config + "/go/env"
 	}
 	program := s.program("go")
-	for _, root := range [...]string{s.env("GOROOT"), path.Dir(path.Dir(program)), "/usr/local/go", "/usr/lib/go", "/usr/share/go"} {
+	// PATH can lead to another project, where a command wrote both.
+	found := path.Dir(path.Dir(program))
+	if info, err := fs.Lstat(s.facts.FS, fsPath(found+"/go.env")); err != nil || s.facts.canPlant(found+"/go.env", info) {
+		found = ""
+	}
+	for _, root := range [...]string{s.env("GOROOT"), found, "/usr/local/go", "/usr/lib/go", "/usr/share/go"} {
 		if len(root) > 1 {
 			files = append(files, root+"/go.env")
 		}

@@ -1,6 +1,8 @@
 package profiles
 
 import (
+	"fmt"
+	"io/fs"
 	"reflect"
 	"slices"
 	"strings"
@@ -264,4 +266,44 @@ func FuzzTools(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestToolsOfWorkspace: what a command can have written names no host and shows no
+// directory, whatever leads there: a PATH with the project's programs, a variable, a
+// link. The same outside of the workspace does.
+func TestToolsOfWorkspace(t *testing.T) {
+	const told = "GOPROXY=https://evil.example\nGOSUMDB=evil.example\nGOMODCACHE=/home/me/.ssh\n"
+	link := func(to string) *fstest.MapFile {
+		return &fstest.MapFile{Data: []byte(to), Mode: fs.ModeSymlink | 0o777}
+	}
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text), Mode: 0o755} }
+	for _, tt := range []struct {
+		name, environ string
+		files         fstest.MapFS
+		builtin       bool // counts, as of a program that is installed
+		planted       bool // does not count with another workspace either
+	}{
+		{name: "a virtual environment", environ: "PATH=/home/me/src/venv/bin", planted: true,
+			files: fstest.MapFS{"home/me/src/venv/bin/go": file(""), "home/me/src/venv/bin/npm": file(""), "home/me/src/venv/go.env": file(told)}},
+		{name: "another project's", environ: "PATH=/home/me/other/bin", planted: true, builtin: true,
+			files: fstest.MapFS{"home/me/other/bin/go": file(""), "home/me/other/go.env": file(told)}},
+		{name: "a link out", environ: "PATH=/home/me/src/bin", planted: true,
+			files: fstest.MapFS{"home/me/src/bin/go": link("../../x/bin/go"), "home/me/x/bin/go": file(""), "home/me/x/go.env": file(told)}},
+		{name: "a link in", files: fstest.MapFS{"home/me/.config/go/env": link("../../src/env"), "home/me/src/env": file(told)}},
+		{name: "a link on the way", environ: "GOENV=/home/me/src/l/env", files: fstest.MapFS{"home/me/src/l": link("../x"), "home/me/x/env": file(told)}},
+		{name: "GOENV", environ: "GOENV=/home/me/src/env", files: fstest.MapFS{"home/me/src/env": file(told)}},
+		{name: "GOROOT", environ: "GOROOT=/home/me/src", files: fstest.MapFS{"home/me/src/go.env": file(told)}},
+		{name: "CARGO_HOME", environ: "CARGO_HOME=/home/me/src", files: fstest.MapFS{"home/me/src/config.toml": file("[registries.x]\nindex = \"https://evil.example\"\n")}},
+		{name: "XDG_CONFIG_HOME", environ: "XDG_CONFIG_HOME=/home/me/src", files: fstest.MapFS{"home/me/src/go/env": file(told)}},
+	} {
+		s := source{facts: &Facts{Home: "/home/me", UID: 1000, Environ: []string{tt.environ}, FS: tt.files}}
+		tools := s.findTools("/home/me/src")
+		if len(tools.copies) > 0 || strings.Contains(fmt.Sprint(tools.parts), "evil") || !tt.builtin && len(tools.parts) > 0 {
+			t.Errorf("%s: %v %v", tt.name, tools.parts, tools.copies)
+		}
+		tools = s.findTools("/home/me/elsewhere")
+		if strings.Contains(fmt.Sprint(tools.parts), "evil") == tt.planted {
+			t.Errorf("%s, with another workspace: %v", tt.name, tools.parts)
+		}
+	}
 }

@@ -269,3 +269,12 @@ func BenchmarkParseFlags(b *testing.B) {
 		}
 	}
 }
+
+// TestStartIn: a command can have named the directory that an agent's next command
+// starts in.
+func TestStartIn(t *testing.T) {
+	p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Cwd: "/ws"}}}
+	if err := startIn(p, "/nowhere/x is fine"); err == nil || !strings.Contains(err.Error(), `"/nowhere/x is fine"`) {
+		t.Error(err)
+	}
+}

@@ -317,7 +317,7 @@ func findShell(name string) (string, error) {
 // startIn has a run begin in a directory that need not be the workspace itself.
 func startIn(p *policy.Policy, dir string) error {
 	if !shown(p, dir) {
-		return engine.Usage("the directory to start in, "+dir+", is not in the sandbox: its workspace is "+p.OCI.Process.Cwd,
+		return engine.Usage("the directory to start in, "+quote.Inside(dir)+", is not in the sandbox: its workspace is "+p.OCI.Process.Cwd,
 			"--cd DIR or "+envShellWorkspace+" names another workspace, --ro and --rw show more")
 
 	}

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -265,25 +267,20 @@ func (a *codingAgent) reach(r *profiles.Request) error {
 	if err != nil || u.Hostname() == "" {
 		return engine.Usage(a.base+" is not an address", "set it to one, as https://api.example.com, or unset it")
 	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80"}[u.Scheme]
-	}
-	if port == "" {
-		port = "443"
-	}
-	host := u.Hostname()
-	if _, err := policy.HostAddr(host); err != nil {
-		if _, err := policy.HostName(host); err != nil { // a pattern would let it reach others
+	if _, err := policy.HostAddr(u.Hostname()); err != nil {
+		if _, err := policy.HostName(u.Hostname()); err != nil { // a pattern would let it reach others
 			return engine.Usage(a.base+": "+err.Error(), "set it to the address of one host, as https://api.example.com, or unset it")
 		}
 	}
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	r.AllowHosts = append(r.AllowHosts, host+":"+port)
+	r.AllowHosts = append(r.AllowHosts, hostPort(u))
 	r.Env = append([]string{a.base}, r.Env...)
 	return nil
+}
+
+// hostPort is a rule for the host and port of a URL.
+func hostPort(u *url.URL) string {
+	port := map[string]string{"http": "80"}[u.Scheme]
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port, "443"))
 }
 
 // keep has the directories that an agent finds again.

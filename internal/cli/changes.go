@@ -14,6 +14,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
 )
@@ -85,7 +86,7 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 	var id string
 	others := 0
 	for _, i := range list {
-		if f.Cwd == i.Workspace || strings.HasPrefix(f.Cwd, i.Workspace+"/") {
+		if policy.Below(f.Cwd, i.Workspace) {
 			if id != "" {
 				others++
 			}

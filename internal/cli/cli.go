@@ -136,11 +136,7 @@ func completeProfile(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 }
 
 func completeDriver(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	names := []string{driver.Auto}
-	for _, d := range engine.Drivers(&facts{}) {
-		names = append(names, d.Name())
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return append([]string{driver.Auto}, driverNames(&facts{})...), cobra.ShellCompDirectiveNoFileComp
 }
 
 // execute runs a command and returns the exit code.

@@ -235,11 +235,7 @@ names it. --json has all of it.`,
 			return o.list(entries, rows)
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			var names []string
-			for _, d := range engine.Drivers(&facts{}) {
-				names = append(names, d.Name())
-			}
-			return names, cobra.ShellCompDirectiveNoFileComp
+			return driverNames(&facts{}), cobra.ShellCompDirectiveNoFileComp
 		},
 	}, o))
 }
@@ -274,11 +270,14 @@ func entryOf(d driver.Driver) driverEntry {
 }
 
 func noDriver(f *facts, name string) error {
-	var names []string
+	return engine.Usage("there is no driver "+strconv.Quote(name), "there are "+strings.Join(driverNames(f), ", "))
+}
+
+func driverNames(f *facts) (names []string) {
 	for _, d := range engine.Drivers(f) {
 		names = append(names, d.Name())
 	}
-	return engine.Usage("there is no driver "+strconv.Quote(name), "there are "+strings.Join(names, ", "))
+	return names
 }
 
 // printClaims prints what one driver can enforce.

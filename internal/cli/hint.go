@@ -151,7 +151,7 @@ func hides(hide []string, files ...string) string {
 			dir = real
 		}
 		for _, file := range files {
-			if file == dir || strings.HasPrefix(file, dir+"/") {
+			if policy.Below(file, dir) {
 				return h
 			}
 		}
@@ -183,7 +183,6 @@ func onHost(name string, p *policy.Policy) string {
 	return ""
 }
 
-// visible reports whether the policy shows a host path and lets it be executed.
 // toolRoot guesses the directory that a tool was installed in as a whole, so
 // that its libraries are shown with it: below the home, the first directory
 // (~/.pyenv), elsewhere what holds its bin.
@@ -226,10 +225,7 @@ func interpreter(file string) string {
 
 // quoted prints a path so that it can be pasted into a shell.
 func quoted(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+@:,", r)
-	}
-	if strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:,") == "" {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"

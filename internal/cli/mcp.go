@@ -101,15 +101,7 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 			return engine.Usage(strconv.Quote(s)+" is not the address of a package index", "for example https://pypi.org/simple")
 		}
-		port := u.Port()
-		if port == "" {
-			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-		}
-		host := u.Hostname()
-		if strings.Contains(host, ":") {
-			host = "[" + host + "]"
-		}
-		o.req.AllowHosts = append(o.req.AllowHosts, host+":"+port)
+		o.req.AllowHosts = append(o.req.AllowHosts, hostPort(u))
 		o.req.Env = append(o.req.Env, "PIP_INDEX_URL="+s)
 		if u.Scheme == "http" {
 			o.req.Env = append(o.req.Env, "PIP_TRUSTED_HOST="+u.Host)

@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -81,10 +82,10 @@ func outsideEnviron(environ []string) []string {
 	env := []string{}
 	home := false
 	for _, kv := range environ {
-		if len(kv) > 5 && kv[:5] == "PATH=" {
-			kv = "PATH=" + cleanPath(kv[5:])
+		if p, ok := strings.CutPrefix(kv, "PATH="); ok && p != "" {
+			kv = "PATH=" + cleanPath(p)
 		}
-		home = home || len(kv) > 5 && kv[:5] == "HOME="
+		home = home || strings.HasPrefix(kv, "HOME=") && kv != "HOME="
 		env = append(env, kv)
 	}
 	if dir := engine.HomeOf(os.Getuid()); !home && dir != "" {

@@ -3,6 +3,7 @@ package egress
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -112,17 +113,12 @@ func failed(t target, err error) *refusal {
 
 // temporary reports whether accept(2) may succeed later.
 func temporary(err error) bool {
-	for _, e := range [...]syscall.Errno{
+	return slices.ContainsFunc([]syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
 		// "Linux accept() passes already-pending network errors on the new
 		// socket"; see accept(2).
 		syscall.ENETDOWN, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.EOPNOTSUPP, syscall.ENETUNREACH,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
 // local returns the address that the client dialled, which may be one that
@@ -377,7 +373,6 @@ func clean(s string) string {
 	if plain {
 		return s
 	}
-	const hex = "0123456789abcdef"
 	var b strings.Builder
 	for i := range len(s) {
 		if b.Len() >= limit {
@@ -387,7 +382,7 @@ func clean(s string) string {
 		if s[i] >= ' ' && s[i] < 0x7f {
 			b.WriteByte(s[i])
 		} else {
-			b.Write([]byte{'\\', 'x', hex[s[i]>>4], hex[s[i]&15]})
+			fmt.Fprintf(&b, `\x%02x`, s[i])
 		}
 	}
 	return b.String()

@@ -487,11 +487,7 @@ func copyBody(dst net.Conn, src *side, b body, n *atomic.Int64, rechunk bool) er
 		}
 		return err
 	case !b.chunked:
-		err := copyN(dst, src, b.length, n)
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
+		return unexpected(copyN(dst, src, b.length, n))
 	}
 	for {
 		var size int64
@@ -597,10 +593,8 @@ func (s *side) line() (string, error) {
 				}
 				l := string(s.pre[:i-1])
 				s.take(i + 1)
-				for j := range len(l) {
-					if l[j] < ' ' && l[j] != '\t' || l[j] == 0x7f {
-						return "", bad("a control character in a trailer")
-					}
+				if strings.ContainsFunc(l, isControl) {
+					return "", bad("a control character in a trailer")
 				}
 				return l, nil
 			}

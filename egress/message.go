@@ -78,10 +78,8 @@ func parseHead(b []byte) (*head, error) {
 	}
 	h := &head{}
 	for i, line := range strings.Split(string(text), "\r\n") {
-		for j := range len(line) {
-			if c := line[j]; c < ' ' && c != '\t' || c == 0x7f {
-				return nil, bad("a control character in the head")
-			}
+		if strings.ContainsFunc(line, isControl) {
+			return nil, bad("a control character in the head")
 		}
 		if i == 0 {
 			h.line = line
@@ -98,6 +96,9 @@ func parseHead(b []byte) (*head, error) {
 	}
 	return h, nil
 }
+
+// isControl reports a character that no line of a message has.
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
 func parseField(line string) (field, error) {
 	if line == "" || line[0] == ' ' || line[0] == '\t' {
@@ -493,10 +494,8 @@ func parseChunk(b []byte) (size int64, n int, err error) {
 	digits, ext, hasExt := bytes.Cut(line, []byte(";"))
 	if hasExt {
 		digits = bytes.TrimRight(digits, " \t")
-		for _, c := range ext {
-			if c < ' ' && c != '\t' || c == 0x7f {
-				return 0, 0, bad("a chunk's extension that is malformed")
-			}
+		if bytes.ContainsFunc(ext, isControl) {
+			return 0, 0, bad("a chunk's extension that is malformed")
 		}
 	}
 	if len(digits) == 0 || len(digits) > 15 {

@@ -121,6 +121,11 @@ func Args(p *policy.Policy, tree *mounts.Tree, filter string, first int, o Optio
 	l := &lowering{first: first, tree: tree, ops: ops}
 	l.namespaces(p)
 	l.add("--die-with-parent", "--cap-drop", "ALL")
+	if !p.OCI.Process.Terminal {
+		// Or kill(0, …) of the command's ends bwrap, which is in its process group, and the
+		// command with it, whatever its own end was. With a terminal, it would lose that.
+		l.add("--new-session")
+	}
 	if o.DisableUserns {
 		l.add("--disable-userns")
 	}

@@ -91,6 +91,7 @@ func cases() []scenario {
 		{name: "SIGTERM", about: "process result.signal", script: "kill -TERM $$", want: expect{code: 143, reason: driver.ReasonSignal, signal: "SIGTERM"}},
 		{name: "SIGSEGV", about: "result.signal", script: "kill -SEGV $$", want: expect{code: 139, reason: driver.ReasonSignal, signal: "SIGSEGV"}},
 		{name: "code of a signal", about: "process", script: "kill -ABRT $$", want: expect{code: 134, reason: "*"}},
+		{name: "signal to the own group", about: "process", script: "trap '' TERM; kill -TERM 0; echo done; exit 3", want: expect{code: 3, stdout: "done\n"}},
 		{name: "not found", args: []string{"nonesuch-command"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not found by path", args: []string{"./nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not found in private storage", args: []string{"/tmp/nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},

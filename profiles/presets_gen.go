@@ -261,8 +261,10 @@ var listStrictReadTry = []string{
 	"/etc/alternatives", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/ca-certificates/extracted",
 	"/etc/pki/ca-trust/extracted", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf",
 	"/etc/crypto-policies", "/etc/java-8-openjdk", "/etc/java-11-openjdk", "/etc/java-17-openjdk",
-	"/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/localtime", "/etc/timezone", "/etc/os-release",
-	"/etc/services", "/etc/protocols", "/etc/inputrc", "/etc/chromium.d", "/etc/bash.bashrc",
+	"/etc/java-21-openjdk", "/etc/java-25-openjdk", "/etc/maven/m2.conf", "/etc/maven/logging", "/etc/fonts", "/etc/php",
+	"/etc/ImageMagick-6", "/etc/ImageMagick-7", "/etc/texmf", "/var/lib/texmf", "/etc/R", "/etc/dotnet",
+	"/etc/localtime", "/etc/timezone", "/etc/os-release", "/etc/services", "/etc/protocols", "/etc/inputrc",
+	"/etc/chromium.d", "/etc/bash.bashrc",
 }
 
 var listStrictSecrets = []string{

@@ -260,6 +260,19 @@ var longJobs = []job{
 	{name: "javac, java", need: []string{"javac", "java"}, want: "hello\n", script: `
 		echo 'public class H { public static void main(String[] a) { System.out.println("hello"); } }' >H.java
 		javac H.java; java H`},
+	{name: "maven, offline", need: []string{"mvn", "javac"}, want: "hello\n", script: `
+		mkdir -p src/main/java ~/.m2; cp -rs /usr/share/maven-repo ~/.m2/repository
+		echo 'public class H { public static void main(String[] a) { System.out.println("hello"); } }' >src/main/java/H.java
+		printf '<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>p</artifactId><version>1</version><properties>
+			<maven.compiler.source>11</maven.compiler.source><maven.compiler.target>11</maven.compiler.target></properties></project>' >pom.xml
+		mvn -o -B -q -DskipTests package >log 2>&1 || cat log; java -cp target/p-1.jar H`},
+	{name: "gdb", need: []string{"gdb", "gcc"}, flags: []string{"--seccomp", "default"}, want: "in broken ()\n", script: `
+		echo 'void broken(void) { *(volatile int *)0 = 1; } int main(void) { broken(); return 0; }' >p.c; gcc -o p p.c
+		gdb -q -batch -ex run -ex bt ./p 2>/dev/null | grep -o 'in broken ()' | head -1`},
+	{name: "jupyter nbconvert", need: []string{"jupyter-nbconvert"}, want: "\"42\\n\"\n", script: `
+		echo '{"cells": [{"cell_type": "code", "execution_count": null, "metadata": {}, "outputs": [], "source": ["print(6*7)"]}], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}' >n.ipynb
+		jupyter-nbconvert --to notebook --execute --stdout n.ipynb 2>/dev/null | grep -o '"42.n"'`},
+	{name: "fonts", need: []string{"fc-match"}, want: "the host's\n", script: `fc-match sans >/dev/null 2>err; [ -s err ] || echo "the host's"`},
 	{name: "headless Chromium", need: []string{"chromium"}, want: "PNG\n<body><h1>hi</h1>\n", script: `
 		c() { chromium --headless --no-sandbox --no-proxy-server --host-resolver-rules='MAP * ~NOTFOUND' "$@" 2>/dev/null; }
 		c --screenshot=/tmp/s.png 'data:text/html,<h1>hi</h1>'

@@ -29,6 +29,11 @@ func (o *Options) allowed(st *Status) bool { return guard.Allowed(o.Allow, st.Pr
 // leaves what was done, and the rest can be applied by doing it again. What the set
 // was not asked for is then in the Report's Remaining.
 func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
+	lock, err := s.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
 	if err := s.returnModes(w); err != nil {
 		return nil, err
 	}
@@ -156,6 +161,21 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 		return r, os.NewSyscallError("syncfs", err)
 	}
 	return r, nil
+}
+
+// lock keeps other processes from applying the set: one would give back the modes that
+// another has taken.
+func (s *Set) lock() (*os.File, error) {
+	f, err := s.store.root.Open(s.ID)
+	if err != nil {
+		return nil, err
+	}
+	// A file system without locks on directories goes without.
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == unix.EWOULDBLOCK {
+		f.Close()
+		return nil, fmt.Errorf("change set %s is being applied by another process", s.ID)
+	}
+	return f, nil
 }
 
 // keptAbove reports whether a directory was to come above a path that does not.

@@ -169,6 +169,9 @@ func (v *view) state(st *Status) error {
 	case c.Old != nil && now == nil:
 		conflict("it was removed from the workspace")
 		return nil
+	case c.Old != nil && c.Old.Type != Dir && now.Type == Dir && c.New != nil && c.New.Type == Dir && (now.Mode == 0o700 || now.Mode == c.New.Mode|0o700):
+		st.State = Clean // it was made by an Apply that was interrupted, and has not got its mode
+		return nil
 	}
 	switch {
 	case c.Old == nil || now.known(c.Old), c.Old.Type == Dir && now.Type == Dir && (c.Kind != Modified || now.Mode == c.Old.Mode):

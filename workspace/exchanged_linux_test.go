@@ -199,3 +199,46 @@ func TestSumsBounded(t *testing.T) {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
+
+// TestAppliedOnce: a set that a process is at work on is not applied by another, which would
+// give back modes of directories that the first one has taken.
+func TestAppliedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.layer+"/a", "new")
+	set := w.collect()
+	lock, err := set.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := w.apply(set, Options{}); err == nil {
+		t.Errorf("%+v", r)
+	}
+	w.holds(w.ws+"/a", "")
+	lock.Close()
+	if _, err := w.apply(set, Options{}); err != nil {
+		t.Error(err)
+	}
+	w.holds(w.ws+"/a", "new")
+}
+
+// TestAgainReplacedMode: a directory in the place of a file, that an Apply which was killed
+// made and gave no mode, is no conflict. The control is a directory of somebody else's.
+func TestAgainReplacedMode(t *testing.T) {
+	for mode, again := range map[os.FileMode]bool{0o700: true, 0o755: true, 0o711: false} {
+		w := newWorld(t)
+		w.write(w.ws+"/a", "a file")
+		w.write(w.layer+"/a/f", "new")
+		if err := os.Chmod(w.layer+"/a", 0o555); err != nil {
+			t.Fatal(err)
+		}
+		set := w.collect()
+		if err := errors.Join(os.Remove(w.ws+"/a"), os.Mkdir(w.ws+"/a", mode)); err != nil {
+			t.Fatal(err)
+		}
+		r, err := w.apply(set, Options{})
+		fi, serr := os.Stat(w.ws + "/a")
+		if err != nil || serr != nil || r.Refused() == again || (fi.Mode().Perm() == 0o555) != again {
+			t.Errorf("%04o: %v, %+v, %v", mode, err, r, fi.Mode())
+		}
+	}
+}

@@ -235,14 +235,7 @@ func (l *lowering) op(i int) error {
 		if noexec && !strings.HasPrefix(o.Target, "/dev/") {
 			return unsupported("mounts.noexec "+o.Target, "")
 		}
-		size := o.Size
-		if o.Kind == mounts.Scratch {
-			size = l.tree.ScratchBytes
-		}
-		if size == 0 {
-			size = 64 << 20 // as mounts.Tree has it
-		}
-		l.add("--perms", mode(o), "--size", strconv.FormatUint(size, 10), "--tmpfs", o.Target)
+		l.add("--perms", mode(o), "--size", strconv.FormatUint(l.tree.Size(o), 10), "--tmpfs", o.Target)
 		if ro {
 			l.add("--remount-ro", o.Target)
 		}

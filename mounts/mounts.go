@@ -30,6 +30,7 @@
 package mounts
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -115,6 +116,12 @@ type Entry struct {
 	Inodes uint64 // Tmpfs: 0 means in proportion to Size
 	Data   string // File: content
 }
+
+// Defaults for a Tree that names no scratch limits.
+const (
+	defaultScratchBytes  = 64 << 20
+	defaultScratchInodes = 16384
+)
 
 // A Tree is a whole file system. The zero value is an empty read-only root.
 type Tree struct {
@@ -216,6 +223,16 @@ func (t *Tree) Rest(other *Tree) (rest []Entry, ok bool) {
 		}
 	}
 	return rest, n == len(other.Entries)
+}
+
+// Size is what bounds the storage that an operation makes, bytes, where each is
+// bounded by itself.
+func (t *Tree) Size(o *Op) uint64 {
+	size := o.Size
+	if o.Kind == Scratch {
+		size = t.ScratchBytes
+	}
+	return cmp.Or(size, defaultScratchBytes)
 }
 
 func within(p, dir string) bool {

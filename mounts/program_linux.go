@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"syscall"
@@ -13,12 +14,6 @@ import (
 // resolveInside is how targets in mounts are resolved: below the new root, and
 // through no symlink, whatever the mount contains.
 const resolveInside = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
-
-// Defaults for a Tree that names no scratch limits.
-const (
-	defaultScratchBytes  = 64 << 20
-	defaultScratchInodes = 16384
-)
 
 // Append appends the system calls that build t, enter it and leave the host's
 // tree behind. The working directory is / afterwards. The result holds the
@@ -200,13 +195,7 @@ func (b *lowering) filesystem(out sys.Reg, fstype, about string, a Attr, options
 // the sources of masks) cannot be reached through it.
 func (b *lowering) prepare(t *Tree) {
 	p := b.p
-	bytes, inodes := t.ScratchBytes, t.ScratchInodes
-	if bytes == 0 {
-		bytes = defaultScratchBytes
-	}
-	if inodes == 0 {
-		inodes = defaultScratchInodes
-	}
+	bytes, inodes := cmp.Or(t.ScratchBytes, defaultScratchBytes), cmp.Or(t.ScratchInodes, defaultScratchInodes)
 	b.umask = p.NewReg()
 	p.Call(b.umask, sys.Step{Name: "umask"}, unix.SYS_UMASK, sys.Imm(0))
 	b.filesystem(b.store, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")

@@ -272,14 +272,7 @@ func (l *lowering) op(o *mounts.Op) error {
 		l.mount(o.Target, "bind", o.Source, l.options(o.Attr, bind)...)
 	case mounts.Scratch, mounts.Tmpfs:
 		l.point(o, true)
-		size := o.Size
-		if o.Kind == mounts.Scratch {
-			size = l.tree.ScratchBytes
-		}
-		if size == 0 {
-			size = 64 << 20 // as mounts.Tree has it
-		}
-		l.mount(o.Target, "tmpfs", "tmpfs", l.options(o.Attr, "mode="+strconv.FormatUint(uint64(mode(o)), 8), "size="+strconv.FormatUint(size, 10))...)
+		l.mount(o.Target, "tmpfs", "tmpfs", l.options(o.Attr, "mode="+strconv.FormatUint(uint64(mode(o)), 8), "size="+strconv.FormatUint(l.tree.Size(o), 10))...)
 	case mounts.Proc:
 		l.point(o, true)
 		l.mount(o.Target, "proc", "proc", l.options(o.Attr)...)

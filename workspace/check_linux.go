@@ -55,9 +55,12 @@ func (s *Set) view(w *Workspace) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{set: s, w: w, rules: rules, byPath: make(map[string]*Change, len(s.Changes))}
+	v := &view{set: s, w: w, rules: rules, byPath: make(map[string]*Change, len(s.Changes)), made: make(map[string]bool, len(s.Changes))}
 	for _, c := range s.Changes {
 		v.byPath[c.Path] = c
+		if c.New != nil {
+			v.made[strings.ToLower(c.Path)] = true
+		}
 	}
 	return v, nil
 }
@@ -114,6 +117,7 @@ type view struct {
 	w      *Workspace
 	rules  *guard.Rules
 	byPath map[string]*Change
+	made   map[string]bool // paths that the changes make, in lower case
 
 	// open is the directory of the only path that is asked about; nil: paths are looked
 	// up by their names.
@@ -418,7 +422,7 @@ func (v *view) Repository(dir []byte) bool {
 	if !ok {
 		return false
 	}
-	return repository(func(name string) bool { return v.before(rel, name) }) || repository(func(name string) bool { return v.after(rel, name) })
+	return repository(func(name string) bool { return v.before(rel, name) }) || repository(func(name string) bool { return v.after(rel, name) }) || repository(func(name string) bool { return v.folded(rel, name) })
 }
 
 // Completes reports whether the changes make a repository, or what can stand for
@@ -429,7 +433,7 @@ func (v *view) Completes(dir []byte, name string) bool {
 		return false
 	}
 	after := func(name string) bool { return v.after(rel, name) }
-	return repository(after) || after("HEAD") && (after("config") || after("config.worktree") || after("hooks") || after("commondir"))
+	return repository(after) || repository(func(name string) bool { return v.folded(rel, name) }) || after("HEAD") && (after("config") || after("config.worktree") || after("hooks") || after("commondir"))
 }
 
 // repository is is_git_directory of Git's setup.c.
@@ -450,4 +454,9 @@ func (v *view) before(dir, name string) bool {
 func (v *view) after(dir, name string) bool {
 	c := v.byPath[join(dir, name)]
 	return c != nil && c.New != nil || v.before(dir, name)
+}
+
+// folded is after on a file system that ignores letter case.
+func (v *view) folded(dir, name string) bool {
+	return v.made[strings.ToLower(join(dir, name))] || v.after(dir, name)
 }

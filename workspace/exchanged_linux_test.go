@@ -242,3 +242,31 @@ func TestAgainReplacedMode(t *testing.T) {
 		}
 	}
 }
+
+// TestReplacedMeanwhile: who reads a set of a running session, which another process
+// replaces meanwhile, gets none of the new one's content for a file of the old one.
+func TestReplacedMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	w.write(w.layer+"/b", "content of b")
+	set := w.collect()
+	w.write(w.layer+"/a", "content of a")
+	w.collect()
+	if text, err := set.read(set.Changes[0].New); err == nil && text != "content of b" {
+		t.Errorf("%q", text)
+	}
+}
+
+// TestFoldedRepository: on a file system that ignores letter case, Git takes these names for a
+// repository. The control lacks one of them.
+func TestFoldedRepository(t *testing.T) {
+	for last, refused := range map[string]bool{"Refs": true, "Other": false} {
+		w := newWorld(t)
+		for _, name := range []string{"b/Head", "b/Objects/x", "B/Config", "B/" + last + "/x"} {
+			w.write(w.layer+"/"+name, "x")
+		}
+		r, err := w.apply(w.collect(".git/", ".git/config", ".git/hooks"), Options{})
+		if err != nil || r.Refused() != refused {
+			t.Errorf("%s: %v, %+v", last, err, r)
+		}
+	}
+}

@@ -4,6 +4,7 @@ package workspace
 
 import (
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,6 +88,7 @@ type writer struct {
 	id    string
 	name  string // of the directory
 	dir   *os.Root
+	run   string // begins the names of contents: who reads a set that was replaced meanwhile finds none of the next one's
 	blobs int
 
 	replace bool // one of the name that there is
@@ -100,7 +102,7 @@ func (s *Store) create(id string, replace bool) (*writer, error) {
 	if !replace && s.Exists(id) {
 		return nil, fmt.Errorf("%s: %w", id, ErrExists)
 	}
-	w := &writer{store: s, id: id, name: newPrefix + id, replace: replace}
+	w := &writer{store: s, id: id, name: newPrefix + id, run: rand.Text() + "-", replace: replace}
 	err := s.root.Mkdir(w.name, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		// Of a process that died. Two that make one set do not exist: its name
@@ -122,7 +124,7 @@ func (s *Store) create(id string, replace bool) (*writer, error) {
 // blob makes a file for content.
 func (w *writer) blob() (name string, f *os.File, err error) {
 	w.blobs++
-	name = strconv.Itoa(w.blobs)
+	name = w.run + strconv.Itoa(w.blobs)
 	f, err = w.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	return name, f, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/rlimit"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -147,7 +148,7 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 			add("--device", dev.Path+":"+dev.Path+":rw")
 		}
 	}
-	for _, l := range proc.Rlimits {
+	for _, l := range rlimit.NoCore(proc.Rlimits) {
 		name, ok := strings.CutPrefix(l.Type, "RLIMIT_")
 		if !ok || !slices.Contains(ulimits, name) {
 			e.Rules = append(e.Rules, "oci.process.rlimits."+l.Type)

@@ -21,6 +21,7 @@ import (
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/programs"
+	"github.com/sbxrun/sbxrun/internal/rlimit"
 	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/internal/rundir"
 	"github.com/sbxrun/sbxrun/internal/supervisor"
@@ -216,6 +217,9 @@ func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tr
 		return nil, err
 	}
 	nodes = append(nodes, Node{Path: "stage", Dir: true, Mode: 0o700})
+	if !c.t.kernel {
+		spec.Process.Rlimits = rlimit.Within(spec.Process.Rlimits)
+	}
 	if err := c.bundle(spec, nodes); err != nil {
 		return fail(err)
 	}

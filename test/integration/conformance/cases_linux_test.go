@@ -36,6 +36,15 @@ func on(path, content string) func(*world, *driver.Result) string {
 }
 
 // absent says what is not on the host afterwards.
+// noCore: the limit of 1 keeps a core from a handler that core_pattern pipes to, which
+// 0 does not. gVisor has no such file, and its kernel no cores; host isolates nothing.
+func noCore(_ *world, r *driver.Result) string {
+	if f := strings.Fields(r.Stdout); r.Layers != 0 && r.ExitCode == 0 && (len(f) < 2 || f[0] != "1" || f[1] != "1") {
+		return "the host's handler gets a core"
+	}
+	return ""
+}
+
 func absent(path string) func(*world, *driver.Result) string {
 	return func(w *world, _ *driver.Result) string {
 		if _, err := os.Lstat(path); err == nil {
@@ -92,6 +101,7 @@ func cases() []scenario {
 		{name: "SIGSEGV", about: "result.signal", script: "kill -SEGV $$", want: expect{code: 139, reason: driver.ReasonSignal, signal: "SIGSEGV"}},
 		{name: "code of a signal", about: "process", script: "kill -ABRT $$", want: expect{code: 134, reason: "*"}},
 		{name: "signal to the own group", about: "process", script: "trap '' TERM; kill -TERM 0; echo done; exit 3", want: expect{code: 3, stdout: "done\n"}},
+		{name: "no core", about: "layer.rlimits", script: "sed -n 's/^Max core file size *//p' /proc/self/limits 2>/dev/null", want: expect{stdout: "*", code: -1, check: noCore}},
 		{name: "not found", args: []string{"nonesuch-command"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not found by path", args: []string{"./nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},
 		{name: "not found in private storage", args: []string{"/tmp/nonesuch"}, want: expect{code: 127, reason: driver.ReasonSetup}},

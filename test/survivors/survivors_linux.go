@@ -35,9 +35,10 @@ const limit = 20 * time.Second
 func Gone(list func() []string) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	begin, own := time.Now(), delay("/proc/thread-self/schedstat")
-	type delays struct{ first, last time.Duration }
-	seen := map[int]*delays{}
+	begin := time.Now()
+	_, own := sched("/proc/thread-self/schedstat")
+	type times struct{ ran, waited, ranFirst, waitedFirst time.Duration }
+	seen := map[int]*times{}
 	var left []string
 	var kept time.Duration // in state D
 	at := begin
@@ -50,13 +51,19 @@ func Gone(list func() []string) error {
 			took = at.Sub(begin)
 		}
 		if len(now) == 0 || took > limit {
-			starved := delay("/proc/thread-self/schedstat") - own
-			for _, d := range seen {
-				starved += d.last - d.first
+			_, starved := sched("/proc/thread-self/schedstat")
+			starved -= own
+			var ran time.Duration
+			for _, s := range seen {
+				starved += s.waited - s.waitedFirst
+				ran = max(ran, s.ran-s.ranFirst)
 			}
 			switch {
 			case len(now) > 0:
 				return fmt.Errorf("still there after %v: %s", took, strings.Join(now, ", "))
+			// While it ran, who waits for it may have wanted a processor. That is no excuse.
+			case ran > Second:
+				return fmt.Errorf("it ran for %v of %v: %s", ran, took, strings.Join(left, ", "))
 			case took-starved-kept > Second:
 				return fmt.Errorf("it took %v, of which %v for want of a processor and %v in the kernel: %s", took, starved, kept, strings.Join(left, ", "))
 			}
@@ -73,11 +80,11 @@ func Gone(list func() []string) error {
 			for _, t := range threads {
 				var tid int
 				fmt.Sscan(filepath.Base(filepath.Dir(t)), &tid)
-				d := delay(t)
+				ran, waited := sched(t)
 				if seen[tid] == nil {
-					seen[tid] = &delays{first: d}
+					seen[tid] = &times{ranFirst: ran, waitedFirst: waited}
 				}
-				seen[tid].last = max(seen[tid].last, d)
+				seen[tid].ran, seen[tid].waited = max(seen[tid].ran, ran), max(seen[tid].waited, waited)
 				waits = waits || uninterruptible(filepath.Dir(t))
 			}
 		}
@@ -88,15 +95,15 @@ func Gone(list func() []string) error {
 	}
 }
 
-// delay is the second number of a schedstat file, ns; 0 if there is none.
-func delay(file string) time.Duration {
+// sched reads a schedstat file: how long a thread ran, and how long it waited for a
+// processor. It returns 0 if there is none.
+func sched(file string) (ran, waited time.Duration) {
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	var ran, waited int64
-	fmt.Sscan(string(b), &ran, &waited)
-	return time.Duration(waited)
+	fmt.Sscan(string(b), (*int64)(&ran), (*int64)(&waited))
+	return ran, waited
 }
 
 // uninterruptible reports whether a thread is in state D; see proc_pid_stat(5).

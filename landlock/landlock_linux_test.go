@@ -29,7 +29,7 @@ func restrictAndTry(dir string) {
 	abi := sys.LandlockABI()
 	var p sys.Program
 	root := p.NewReg()
-	p.Call(root, sys.Step{Name: "open"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.O_PATH|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(root, sys.Step{Op: "open"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.O_PATH|unix.O_CLOEXEC), sys.Imm(0))
 	rules := &Ruleset{Rules: []Rule{
 		{Path: dir + "/rw", Access: Read | Write},
 		{Path: dir + "/ro", Access: Read},
@@ -44,11 +44,11 @@ func restrictAndTry(dir string) {
 	unix.Pipe(pipe)
 	rules.FDs = []FDRule{{FD: int(out.Fd()), Access: WriteFile}, {FD: pipe[0], Access: ReadFile}}
 	set := Append(&p, root, abi, rules)
-	p.Call(0, sys.Step{Name: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	AppendRestrict(&p, set)
 	var regs sys.Regs
 	if n, e := p.Runnable().Run(&regs); e != 0 {
-		panic(p.Step(int(n)).Name + ": " + syscall.Errno(e).Error())
+		panic(p.Step(int(n)).Op + ": " + syscall.Errno(e).Error())
 	}
 	try := func(name string, err error) {
 		s := "ok"

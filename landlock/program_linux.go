@@ -43,10 +43,10 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 	if r.DenyTCP && HandledTCP(abi) {
 		attr.net = bindTCP | connectTCP
 	}
-	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET, sys.Ptr(p, attr), sys.Imm(24), sys.Imm(0))
+	p.Call(ruleset, sys.Step{Op: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET, sys.Ptr(p, attr), sys.Imm(24), sys.Imm(0))
 	for _, port := range r.ConnectTCP {
 		if attr.net != 0 {
-			p.Call(0, sys.Step{Name: "landlock_add_rule", Path: "tcp"}, unix.SYS_LANDLOCK_ADD_RULE,
+			p.Call(0, sys.Step{Op: "landlock_add_rule", Object: "tcp"}, unix.SYS_LANDLOCK_ADD_RULE,
 				ruleset.Value(), sys.Imm(ruleNetPort), sys.Ptr(p, &portAttr{connectTCP, uint64(port)}), sys.Imm(0))
 		}
 	}
@@ -73,7 +73,7 @@ func AppendRules(p *sys.Program, root, ruleset sys.Reg, abi int, rules []Rule) {
 		if allowed == 0 {
 			continue
 		}
-		open := p.Call(fd, sys.Step{Name: "openat2", Path: rule.Path}, unix.SYS_OPENAT2, root.Value(), p.Str(rule.Path), how, sys.Imm(unix.SizeofOpenHow))
+		open := p.Call(fd, sys.Step{Op: "openat2", Object: rule.Path}, unix.SYS_OPENAT2, root.Value(), p.Str(rule.Path), how, sys.Imm(unix.SizeofOpenHow))
 		if rule.Optional {
 			open.AllowSkip(syscall.ENOENT, 2) // the two calls of add
 		}
@@ -99,11 +99,11 @@ func AppendScope(p *sys.Program, root sys.Reg, abi int) {
 		return
 	}
 	ruleset := p.NewReg()
-	p.Call(ruleset, sys.Step{Name: "landlock_create_ruleset", Path: "scope"}, unix.SYS_LANDLOCK_CREATE_RULESET,
+	p.Call(ruleset, sys.Step{Op: "landlock_create_ruleset", Object: "scope"}, unix.SYS_LANDLOCK_CREATE_RULESET,
 		sys.Ptr(p, &rulesetAttr{fs: uint64(Refer), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
 	add(p, ruleset, root.Value(), "scope", Refer)
 	AppendRestrict(p, ruleset)
-	p.Call(0, sys.Step{Name: "close"}, unix.SYS_CLOSE, ruleset.Value())
+	p.Call(0, sys.Step{Op: "close"}, unix.SYS_CLOSE, ruleset.Value())
 }
 
 // add appends landlock_add_rule for the file in a register: struct
@@ -112,7 +112,7 @@ func add(p *sys.Program, ruleset sys.Reg, v sys.Value, path string, a Access) {
 	attr := make([]byte, 12)
 	binary.NativeEndian.PutUint64(attr, uint64(a))
 	p.Store32(attr, 8, v)
-	p.Call(0, sys.Step{Name: "landlock_add_rule", Path: path}, unix.SYS_LANDLOCK_ADD_RULE,
+	p.Call(0, sys.Step{Op: "landlock_add_rule", Object: path}, unix.SYS_LANDLOCK_ADD_RULE,
 		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0))
 }
 
@@ -122,7 +122,7 @@ func AppendStream(p *sys.Program, ruleset sys.Reg, fd sys.Value, a Access) {
 	attr := make([]byte, 12)
 	binary.NativeEndian.PutUint64(attr, uint64(a))
 	p.Store32(attr, 8, fd)
-	p.Call(0, sys.Step{Name: "landlock_add_rule", Path: "standard stream"}, unix.SYS_LANDLOCK_ADD_RULE,
+	p.Call(0, sys.Step{Op: "landlock_add_rule", Object: "standard stream"}, unix.SYS_LANDLOCK_ADD_RULE,
 		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0)).Allow(unix.EBADFD)
 }
 
@@ -130,7 +130,7 @@ func addFD(p *sys.Program, ruleset sys.Reg, f FDRule) {
 	attr := make([]byte, 12)
 	binary.NativeEndian.PutUint64(attr, uint64(f.Access))
 	binary.NativeEndian.PutUint32(attr[8:], uint32(f.FD))
-	p.Call(0, sys.Step{Name: "landlock_add_rule", Path: "standard stream"}, unix.SYS_LANDLOCK_ADD_RULE,
+	p.Call(0, sys.Step{Op: "landlock_add_rule", Object: "standard stream"}, unix.SYS_LANDLOCK_ADD_RULE,
 		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0)).Allow(unix.EBADFD)
 }
 
@@ -140,5 +140,5 @@ func addFD(p *sys.Program, ruleset sys.Reg, f FDRule) {
 //
 // Preconditions of the program: no_new_privs is set, or it has CAP_SYS_ADMIN.
 func AppendRestrict(p *sys.Program, ruleset sys.Reg) {
-	p.Call(0, sys.Step{Name: "landlock_restrict_self"}, unix.SYS_LANDLOCK_RESTRICT_SELF, ruleset.Value(), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "landlock_restrict_self"}, unix.SYS_LANDLOCK_RESTRICT_SELF, ruleset.Value(), sys.Imm(0))
 }

@@ -99,6 +99,7 @@ type Entry struct {
 	Kind   Kind
 	Target string // absolute and clean
 	Source string // Bind, Overlay, Device: host path; Symlink: its content
+	Origin string // what asked for it, for messages; may be empty
 	Attr   Attr
 	IsDir  bool // Bind, Mask: what the source (or what is masked) is
 
@@ -203,7 +204,7 @@ func newBuilder(entries int) builder {
 // whether the other can be completed to the tree: applied after the other's, the
 // rest leads to the same file system. That is so if the other has nothing of its
 // own, and nothing of the rest is at, above or below what in the tree comes after
-// it and in the other is there already.
+// it and in the other is there already. Origins do not count.
 func (t *Tree) Rest(other *Tree) (rest []Entry, ok bool) {
 	if t.ScratchBytes != other.ScratchBytes || t.ScratchInodes != other.ScratchInodes || t.Label != other.Label {
 		return nil, false
@@ -211,7 +212,7 @@ func (t *Tree) Rest(other *Tree) (rest []Entry, ok bool) {
 	n := 0
 	for i := range t.Entries {
 		e := &t.Entries[i]
-		if n == len(other.Entries) || *e != other.Entries[n] {
+		if n == len(other.Entries) || !e.is(&other.Entries[n]) {
 			rest = append(rest, *e)
 			continue
 		}
@@ -302,6 +303,13 @@ func (b *builder) add(e *Entry) error {
 		b.kinds[e.Target] = e.Kind
 	}
 	return nil
+}
+
+// is reports whether both put the same there.
+func (e *Entry) is(other *Entry) bool {
+	same := *e
+	same.Origin = other.Origin
+	return same == *other
 }
 
 // isDir reports whether the entry is mounted on a directory.

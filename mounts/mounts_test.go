@@ -150,6 +150,7 @@ func TestRest(t *testing.T) {
 		ok          bool
 	}{
 		{"equal", tree(bind("/usr")), tree(bind("/usr")), nil, true},
+		{"origin", tree(bind("/usr")), tree(Entry{Kind: Bind, Target: "/usr", Source: "/usr", IsDir: true, Origin: "flag --ro"}), nil, true},
 		{"more", tree(bind("/usr"), mask("/proc/1")), tree(bind("/usr"), bind("/work"), mask("/proc/1")), []Entry{bind("/work")}, true},
 		{"less", tree(bind("/usr"), bind("/opt")), tree(bind("/usr")), nil, false},
 		{"changed", tree(bind("/usr")), tree(Entry{Kind: Bind, Target: "/usr", Source: "/usr", IsDir: true, Attr: ReadOnly}), nil, false},

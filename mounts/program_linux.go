@@ -58,7 +58,7 @@ func Begin(p *sys.Program, t *Tree) (*Building, error) {
 func (b *Building) Enter(p *sys.Program) {
 	l := b.lowering
 	l.p, l.host = p, p.NewReg()
-	p.Call(l.host, sys.Step{Name: "openat", Path: "old root"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(l.host, sys.Step{Op: "openat", Object: "old root"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
 	l.pivot()
 }
 
@@ -173,21 +173,21 @@ const flagOption = ""
 //	int fsmount(int fd, unsigned int flags, unsigned int attr_flags);
 func (b *lowering) filesystem(out sys.Reg, fstype, about string, a Attr, options ...string) {
 	p := b.p
-	p.Call(b.src, sys.Step{Name: "fsopen", Path: fstype}, unix.SYS_FSOPEN, p.Str(fstype), sys.Imm(unix.FSOPEN_CLOEXEC))
+	p.Call(b.src, sys.Step{Op: "fsopen", Object: fstype}, unix.SYS_FSOPEN, p.Str(fstype), sys.Imm(unix.FSOPEN_CLOEXEC))
 	if b.label != "" && fstype != "proc" && fstype != "mqueue" {
 		options = append(options, "context", b.label)
 	}
 	for i := 0; i < len(options); i += 2 {
 		if options[i+1] == flagOption {
-			p.Call(0, sys.Step{Name: "fsconfig", Path: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
+			p.Call(0, sys.Step{Op: "fsconfig", Object: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
 				sys.Imm(unix.FSCONFIG_SET_FLAG), p.Str(options[i]), sys.Imm(0), sys.Imm(0))
 			continue
 		}
-		p.Call(0, sys.Step{Name: "fsconfig", Path: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
+		p.Call(0, sys.Step{Op: "fsconfig", Object: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
 			sys.Imm(unix.FSCONFIG_SET_STRING), p.Str(options[i]), p.Str(options[i+1]), sys.Imm(0))
 	}
-	p.Call(0, sys.Step{Name: "fsconfig", Path: fstype}, unix.SYS_FSCONFIG, b.src.Value(), sys.Imm(unix.FSCONFIG_CMD_CREATE), sys.Imm(0), sys.Imm(0), sys.Imm(0))
-	p.Call(out, sys.Step{Name: "fsmount", Path: about}, unix.SYS_FSMOUNT, b.src.Value(), sys.Imm(unix.FSMOUNT_CLOEXEC), sys.Imm(fsmountFlags(a)))
+	p.Call(0, sys.Step{Op: "fsconfig", Object: fstype}, unix.SYS_FSCONFIG, b.src.Value(), sys.Imm(unix.FSCONFIG_CMD_CREATE), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Call(out, sys.Step{Op: "fsmount", Object: about}, unix.SYS_FSMOUNT, b.src.Value(), sys.Imm(unix.FSMOUNT_CLOEXEC), sys.Imm(fsmountFlags(a)))
 }
 
 // prepare creates the scratch tmpfs and the new root in it. The root is a
@@ -197,14 +197,14 @@ func (b *lowering) prepare(t *Tree) {
 	p := b.p
 	bytes, inodes := cmp.Or(t.ScratchBytes, defaultScratchBytes), cmp.Or(t.ScratchInodes, defaultScratchInodes)
 	b.umask = p.NewReg()
-	p.Call(b.umask, sys.Step{Name: "umask"}, unix.SYS_UMASK, sys.Imm(0))
+	p.Call(b.umask, sys.Step{Op: "umask"}, unix.SYS_UMASK, sys.Imm(0))
 	b.filesystem(b.store, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")
 	// Only what is part of the namespace can be cloned (before Linux 6.15), so
 	// the store is attached to the old tree, and goes when that goes. /proc is
 	// a directory that every host has, and no source lies in.
 	b.over(b.store, storeDir)
 	b.make(rootName, 0o755)
-	p.Call(b.root, sys.Step{Name: "open_tree", Path: "/"}, unix.SYS_OPEN_TREE, b.store.Value(), p.Str(rootName), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	p.Call(b.root, sys.Step{Op: "open_tree", Object: "/"}, unix.SYS_OPEN_TREE, b.store.Value(), p.Str(rootName), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	// pivot_root(2) wants its new root to be mounted. On top of the old one no
 	// path walk sees it: that starts below.
 	b.over(b.root, "/")
@@ -212,13 +212,13 @@ func (b *lowering) prepare(t *Tree) {
 
 // over attaches a mount on top of a directory of the old tree.
 func (b *lowering) over(mount sys.Reg, dir string) {
-	b.p.Call(0, sys.Step{Name: "move_mount", Path: dir}, unix.SYS_MOVE_MOUNT, mount.Value(), b.empty(),
+	b.p.Call(0, sys.Step{Op: "move_mount", Object: dir}, unix.SYS_MOVE_MOUNT, mount.Value(), b.empty(),
 		sys.Imm(unix.AT_FDCWD), b.p.Str(dir), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
 // make makes a directory in the store.
 func (b *lowering) make(name string, mode uint32) {
-	b.p.Call(0, sys.Step{Name: "mkdirat", Path: name}, unix.SYS_MKDIRAT, b.store.Value(), b.p.Str(name), sys.Imm(mode))
+	b.p.Call(0, sys.Step{Op: "mkdirat", Object: name}, unix.SYS_MKDIRAT, b.store.Value(), b.p.Str(name), sys.Imm(mode))
 }
 
 // fresh is a name in the store that nothing has.
@@ -238,7 +238,7 @@ func (b *lowering) mask(dir bool) string {
 	}
 	if !b.maskFile {
 		b.maskFile = true
-		b.p.Call(0, sys.Step{Name: "mknodat", Path: maskFileName}, unix.SYS_MKNODAT, b.store.Value(), b.p.Str(maskFileName), sys.Imm(unix.S_IFREG), sys.Imm(0))
+		b.p.Call(0, sys.Step{Op: "mknodat", Object: maskFileName}, unix.SYS_MKNODAT, b.store.Value(), b.p.Str(maskFileName), sys.Imm(unix.S_IFREG), sys.Imm(0))
 	}
 	return maskFileName
 }
@@ -248,11 +248,12 @@ func rel(target string) string { return target[1:] }
 
 func (b *lowering) op(o *Op) {
 	p := b.p
+	p.Origin(o.Origin)
 	switch o.Kind {
 	case Dir:
 		b.mkdir(o)
 	case Symlink:
-		p.Call(0, sys.Step{Name: "symlinkat", Path: o.Target}, unix.SYS_SYMLINKAT, p.Str(o.Source), b.root.Value(), p.Str(rel(o.Target)))
+		p.Call(0, sys.Step{Op: "symlinkat", Object: o.Target}, unix.SYS_SYMLINKAT, p.Str(o.Source), b.root.Value(), p.Str(rel(o.Target)))
 	case File:
 		b.file(o)
 	case Scratch:
@@ -268,7 +269,7 @@ func (b *lowering) op(o *Op) {
 				source = "."
 			}
 		}
-		p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, from, p.Str(source),
+		p.Call(b.src, sys.Step{Op: "openat2", Object: o.Source}, unix.SYS_OPENAT2, from, p.Str(source),
 			sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
 			sys.Imm(unix.SizeofOpenHow))
 		attr := o.Attr
@@ -338,11 +339,11 @@ func (b *lowering) overlay(o *Op) {
 	p := b.p
 	name := b.layers(o)
 	b.layer = p.NewReg()
-	p.Call(b.layer, sys.Step{Name: "openat", Path: overlayStep}, unix.SYS_OPENAT, b.store.Value(), p.Str(name+upperName),
+	p.Call(b.layer, sys.Step{Op: "openat", Object: overlayStep}, unix.SYS_OPENAT, b.store.Value(), p.Str(name+upperName),
 		sys.Imm(unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 	attr, value := p.Str("user.sbxrun"), p.Data("y")
-	p.Call(0, sys.Step{Name: "fsetxattr", Path: overlayStep}, unix.SYS_FSETXATTR, b.layer.Value(), attr, value, sys.Imm(1), sys.Imm(0))
-	p.Call(0, sys.Step{Name: "fremovexattr", Path: overlayStep}, unix.SYS_FREMOVEXATTR, b.layer.Value(), attr)
+	p.Call(0, sys.Step{Op: "fsetxattr", Object: overlayStep}, unix.SYS_FSETXATTR, b.layer.Value(), attr, value, sys.Imm(1), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "fremovexattr", Object: overlayStep}, unix.SYS_FREMOVEXATTR, b.layer.Value(), attr)
 	b.stack(name, o, o.Attr)
 	b.mountpoint(o)
 	b.attach(o)
@@ -377,15 +378,15 @@ func (b *lowering) layers(o *Op) string {
 // stack leaves an overlay of those layers over the source in tree.
 func (b *lowering) stack(name string, o *Op, a Attr) {
 	p := b.p
-	p.Call(b.src, sys.Step{Name: "openat2", Path: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
+	p.Call(b.src, sys.Step{Op: "openat2", Object: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
 		sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
 		sys.Imm(unix.SizeofOpenHow))
 	// Not recursive: an overlay shows nothing of what is mounted below its
 	// layers, and EINVAL says that there is something, which the caller mounted.
-	p.Call(b.tree, sys.Step{Name: "open_tree", Path: overlayStep}, unix.SYS_OPEN_TREE, b.src.Value(), b.empty(),
+	p.Call(b.tree, sys.Step{Op: "open_tree", Object: overlayStep}, unix.SYS_OPEN_TREE, b.src.Value(), b.empty(),
 		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
 	b.setattr(o.Target, unix.AT_EMPTY_PATH, ReadOnly|NoDev)
-	p.Call(0, sys.Step{Name: "move_mount", Path: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
+	p.Call(0, sys.Step{Op: "move_mount", Object: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
 		b.store.Value(), p.Str(name+lowerName), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	dir := storeDir + "/" + name
 	b.filesystem(b.tree, "overlay", o.Target, a|NoDev, "userxattr", flagOption,
@@ -406,7 +407,7 @@ func mode(o *Op) uint32 {
 }
 
 func (b *lowering) mkdir(o *Op) {
-	b.p.Call(0, sys.Step{Name: "mkdirat", Path: o.Target}, unix.SYS_MKDIRAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(mode(o)))
+	b.p.Call(0, sys.Step{Op: "mkdirat", Object: o.Target}, unix.SYS_MKDIRAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(mode(o)))
 }
 
 // file creates a file. Where a mount already shows something at the target, the
@@ -424,13 +425,13 @@ func (b *lowering) file(o *Op) {
 
 func (b *lowering) create(o *Op, dir sys.Reg, name string) {
 	p := b.p
-	p.Call(b.src, sys.Step{Name: "openat", Path: o.Target}, unix.SYS_OPENAT, dir.Value(), p.Str(name),
+	p.Call(b.src, sys.Step{Op: "openat", Object: o.Target}, unix.SYS_OPENAT, dir.Value(), p.Str(name),
 		sys.Imm(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(mode(o)))
 	if o.Data != "" {
-		p.Call(0, sys.Step{Name: "write", Path: o.Target}, unix.SYS_WRITE, b.src.Value(), p.Data(o.Data), sys.Imm(len(o.Data)))
+		p.Call(0, sys.Step{Op: "write", Object: o.Target}, unix.SYS_WRITE, b.src.Value(), p.Data(o.Data), sys.Imm(len(o.Data)))
 	}
 	// Open for writing, it would keep the root from becoming read-only.
-	p.Call(0, sys.Step{Name: "close", Path: o.Target}, unix.SYS_CLOSE, b.src.Value())
+	p.Call(0, sys.Step{Op: "close", Object: o.Target}, unix.SYS_CLOSE, b.src.Value())
 }
 
 // mountpoint makes what the mount in tree will be attached to, if it is not
@@ -443,7 +444,7 @@ func (b *lowering) mountpoint(o *Op) {
 		b.mkdir(o)
 		return
 	}
-	b.p.Call(0, sys.Step{Name: "mknodat", Path: o.Target}, unix.SYS_MKNODAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(unix.S_IFREG|0o444), sys.Imm(0))
+	b.p.Call(0, sys.Step{Op: "mknodat", Object: o.Target}, unix.SYS_MKNODAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(unix.S_IFREG|0o444), sys.Imm(0))
 }
 
 // clone leaves a detached, private copy of the mounts at fd in tree.
@@ -459,19 +460,19 @@ func (b *lowering) clone(fd sys.Value, o *Op, a Attr, recursive bool) {
 		flags |= unix.AT_RECURSIVE
 		sflags |= unix.AT_RECURSIVE
 	}
-	b.p.Call(b.tree, sys.Step{Name: "open_tree", Path: o.Target}, unix.SYS_OPEN_TREE, fd, b.empty(), sys.Imm(flags))
+	b.p.Call(b.tree, sys.Step{Op: "open_tree", Object: o.Target}, unix.SYS_OPEN_TREE, fd, b.empty(), sys.Imm(flags))
 	b.setattr(o.Target, sflags, a)
 }
 
 // cloneFrom is clone of something in the store.
 func (b *lowering) cloneFrom(name string, o *Op, a Attr) {
-	b.p.Call(b.tree, sys.Step{Name: "open_tree", Path: o.Target}, unix.SYS_OPEN_TREE, b.store.Value(), b.p.Str(name),
+	b.p.Call(b.tree, sys.Step{Op: "open_tree", Object: o.Target}, unix.SYS_OPEN_TREE, b.store.Value(), b.p.Str(name),
 		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
 	b.setattr(o.Target, unix.AT_EMPTY_PATH, a)
 }
 
 func (b *lowering) setattr(target string, flags int, a Attr) {
-	b.p.Call(0, sys.Step{Name: "mount_setattr", Path: target}, unix.SYS_MOUNT_SETATTR, b.tree.Value(), b.empty(), sys.Imm(flags),
+	b.p.Call(0, sys.Step{Op: "mount_setattr", Object: target}, unix.SYS_MOUNT_SETATTR, b.tree.Value(), b.empty(), sys.Imm(flags),
 		b.attr(a), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 }
 
@@ -479,7 +480,7 @@ func (b *lowering) setattr(target string, flags int, a Attr) {
 // symbolic link by now. With O_NOFOLLOW that would be opened itself; see
 // RESOLVE_NO_SYMLINKS in openat2(2).
 func (b *lowering) openTarget(o *Op) *sys.CallRef {
-	return b.p.Call(b.dst, sys.Step{Name: "openat2", Path: o.Target}, unix.SYS_OPENAT2, b.root.Value(), b.p.Str(rel(o.Target)),
+	return b.p.Call(b.dst, sys.Step{Op: "openat2", Object: o.Target}, unix.SYS_OPENAT2, b.root.Value(), b.p.Str(rel(o.Target)),
 		sys.Ptr(b.p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveInside}), sys.Imm(unix.SizeofOpenHow))
 }
 
@@ -492,30 +493,31 @@ func (b *lowering) attach(o *Op) {
 		b.moveTo(o)
 		return
 	}
-	b.p.Call(0, sys.Step{Name: "move_mount", Path: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
+	b.p.Call(0, sys.Step{Op: "move_mount", Object: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
 		b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
 // moveTo puts the mount in tree at dst.
 func (b *lowering) moveTo(o *Op) {
-	b.p.Call(0, sys.Step{Name: "move_mount", Path: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
+	b.p.Call(0, sys.Step{Op: "move_mount", Object: o.Target}, unix.SYS_MOVE_MOUNT, b.tree.Value(), b.empty(),
 		b.dst.Value(), b.empty(), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH))
 }
 
 // enter makes the new root the root, if that is not done, and detaches the old one.
 func (b *lowering) enter() {
 	p := b.p
-	p.Call(0, sys.Step{Name: "mount_setattr", Path: "/"}, unix.SYS_MOUNT_SETATTR, b.root.Value(), b.empty(), sys.Imm(unix.AT_EMPTY_PATH),
+	p.Origin("")
+	p.Call(0, sys.Step{Op: "mount_setattr", Object: "/"}, unix.SYS_MOUNT_SETATTR, b.root.Value(), b.empty(), sys.Imm(unix.AT_EMPTY_PATH),
 		b.attr(ReadOnly|NoDev), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 	if b.host == 0 {
 		b.pivot()
 	}
-	p.Call(0, sys.Step{Name: "umount2", Path: "old root"}, unix.SYS_UMOUNT2, p.Str("."), sys.Imm(unix.MNT_DETACH))
+	p.Call(0, sys.Step{Op: "umount2", Object: "old root"}, unix.SYS_UMOUNT2, p.Str("."), sys.Imm(unix.MNT_DETACH))
 	if b.host != 0 {
-		p.Call(0, sys.Step{Name: "close", Path: "old root"}, unix.SYS_CLOSE, b.host.Value())
+		p.Call(0, sys.Step{Op: "close", Object: "old root"}, unix.SYS_CLOSE, b.host.Value())
 	}
-	p.Call(0, sys.Step{Name: "chdir", Path: "/"}, unix.SYS_CHDIR, p.Str("/"))
-	p.Call(0, sys.Step{Name: "umask"}, unix.SYS_UMASK, b.umask.Value())
+	p.Call(0, sys.Step{Op: "chdir", Object: "/"}, unix.SYS_CHDIR, p.Str("/"))
+	p.Call(0, sys.Step{Op: "umask"}, unix.SYS_UMASK, b.umask.Value())
 }
 
 // pivot makes the new root the root, and the working directory. The old one then
@@ -525,7 +527,8 @@ func (b *lowering) enter() {
 //	int pivot_root(const char *new_root, const char *put_old);
 func (b *lowering) pivot() {
 	p := b.p
-	p.Call(0, sys.Step{Name: "fchdir", Path: "/"}, unix.SYS_FCHDIR, b.root.Value())
+	p.Origin("")
+	p.Call(0, sys.Step{Op: "fchdir", Object: "/"}, unix.SYS_FCHDIR, b.root.Value())
 	dot := p.Str(".")
-	p.Call(0, sys.Step{Name: "pivot_root", Path: "/"}, unix.SYS_PIVOT_ROOT, dot, dot)
+	p.Call(0, sys.Step{Op: "pivot_root", Object: "/"}, unix.SYS_PIVOT_ROOT, dot, dot)
 }

@@ -13,9 +13,9 @@ import (
 func AppendIDMaps(p *sys.Program, uidMap, gidMap string) {
 	fd := p.NewReg()
 	write := func(path, content string) {
-		p.Call(fd, sys.Step{Name: "open", Path: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
-		p.Call(0, sys.Step{Name: "write", Path: path}, unix.SYS_WRITE, fd.Value(), p.Data(content), sys.Imm(len(content)))
-		p.Call(0, sys.Step{Name: "close", Path: path}, unix.SYS_CLOSE, fd.Value())
+		p.Call(fd, sys.Step{Op: "open", Object: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		p.Call(0, sys.Step{Op: "write", Object: path}, unix.SYS_WRITE, fd.Value(), p.Data(content), sys.Imm(len(content)))
+		p.Call(0, sys.Step{Op: "close", Object: path}, unix.SYS_CLOSE, fd.Value())
 	}
 	write("/proc/self/setgroups", "deny")
 	write("/proc/self/uid_map", uidMap)
@@ -34,10 +34,10 @@ func AppendLimits(p *sys.Program) {
 	fd := p.NewReg()
 	for _, l := range [...][2]string{{"max_user_namespaces", "0"}, {"max_inotify_instances", "64"}} {
 		path := "/proc/sys/user/" + l[0]
-		open := p.Call(fd, sys.Step{Name: "open", Path: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		open := p.Call(fd, sys.Step{Op: "open", Object: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
 		open.AllowSkip(unix.ENOENT, 2) // a kernel without it
-		p.Call(0, sys.Step{Name: "write", Path: path}, unix.SYS_WRITE, fd.Value(), p.Data(l[1]), sys.Imm(len(l[1])))
-		p.Call(0, sys.Step{Name: "close", Path: path}, unix.SYS_CLOSE, fd.Value())
+		p.Call(0, sys.Step{Op: "write", Object: path}, unix.SYS_WRITE, fd.Value(), p.Data(l[1]), sys.Imm(len(l[1])))
+		p.Call(0, sys.Step{Op: "close", Object: path}, unix.SYS_CLOSE, fd.Value())
 	}
 }
 
@@ -52,7 +52,7 @@ type ifreq struct {
 // new network namespace, which starts out down.
 func AppendLoopback(p *sys.Program) {
 	fd := p.NewReg()
-	step := sys.Step{Name: "loopback", Path: "lo"}
+	step := sys.Step{Op: "loopback", Object: "lo"}
 	req := &ifreq{flags: unix.IFF_UP | unix.IFF_RUNNING}
 	copy(req.name[:], "lo")
 	p.Call(fd, step, unix.SYS_SOCKET, sys.Imm(unix.AF_INET), sys.Imm(unix.SOCK_DGRAM|unix.SOCK_CLOEXEC), sys.Imm(0))
@@ -62,13 +62,13 @@ func AppendLoopback(p *sys.Program) {
 
 // AppendHostname appends the call that names the host of a new UTS namespace.
 func AppendHostname(p *sys.Program, name string) {
-	p.Call(0, sys.Step{Name: "sethostname", Path: name}, unix.SYS_SETHOSTNAME, p.Data(name), sys.Imm(len(name)))
+	p.Call(0, sys.Step{Op: "sethostname", Object: name}, unix.SYS_SETHOSTNAME, p.Data(name), sys.Imm(len(name)))
 }
 
 // AppendCgroup appends the call by which the command's process makes the cgroup
 // that it is in the root of what it sees of cgroups.
 func AppendCgroup(p *sys.Program) {
-	p.Call(0, sys.Step{Name: "unshare", Path: "cgroup"}, unix.SYS_UNSHARE, sys.Imm(CloneNewCgroup))
+	p.Call(0, sys.Step{Op: "unshare", Object: "cgroup"}, unix.SYS_UNSHARE, sys.Imm(CloneNewCgroup))
 }
 
 // lastCap is the highest capability that a kernel of this interface could have:
@@ -81,7 +81,7 @@ const lastCap = 63
 // Preconditions of the program: CAP_SETPCAP.
 func AppendDropCapabilities(p *sys.Program) {
 	AppendDropBounding(p)
-	p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "prctl", Object: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	AppendClearCapabilities(p)
 }
 
@@ -91,7 +91,7 @@ func AppendDropCapabilities(p *sys.Program) {
 // Preconditions of the program: CAP_SETPCAP.
 func AppendDropBounding(p *sys.Program) {
 	for c := 0; c <= lastCap; c++ {
-		ref := p.Call(0, sys.Step{Name: "prctl", Path: "PR_CAPBSET_DROP"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAPBSET_DROP), sys.Imm(c), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+		ref := p.Call(0, sys.Step{Op: "prctl", Object: "PR_CAPBSET_DROP"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAPBSET_DROP), sys.Imm(c), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 		// EINVAL: beyond the last one that this kernel has.
 		ref.AllowSkip(unix.EINVAL, lastCap-c)
 	}
@@ -103,7 +103,7 @@ func AppendDropBounding(p *sys.Program) {
 // ptrace(2)'s access mode check. It may still share the memory and the descriptors of
 // a process that is out of the others' reach.
 func AppendShield(p *sys.Program) {
-	p.Call(0, sys.Step{Name: "capset"}, unix.SYS_CAPSET,
+	p.Call(0, sys.Step{Op: "capset"}, unix.SYS_CAPSET,
 		sys.Ptr(p, &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}), sys.Ptr(p, &[2]unix.CapUserData{{Permitted: 1 << unix.CAP_SETPCAP}}))
 }
 
@@ -112,6 +112,6 @@ func AppendShield(p *sys.Program) {
 //
 //	int capset(cap_user_header_t hdrp, const cap_user_data_t datap);
 func AppendClearCapabilities(p *sys.Program) {
-	p.Call(0, sys.Step{Name: "capset"}, unix.SYS_CAPSET,
+	p.Call(0, sys.Step{Op: "capset"}, unix.SYS_CAPSET,
 		sys.Ptr(p, &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}), sys.Ptr(p, &[2]unix.CapUserData{}))
 }

@@ -49,7 +49,7 @@ func (s *starter) breakLayer(cfg *reexec.Config) {
 				masked[e.Target] = true
 			}
 		}
-		drop(cfg.Init, func(st sys.Step) bool { return st.Name == "move_mount" && masked[st.Path] })
+		drop(cfg.Init, func(st sys.Step) bool { return st.Op == "move_mount" && masked[st.Object] })
 	case "pid":
 		cfg.CloneFlags &^= unix.CLONE_NEWPID
 	case "net":
@@ -66,7 +66,7 @@ func (s *starter) breakLayer(cfg *reexec.Config) {
 		drop(cfg.Command, step("prlimit64"))
 	case "limits":
 		drop(cfg.Init, func(st sys.Step) bool {
-			return st.Path == "/proc/sys/user/max_user_namespaces" && st.Name == "write"
+			return st.Object == "/proc/sys/user/max_user_namespaces" && st.Op == "write"
 		})
 	case "cgroup":
 		cfg.Cgroup = 0
@@ -120,15 +120,15 @@ func drop(p *sys.Program, match func(sys.Step) bool) {
 }
 
 func step(name string) func(sys.Step) bool {
-	return func(s sys.Step) bool { return s.Name == name }
+	return func(s sys.Step) bool { return s.Op == name }
 }
 
 func about(path string) func(sys.Step) bool {
-	return func(s sys.Step) bool { return s.Path == path }
+	return func(s sys.Step) bool { return s.Object == path }
 }
 
 func capabilities(s sys.Step) bool {
-	return s.Path == "PR_CAPBSET_DROP" || s.Path == "PR_CAP_AMBIENT" || s.Name == "capset"
+	return s.Object == "PR_CAPBSET_DROP" || s.Object == "PR_CAP_AMBIENT" || s.Op == "capset"
 }
 
 // seccompESRCH answers one system call with ESRCH, and lets all others pass.
@@ -144,5 +144,5 @@ func seccompESRCH(p *sys.Program, nr uint32) {
 		f = append(f, i.Jt, i.Jf)
 		f = binary.NativeEndian.AppendUint32(f, i.K)
 	}
-	p.Call(0, sys.Step{Name: "seccomp", Path: "broken"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(0), p.Fprog(string(f)))
+	p.Call(0, sys.Step{Op: "seccomp", Object: "broken"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(0), p.Fprog(string(f)))
 }

@@ -2,7 +2,7 @@ package native
 
 import (
 	"errors"
-	"strings"
+	"slices"
 	"syscall"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -20,7 +20,7 @@ func explain(err error) error {
 	if !errors.As(err, &step) {
 		return &driver.SetupError{Driver: Name, Err: err}
 	}
-	layer := layerOf(step.Stage, step.Step, step.Path)
+	layer := policy.Layers(step.Layer)
 	if layer == policy.LayerUser && step.Errno == syscall.ENOSPC {
 		// One call makes all namespaces, and one errno is for all their limits.
 		for _, l := range [...]struct {
@@ -34,96 +34,138 @@ func explain(err error) error {
 			}
 		}
 	}
-	cause, fix := causeOf(layer, step)
+	cause, fix := reasonOf(step)
 	if cause == "" {
 		return &driver.SetupError{Driver: Name, Err: err, Fix: fix}
 	}
 	return &driver.UnavailableError{What: "layer " + shortLayer(layer), Cause: cause, Fix: fix, Err: err}
 }
 
-func causeOf(layer policy.Layers, e *reexec.StepError) (cause, fix string) {
-	const (
-		elsewhere = "; or run without any, which is weaker: --driver landlock --allow-degraded namespaces,protect"
-
-		// All at once: each alone leads to the next refusal.
-		container = "start the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined --security-opt apparmor=unconfined " +
-			"(podman: --security-opt unmask=ALL for the second)"
-	)
-	switch layer {
-	case policy.LayerUser:
-		switch {
-		case e.Errno == syscall.ENOSPC:
-			return "the limit on user namespaces is reached or 0", "sysctl -w user.max_user_namespaces=10000 (as root)" + elsewhere
-		case e.Errno == syscall.ENOSYS:
-			return "clone3(2) is missing (before Linux 5.3) or filtered", "run on Linux 5.12 or later; in a container, " + container + elsewhere
-		case sysctl("kernel/unprivileged_userns_clone") == "0":
-			return "this host forbids user namespaces to ordinary users", "sysctl -w kernel.unprivileged_userns_clone=1 (as root)" + elsewhere
-		case e.Errno == syscall.EPERM && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
-			return apparmorCause, apparmorFix + elsewhere
-		case e.Errno == syscall.EPERM:
-			return "creating one is forbidden, as in most containers", "outside of containers, look for a security module's denial in the kernel's log; in one, " + container + elsewhere
-		}
-	case policy.LayerMount:
-		switch {
-		case e.Path == "overlay" && e.Step == "fsetxattr" && e.Errno == syscall.EOPNOTSUPP:
-			return "", "a copy-on-write workspace needs user attributes on tmpfs: Linux 6.6 or later, with CONFIG_TMPFS_XATTR"
-		case e.Path == "overlay" && e.Step == "open_tree" && e.Errno == syscall.EINVAL:
-			return "", "another file system is mounted below the workspace, which copy-on-write cannot show: use --workspace bind, or a directory without mounts"
-		case e.Path == "overlay" && e.Step == "fsopen" && e.Errno == syscall.ENODEV:
-			return "", "this kernel has no overlayfs, or its module is not loaded: modprobe overlay (as root)"
-		case e.Path == "userxattr", e.Path == "overlay" && e.Errno == syscall.EPERM:
-			return "", "a copy-on-write workspace needs overlayfs in user namespaces: Linux 5.11 or later, and no security module that forbids it"
-		case e.Errno == syscall.ENOSYS:
-			if cause, fix := sys.TooOld(); cause != "" {
+// reasonOf returns the first of the reasons that is one of this step.
+func reasonOf(e *reexec.StepError) (cause, fix string) {
+	for i := range reasons {
+		if r := &reasons[i]; r.of(e) {
+			if r.ask == nil {
+				return r.cause, r.fix
+			}
+			if cause, fix := r.ask(); cause != "" {
 				return cause, fix
 			}
-			return "the mount API is missing (before Linux 5.12) or filtered", "run on Linux 5.12 or later" + elsewhere
-		case (e.Errno == syscall.EPERM || e.Errno == syscall.EACCES) && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "move_mount") && sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
-			return apparmorCause, apparmorFix + elsewhere
-		case (e.Errno == syscall.EROFS || e.Errno == syscall.EACCES) && strings.HasPrefix(e.Path, "/proc/sys/"):
-			return "the limits of a new user namespace cannot be set because /proc/sys is closed, as in most containers", container + elsewhere
-		case e.Errno == syscall.EPERM && e.Path == "proc" || e.Errno == syscall.EPERM && e.Path == "/proc":
-			return "a new /proc is forbidden because parts of this one are hidden, as in most containers", container + elsewhere
-		case e.Errno == syscall.EPERM && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "open_tree" || e.Step == "move_mount" || e.Step == "pivot_root"):
-			return "mounting is forbidden in user namespaces here", "in a container, " + container + elsewhere
-		case e.Errno == syscall.EACCES && (e.Step == "fsopen" || e.Step == "fsmount" || e.Step == "open_tree" || e.Step == "mount_setattr" || e.Step == "move_mount" || e.Step == "pivot_root"):
-			// The kernel itself says EPERM: EACCES is a security module's.
-			if label := sysfs("/proc/self/attr/apparmor/current"); label != "" && label != "unconfined" {
-				return "the AppArmor profile that this program runs under, " + label + ", forbids mounting", "allow mount, umount, remount and pivot_root in that profile" + elsewhere
-			}
-			return "a security module forbids mounting in user namespaces", "allow it in the module's policy; the kernel's log has what was denied" + elsewhere
-		case e.Step == "pivot_root" && e.Errno == syscall.EINVAL:
-			return "the host's root is an initramfs, which cannot be left by pivot_root(2)", "switch to a real root file system first (switch_root)"
-		case e.Step == "move_mount" && e.Errno == syscall.EINVAL:
-			// See do_move_mount in fs/namespace.c.
-			return "", "a directory cannot be mounted on a file, nor a file on a directory: name a place of the same kind"
-		case e.Step == "openat2" && e.Errno == syscall.EACCES:
-			return "", "the path, or a directory above it, is not open to this id without privilege, which a sandbox does not have, root's either"
-		case e.Step == "openat2" && e.Errno == syscall.ENOENT:
-			return "", "--tmpfs and --bind need a place in a directory of the host's: create it on the host, or correct the path"
-		case e.Step == "openat2" && e.Errno == syscall.ELOOP:
-			return "", "a part of this path is a symbolic link, or became one while the sandbox was set up: type the real path, or run again if it is one no more"
 		}
-	case policy.LayerLandlock:
-		return "Landlock refused the rules", "please report this, with the message: the kernel has Landlock"
-	case policy.LayerSeccomp:
-		if e.Errno == syscall.EBUSY {
-			return "another program watches the system calls of this one already (seccomp(2) allows one listener), as some containers do", "run sbxrun outside of it; or, where nothing of the host needs protection, --unprotect all"
-		}
-		return "the kernel refused the system call filter", "run on a kernel with CONFIG_SECCOMP_FILTER"
-	case policy.LayerNoNewPrivs:
-		return "the kernel refused no_new_privs", "run on Linux 3.5 or later, outside a container that filters prctl"
-	case policy.LayerSELinux, policy.LayerAppArmor:
-		return "the security module does not let this process change to the label or profile", "check that it is loaded, and that the caller may change to it"
-	case policy.LayerCgroup:
-		return "the command could not be put into its cgroup", "see sbxrun doctor; or go without it: --allow-degraded cgroup"
 	}
 	return "", ""
 }
 
+// A reason is why steps fail, and what to do about it. With a cause it is the host
+// that cannot have the layer; without one, what was asked for cannot be done.
+type reason struct {
+	// Which steps: those of a layer that make one of the calls, about one of the
+	// objects, with one of the errnos. Zero is all.
+	layer   policy.Layers
+	ops     []string
+	objects []string
+	errnos  []syscall.Errno
+
+	cause, fix string
+	ask        func() (cause, fix string) // what the host says instead; no cause is another reason
+}
+
+func (r *reason) of(e *reexec.StepError) bool {
+	return (r.layer == 0 || r.layer == policy.Layers(e.Layer)) && among(r.ops, e.Op) && among(r.objects, e.Object) && among(r.errnos, e.Errno)
+}
+
+func among[T comparable](list []T, v T) bool { return len(list) == 0 || slices.Contains(list, v) }
+
 const (
-	apparmorCause = "AppArmor restricts user namespaces of programs without a profile (Ubuntu 24.04)"
-	apparmorFix   = "install sbxrun's AppArmor profile for this path, or sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root)"
+	elsewhere = "; or run without any, which is weaker: --driver landlock --allow-degraded namespaces,protect"
+
+	// All at once: each alone leads to the next refusal.
+	container = "start the container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined --security-opt apparmor=unconfined " +
+		"(podman: --security-opt unmask=ALL for the second)"
 )
+
+// reasons are all that are known, those of few steps before those of many.
+var reasons = [...]reason{
+	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.ENOSPC},
+		cause: "the limit on user namespaces is reached or 0", fix: "sysctl -w user.max_user_namespaces=10000 (as root)" + elsewhere},
+	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.ENOSYS},
+		cause: "clone3(2) is missing (before Linux 5.3) or filtered", fix: "run on Linux 5.12 or later; in a container, " + container + elsewhere},
+	{layer: policy.LayerUser, ask: func() (cause, fix string) {
+		if sysctl("kernel/unprivileged_userns_clone") != "0" {
+			return "", ""
+		}
+		return "this host forbids user namespaces to ordinary users", "sysctl -w kernel.unprivileged_userns_clone=1 (as root)" + elsewhere
+	}},
+	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.EPERM}, ask: apparmorRestricts},
+	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.EPERM},
+		cause: "creating one is forbidden, as in most containers", fix: "outside of containers, look for a security module's denial in the kernel's log; in one, " + container + elsewhere},
+
+	{ops: []string{"fsetxattr"}, objects: []string{"overlay"}, errnos: []syscall.Errno{syscall.EOPNOTSUPP},
+		fix: "a copy-on-write workspace needs user attributes on tmpfs: Linux 6.6 or later, with CONFIG_TMPFS_XATTR"},
+	{ops: []string{"open_tree"}, objects: []string{"overlay"}, errnos: []syscall.Errno{syscall.EINVAL},
+		fix: "another file system is mounted below the workspace, which copy-on-write cannot show: use --workspace bind, or a directory without mounts"},
+	{ops: []string{"fsopen"}, objects: []string{"overlay"}, errnos: []syscall.Errno{syscall.ENODEV},
+		fix: "this kernel has no overlayfs, or its module is not loaded: modprobe overlay (as root)"},
+	{objects: []string{"userxattr"}, fix: overlayFix},
+	{objects: []string{"overlay"}, errnos: []syscall.Errno{syscall.EPERM}, fix: overlayFix},
+
+	{layer: policy.LayerMount, errnos: []syscall.Errno{syscall.ENOSYS}, ask: sys.TooOld},
+	{layer: policy.LayerMount, errnos: []syscall.Errno{syscall.ENOSYS},
+		cause: "the mount API is missing (before Linux 5.12) or filtered", fix: "run on Linux 5.12 or later" + elsewhere},
+	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "move_mount"}, errnos: []syscall.Errno{syscall.EPERM, syscall.EACCES}, ask: apparmorRestricts},
+	// Nothing else in this layer is opened by its path on the host and written to.
+	{layer: policy.LayerMount, ops: []string{"open", "write"}, errnos: []syscall.Errno{syscall.EROFS, syscall.EACCES},
+		cause: "the limits of a new user namespace cannot be set because /proc/sys is closed, as in most containers", fix: container + elsewhere},
+	{layer: policy.LayerMount, objects: []string{"proc", "/proc"}, errnos: []syscall.Errno{syscall.EPERM},
+		cause: "a new /proc is forbidden because parts of this one are hidden, as in most containers", fix: container + elsewhere},
+	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "open_tree", "move_mount", "pivot_root"}, errnos: []syscall.Errno{syscall.EPERM},
+		cause: "mounting is forbidden in user namespaces here", fix: "in a container, " + container + elsewhere},
+	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "open_tree", "mount_setattr", "move_mount", "pivot_root"}, errnos: []syscall.Errno{syscall.EACCES}, ask: moduleForbids},
+	{ops: []string{"pivot_root"}, errnos: []syscall.Errno{syscall.EINVAL},
+		cause: "the host's root is an initramfs, which cannot be left by pivot_root(2)", fix: "switch to a real root file system first (switch_root)"},
+	// See do_move_mount in fs/namespace.c.
+	{ops: []string{"move_mount"}, errnos: []syscall.Errno{syscall.EINVAL},
+		fix: "a directory cannot be mounted on a file, nor a file on a directory: name a place of the same kind"},
+	{ops: []string{"openat2"}, errnos: []syscall.Errno{syscall.EACCES},
+		fix: "the path, or a directory above it, is not open to this id without privilege, which a sandbox does not have, root's either"},
+	{ops: []string{"openat2"}, errnos: []syscall.Errno{syscall.ENOENT},
+		fix: "--tmpfs and --bind need a place in a directory of the host's: create it on the host, or correct the path"},
+	{ops: []string{"openat2"}, errnos: []syscall.Errno{syscall.ELOOP},
+		fix: "a part of this path is a symbolic link, or became one while the sandbox was set up: type the real path, or run again if it is one no more"},
+
+	{layer: policy.LayerLandlock, ops: []string{"landlock_create_ruleset", "landlock_restrict_self"},
+		cause: "Landlock refused the rules", fix: "please report this, with the message: the kernel has Landlock"},
+	{layer: policy.LayerSeccomp, ops: []string{"seccomp"}, errnos: []syscall.Errno{syscall.EBUSY},
+		cause: "another program watches the system calls of this one already (seccomp(2) allows one listener), as some containers do",
+		fix:   "run sbxrun outside of it; or, where nothing of the host needs protection, --unprotect all"},
+	{layer: policy.LayerSeccomp, ops: []string{"seccomp"}, cause: "the kernel refused the system call filter", fix: "run on a kernel with CONFIG_SECCOMP_FILTER"},
+	{layer: policy.LayerNoNewPrivs, cause: "the kernel refused no_new_privs", fix: "run on Linux 3.5 or later, outside a container that filters prctl"},
+	{layer: policy.LayerSELinux, cause: moduleCause, fix: moduleFix},
+	{layer: policy.LayerAppArmor, cause: moduleCause, fix: moduleFix},
+	{layer: policy.LayerCgroup, cause: "the command could not be put into its cgroup", fix: "see sbxrun doctor; or go without it: --allow-degraded cgroup"},
+}
+
+const (
+	overlayFix  = "a copy-on-write workspace needs overlayfs in user namespaces: Linux 5.11 or later, and no security module that forbids it"
+	moduleCause = "the security module does not let this process change to the label or profile"
+	moduleFix   = "check that it is loaded, and that the caller may change to it"
+)
+
+// apparmorRestricts is the reason of hosts such as Ubuntu 24.04.
+func apparmorRestricts() (cause, fix string) {
+	if sysctl("kernel/apparmor_restrict_unprivileged_userns") != "1" {
+		return "", ""
+	}
+	return "AppArmor restricts user namespaces of programs without a profile (Ubuntu 24.04)",
+		"install sbxrun's AppArmor profile for this path, or sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root)" + elsewhere
+}
+
+// moduleForbids is the reason of EACCES: the kernel itself says EPERM.
+func moduleForbids() (cause, fix string) {
+	if label := sysfs("/proc/self/attr/apparmor/current"); label != "" && label != "unconfined" {
+		return "the AppArmor profile that this program runs under, " + label + ", forbids mounting", "allow mount, umount, remount and pivot_root in that profile" + elsewhere
+	}
+	return "a security module forbids mounting in user namespaces", "allow it in the module's policy; the kernel's log has what was denied" + elsewhere
+}
 
 func sysctl(name string) string { return sysfs("/proc/sys/" + name) }

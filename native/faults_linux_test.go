@@ -286,13 +286,13 @@ func TestEveryStepFails(t *testing.T) {
 					}
 					var e *reexec.StepError
 					switch {
-					case err == nil && want.Path == "PR_CAPBSET_DROP":
+					case err == nil && want.Object == "PR_CAPBSET_DROP":
 						// Beyond the last capability that the kernel has: skipped.
 						ran()
 						continue
 					case !errors.As(err, &e):
 						t.Fatalf("program %d step %d (%v): %v; want a StepError", which, i, want, err)
-					case e.Index != i || e.Step != want.Name || e.Path != want.Path || !errors.Is(err, errno):
+					case e.Index != i || e.Op != want.Op || e.Object != want.Object || !errors.Is(err, errno):
 						t.Errorf("program %d step %d: %v, want %v: %v", which, i, e, want, errno)
 					}
 					if ran() {
@@ -305,7 +305,7 @@ func TestEveryStepFails(t *testing.T) {
 						t.Errorf("no message for %v: %T", e, err)
 					}
 					steps++
-					about[want.Path]++
+					about[want.Object]++
 				}
 			}
 			t.Logf("%d steps failed", steps)
@@ -384,7 +384,7 @@ func pausedSupervisor(at string) {
 	u := setUps[c].prepare(&testing.T{}, os.Getenv("NATIVE_TEST_DIR"), int(pr.Fd()))
 	closed := u.box != nil
 	for i := range step {
-		closed = closed || which > 1 && u.programs[which].Step(i).Name == "close_range"
+		closed = closed || which > 1 && u.programs[which].Step(i).Op == "close_range"
 	}
 	if closed {
 		u.programs[which].InsertSleep(step, 60*time.Millisecond)
@@ -460,7 +460,7 @@ func TestSupervisorKilledAtEveryStep(t *testing.T) {
 					switch {
 					case testing.Short():
 						every = 10
-					case step.Path == "PR_CAPBSET_DROP":
+					case step.Object == "PR_CAPBSET_DROP":
 						every = 16 // sixty of one kind
 					case n > 0 && known:
 						every = 5

@@ -223,6 +223,7 @@ type starter struct {
 	abi       int
 	label     string // what is written to attr/exec, with the file below attr
 	attr      string
+	module    policy.Layers // whose label it is
 	group     *cgroups.Group
 	guard     *guard.Guard                                // of the one command, nil for none
 	limits    []specs.POSIXRlimit                         // beside the policy's own
@@ -431,7 +432,8 @@ func (s *starter) labels() error {
 		}
 		s.label = "exec " + pr.ApparmorProfile
 		s.attr = "attr/apparmor/exec" // Linux 5.8; attr/exec may be another module's
-		s.layers |= policy.LayerAppArmor
+		s.module = policy.LayerAppArmor
+		s.layers |= s.module
 		// Only root may read the global mode.
 		mode, err := profileMode(os.DirFS("/sys/kernel/security/apparmor/policy"), pr.ApparmorProfile)
 		if cause, fix := unenforced(pr.ApparmorProfile, mode, sysfs("/sys/module/apparmor/parameters/mode"), err); cause != "" {
@@ -451,7 +453,7 @@ func (s *starter) labels() error {
 			return &driver.UnsupportedError{Driver: Name, Rules: []string{"an AppArmor profile together with an SELinux label"}}
 		}
 		if pr.SelinuxLabel != "" {
-			s.label, s.attr = pr.SelinuxLabel, "attr/exec"
+			s.label, s.attr, s.module = pr.SelinuxLabel, "attr/exec", policy.LayerSELinux
 		}
 		s.low.Tree.Label = s.p.OCI.Linux.MountLabel
 		s.layers |= policy.LayerSELinux
@@ -626,7 +628,7 @@ func (s *starter) clone(cfg *reexec.Config) (*reexec.Child, error) {
 		return reexec.Start(cfg)
 	default:
 		runtime.UnlockOSThread()
-		return nil, &reexec.StepError{Stage: "clone", Step: "setgroups", Errno: unix.EINVAL}
+		return nil, &reexec.StepError{Stage: "clone", Op: "setgroups", Errno: unix.EINVAL}
 	}
 	child, err := reexec.Start(cfg)
 	if e := sys.SetThreadGroups(groups); e != nil {

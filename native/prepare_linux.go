@@ -64,6 +64,7 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 	q.init, cfg.Hold = cfg.Init, q.tree.Hold()
 	if s.abi > 0 {
 		s.low.Ruleset.Unscoped = true
+		cfg.Init.Layer(uint32(policy.LayerLandlock))
 		q.ruleset = landlock.Append(cfg.Init, q.tree.Root(), s.abi, &s.low.Ruleset)
 		cfg.Hold = append(cfg.Hold, q.ruleset)
 	}

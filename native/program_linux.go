@@ -32,6 +32,7 @@ func (s *starter) config() (*reexec.Config, error) {
 	}
 	s.sendLayer(init, tree)
 	s.rules(init)
+	init.Layer(0)
 	root, ruleset, proc, cgroupNS := s.root, s.ruleset, s.proc, s.cgroupNS
 	var slave sys.Reg
 	if oci.Process.Terminal {
@@ -101,22 +102,28 @@ func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
 	s.cgroupNS = cgroupNS
 	init := &sys.Program{}
 	init.Grow(384, 8<<10)
+	init.Layer(uint32(policy.LayerUser))
 	namespaces.AppendIDMaps(init, uidMap, gidMap)
+	init.Layer(uint32(policy.LayerMount)) // they are files of /proc
 	namespaces.AppendLimits(init)
-	init.Call(0, sys.Step{Name: "prctl", Path: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
+	init.Layer(0)
+	init.Call(0, sys.Step{Op: "prctl", Object: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
 	if flags&namespaces.CloneNewUTS != 0 && oci.Hostname != "" {
+		init.Layer(uint32(policy.LayerUTS))
 		namespaces.AppendHostname(init, oci.Hostname)
 	}
 	if flags&namespaces.CloneNewNet != 0 {
+		init.Layer(uint32(policy.LayerNet))
 		namespaces.AppendLoopback(init)
 	}
+	init.Layer(uint32(policy.LayerMount))
 	tree, err := mounts.Begin(init, &s.low.Tree)
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg := &reexec.Config{CloneFlags: flags, Sockets: s.net != nil, Storage: "/", Init: init, Finish: &sys.Program{}}
+	cfg := &reexec.Config{CloneFlags: flags, CloneLayer: uint32(policy.LayerUser), Sockets: s.net != nil, Storage: "/", Init: init, Finish: &sys.Program{}}
 	// Taking the mounts down takes a while, and the supervisor need not wait.
-	cfg.Finish.Call(0, sys.Step{Name: "umount2", Path: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
+	cfg.Finish.Call(0, sys.Step{Op: "umount2", Object: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
 	if s.layer != nil {
 		cfg.Keep = append(cfg.Keep, s.layer.inner)
 	}
@@ -132,6 +139,7 @@ func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
 // rules writes what makes the rules for files, once the root is the sandbox's.
 func (s *starter) rules(p *sys.Program) {
 	if s.abi > 0 {
+		p.Layer(uint32(policy.LayerLandlock))
 		handled, _ := landlock.Handled(s.abi)
 		for i := range s.stdio {
 			if st := &s.stdio[i]; st.rights != 0 {
@@ -145,6 +153,7 @@ func (s *starter) rules(p *sys.Program) {
 		}
 	}
 	if s.label != "" {
+		p.Layer(uint32(policy.LayerMount))
 		s.proc = writableProc(p, s.root)
 	}
 }
@@ -158,7 +167,8 @@ func openGroup(p *sys.Program, group *cgroups.Group) (cgroup sys.Reg) {
 	for _, slot := range group.Parents() {
 		if slot.V2 {
 			cgroup = p.NewReg()
-			p.Call(cgroup, sys.Step{Name: "openat", Path: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), p.Str(slot.Name),
+			p.Layer(uint32(policy.LayerCgroup))
+			p.Call(cgroup, sys.Step{Op: "openat", Object: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), p.Str(slot.Name),
 				sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 		}
 	}
@@ -192,6 +202,7 @@ type command struct {
 // keeps.
 func (s *starter) append(c *command) {
 	p := c.p
+	p.Layer(uint32(policy.LayerCgroup))
 	for i, slot := range c.join {
 		if c.tasks != nil {
 			enterV1(p, c.tasks[i])
@@ -200,43 +211,55 @@ func (s *starter) append(c *command) {
 		}
 	}
 	if c.cgroupNS {
+		p.Layer(uint32(policy.LayerCgroupNS))
 		namespaces.AppendCgroup(p)
 	}
+	p.Layer(0)
 	// A session of its own: no controlling terminal but the one it is given.
-	p.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	p.Call(0, sys.Step{Op: "setsid"}, unix.SYS_SETSID)
 	if c.slave != 0 {
-		p.Call(0, sys.Step{Name: "ioctl", Path: "TIOCSCTTY"}, unix.SYS_IOCTL, c.slave.Value(), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
+		p.Call(0, sys.Step{Op: "ioctl", Object: "TIOCSCTTY"}, unix.SYS_IOCTL, c.slave.Value(), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
 	}
-	p.Call(0, sys.Step{Name: "chdir", Path: c.process.Cwd}, unix.SYS_CHDIR, p.Str(c.process.Cwd))
+	p.Call(0, sys.Step{Op: "chdir", Object: c.process.Cwd}, unix.SYS_CHDIR, p.Str(c.process.Cwd))
 	if c.bounded {
 		namespaces.AppendShield(p)
 	} else {
 		namespaces.AppendDropCapabilities(p)
 	}
 	if s.label != "" {
+		p.Layer(uint32(s.module))
 		setLabel(p, c.proc, s.attr, s.label)
 	}
-	p.Call(0, sys.Step{Name: "prctl", Path: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Layer(uint32(policy.LayerNoNewPrivs))
+	p.Call(0, sys.Step{Op: "prctl", Object: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	if c.ruleset != 0 {
+		p.Layer(uint32(policy.LayerLandlock))
 		landlock.AppendRestrict(p, c.ruleset)
 	}
 	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
 	// kernel without keys.
-	p.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
+	p.Layer(0)
+	p.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
 	joint := s.join(c.guard)
 	switch {
 	case joint != "":
+		p.Layer(uint32(policy.LayerSeccomp))
 		c.guard.Append(p, c.root, c.guardFD, filterStep, joint)
 	case c.guard != nil:
-		c.guard.Append(p, c.root, c.guardFD, sys.Step{Name: "seccomp", Path: "guard"}, c.guard.Filter())
+		p.Layer(uint32(policy.LayerProtect))
+		c.guard.Append(p, c.root, c.guardFD, sys.Step{Op: "seccomp", Object: "guard"}, c.guard.Filter())
 	}
+	p.Layer(0)
 	descriptors(p, c.stdio, c.sources, c.slave)
+	p.Layer(uint32(policy.LayerRlimits))
 	rlimit.Append(p, c.process.Rlimits)
 	rlimit.Append(p, c.rlimits)
 	// The stage has every signal blocked; dispositions are the defaults
 	// (CLONE_CLEAR_SIGHAND).
-	p.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(p, new(uint64)), sys.Imm(0), sys.Imm(8))
+	p.Layer(0)
+	p.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(p, new(uint64)), sys.Imm(0), sys.Imm(8))
 	if s.bpf.Len() > 0 && joint == "" {
+		p.Layer(uint32(policy.LayerSeccomp))
 		filter(p, s.bpf)
 	}
 }
@@ -259,7 +282,7 @@ func (s *starter) join(g *guard.Guard) string {
 // not read-only, in the result: labels are set by writing to it.
 func writableProc(p *sys.Program, root sys.Reg) sys.Reg {
 	fd := p.NewReg()
-	step := sys.Step{Name: "open_tree", Path: "label"}
+	step := sys.Step{Op: "open_tree", Object: "label"}
 	p.Call(fd, step, unix.SYS_OPEN_TREE, root.Value(), p.Str("proc"), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
 	p.Call(0, step, unix.SYS_MOUNT_SETATTR, fd.Value(), p.Str(""), sys.Imm(unix.AT_EMPTY_PATH),
 		sys.Ptr(p, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
@@ -271,7 +294,7 @@ func writableProc(p *sys.Program, root sys.Reg) sys.Reg {
 // changes are refused, and before Landlock, which has no rule for this mount.
 func setLabel(p *sys.Program, proc sys.Reg, attr, label string) {
 	fd := p.NewReg()
-	step := sys.Step{Name: "setexeccon", Path: label}
+	step := sys.Step{Op: "setexeccon", Object: label}
 	p.Call(fd, step, unix.SYS_OPENAT, proc.Value(), p.Str("thread-self/"+attr), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
 	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data(label), sys.Imm(len(label)))
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
@@ -280,7 +303,7 @@ func setLabel(p *sys.Program, proc sys.Reg, attr, label string) {
 // openNode opens a device of the sandbox's own.
 func openNode(p *sys.Program, root sys.Reg, st *stream) sys.Value {
 	fd := p.NewReg()
-	p.Call(fd, sys.Step{Name: "openat", Path: "/" + st.node}, unix.SYS_OPENAT, root.Value(), p.Str(st.node),
+	p.Call(fd, sys.Step{Op: "openat", Object: "/" + st.node}, unix.SYS_OPENAT, root.Value(), p.Str(st.node),
 		sys.Imm(st.flags|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
 	return fd.Value()
 }
@@ -290,7 +313,7 @@ func openNode(p *sys.Program, root sys.Reg, st *stream) sys.Value {
 // ioctl_tty(2).
 func terminal(p *sys.Program, root sys.Reg, size *specs.Box, send func(master sys.Value)) sys.Reg {
 	master, slave := p.NewReg(), p.NewReg()
-	step := sys.Step{Name: "terminal", Path: "/dev/pts/ptmx"}
+	step := sys.Step{Op: "terminal", Object: "/dev/pts/ptmx"}
 	p.Call(master, step, unix.SYS_OPENAT, root.Value(), p.Str("dev/pts/ptmx"), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
 	p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSPTLCK), sys.Ptr(p, new(int32)))
 	p.Call(slave, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCGPTPEER), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
@@ -302,7 +325,7 @@ func terminal(p *sys.Program, root sys.Reg, size *specs.Box, send func(master sy
 	return slave
 }
 
-var joinStep = sys.Step{Name: "join", Path: "cgroup"}
+var joinStep = sys.Step{Op: "join", Object: "cgroup"}
 
 // tasksFlags open the file of a version 1 cgroup that a thread is moved by.
 const tasksFlags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -329,7 +352,7 @@ func descriptors(p *sys.Program, streams []stream, sources []sys.Value, slave sy
 	// descriptor below n, and one whose number is known only then.
 	away := func(v sys.Value) sys.Value {
 		r := p.NewReg()
-		p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, v, sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
+		p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, v, sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
 		return r.Value()
 	}
 	if slave != 0 {
@@ -351,15 +374,15 @@ func descriptors(p *sys.Program, streams []stream, sources []sys.Value, slave sy
 	}
 	for i := range streams {
 		if inPlace(i) {
-			p.Call(0, sys.Step{Name: "fcntl", Path: "F_SETFD"}, unix.SYS_FCNTL, sys.Imm(i), sys.Imm(unix.F_SETFD), sys.Imm(0))
+			p.Call(0, sys.Step{Op: "fcntl", Object: "F_SETFD"}, unix.SYS_FCNTL, sys.Imm(i), sys.Imm(unix.F_SETFD), sys.Imm(0))
 			continue
 		}
-		p.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, src[i], sys.Imm(i), sys.Imm(0))
+		p.Call(0, sys.Step{Op: "dup3"}, unix.SYS_DUP3, src[i], sys.Imm(i), sys.Imm(0))
 	}
-	p.Call(0, sys.Step{Name: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
 }
 
-var filterStep = sys.Step{Name: "seccomp", Path: "filter"}
+var filterStep = sys.Step{Op: "seccomp", Object: "filter"}
 
 // filter installs a system call filter that is not joined to the guard's, as the
 // last step before execve: what it denies includes most of the steps above.
@@ -367,31 +390,4 @@ var filterStep = sys.Step{Name: "seccomp", Path: "filter"}
 //	int seccomp(SECCOMP_SET_MODE_FILTER, unsigned int flags, struct sock_fprog *prog);
 func filter(p *sys.Program, f seccomp.Program) {
 	p.Call(0, filterStep, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(f.Flags), p.Fprog(f.Filter))
-}
-
-// layers are those that a step of the second stage is about, for messages.
-func layerOf(stage, step, path string) policy.Layers {
-	switch {
-	case step == "clone3" && stage == "clone":
-		return policy.LayerUser
-	case step == "landlock_create_ruleset" || step == "landlock_restrict_self":
-		return policy.LayerLandlock
-	case path == "guard":
-		return policy.LayerProtect
-	case step == "seccomp":
-		return policy.LayerSeccomp
-	case step == "prctl" && path == "no_new_privs":
-		return policy.LayerNoNewPrivs
-	case path == "/proc/self/uid_map" || path == "/proc/self/gid_map" || path == "/proc/self/setgroups":
-		return policy.LayerUser
-	case step == "join" || path == "cgroup" && step != "unshare":
-		return policy.LayerCgroup
-	case step == "unshare":
-		return policy.LayerCgroupNS
-	case step == "setexeccon":
-		return policy.LayerSELinux
-	case step == "loopback":
-		return policy.LayerNet
-	}
-	return policy.LayerMount
 }

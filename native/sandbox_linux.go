@@ -83,7 +83,9 @@ func (s *starter) beginToStay() (*reexec.Config, *mounts.Building, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	cfg.Init.Layer(0)
 	namespaces.AppendDropBounding(cfg.Init)
+	cfg.Init.Layer(uint32(policy.LayerMount))
 	tree.Enter(cfg.Init)
 	return cfg, tree, nil
 }
@@ -109,6 +111,7 @@ func (s *starter) stay(cfg *reexec.Config, cgroup sys.Reg) (*sandbox, error) {
 // complete writes what PID 1 does from the end of begin on, up to the first
 // command, but for opening the cgroup.
 func (s *starter) complete(p *sys.Program, tree *mounts.Building, rest []mounts.Entry) (err error) {
+	p.Layer(uint32(policy.LayerMount))
 	if s.root, err = tree.Finish(p, rest); err != nil {
 		return err
 	}
@@ -125,6 +128,7 @@ func (s *starter) complete(p *sys.Program, tree *mounts.Building, rest []mounts.
 	}
 	s.rules(p)
 	if s.abi > 0 {
+		p.Layer(uint32(policy.LayerLandlock))
 		landlock.AppendScope(p, s.root, s.abi)
 	}
 	return nil
@@ -543,6 +547,7 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 	if rights && c.ruleset != 0 {
 		// A ruleset of its own: what is granted in the common one is granted
 		// to every later command.
+		j.Steps.Layer(uint32(policy.LayerLandlock))
 		c.ruleset = landlock.Append(j.Steps, b.s.root, b.s.abi, &b.s.low.Ruleset)
 		handled, _ := landlock.Handled(b.s.abi)
 		for i := range list {
@@ -552,6 +557,7 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 		}
 	}
 	if pr.Terminal {
+		j.Steps.Layer(0)
 		c.slave = terminal(j.Steps, b.s.root, pr.ConsoleSize, j.SendTerminal)
 	}
 	c.join, c.rlimits = in.join, b.rlimitsOf(w)

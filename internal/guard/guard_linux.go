@@ -98,7 +98,7 @@ func (g *Guard) Append(p *sys.Program, root sys.Reg, fd sys.Value, step sys.Step
 	hdr := &unix.Msghdr{Iov: iov, Control: &oob[0]}
 	hdr.Iovlen = 1
 	hdr.SetControllen(len(oob))
-	p.Call(0, sys.Step{Name: "sendmsg", Path: "guard"}, unix.SYS_SENDMSG, fd, sys.Ptr(p, hdr), sys.Imm(unix.MSG_NOSIGNAL))
+	p.Call(0, sys.Step{Op: "sendmsg", Object: "guard"}, unix.SYS_SENDMSG, fd, sys.Ptr(p, hdr), sys.Imm(unix.MSG_NOSIGNAL))
 }
 
 // Start begins to answer. It is called once the process that runs the program of

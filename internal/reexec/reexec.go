@@ -52,17 +52,22 @@ import (
 // A StepError says which step of a set-up failed. It is the second stage's own
 // report; nothing is left of the sandbox when it arrives.
 type StepError struct {
-	Stage string // "clone", "init" or "command"
-	Step  string // the system call
-	Index int    // of the step in its program
-	Path  string // what the step was about; may be empty
-	Errno syscall.Errno
+	Stage  string // "clone", "init" or "command"
+	Index  int    // of the step in its program
+	Op     string // the system call
+	Layer  uint32 // which the step makes, as the program numbers them; 0 is none
+	Object string // what the step was about; may be empty
+	Origin string // what asked for it ("flag --ro"); may be empty
+	Errno  syscall.Errno
 }
 
 func (e *StepError) Error() string {
-	s := fmt.Sprintf("%s[%d]", e.Step, e.Index)
-	if e.Path != "" {
-		s += " " + quote.Inside(e.Path)
+	s := fmt.Sprintf("%s[%d]", e.Op, e.Index)
+	if e.Object != "" {
+		s += " " + quote.Inside(e.Object)
+	}
+	if e.Origin != "" {
+		s += " (" + quote.Line(e.Origin) + ")"
 	}
 	return s + ": " + e.Errno.Error()
 }

@@ -34,15 +34,15 @@ func config(argv ...string) *Config {
 	init := &sys.Program{}
 	write := func(path, s string) {
 		fd := init.NewReg()
-		init.Call(fd, sys.Step{Name: "open", Path: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
-		init.Call(0, sys.Step{Name: "write", Path: path}, unix.SYS_WRITE, fd.Value(), init.Data(s), sys.Imm(len(s)))
+		init.Call(fd, sys.Step{Op: "open", Object: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		init.Call(0, sys.Step{Op: "write", Object: path}, unix.SYS_WRITE, fd.Value(), init.Data(s), sys.Imm(len(s)))
 	}
 	write("/proc/self/setgroups", "deny")
 	write("/proc/self/uid_map", fmt.Sprintf("1000 %d 1\n", os.Geteuid()))
 	write("/proc/self/gid_map", fmt.Sprintf("1000 %d 1\n", os.Getegid()))
 	cmd := &sys.Program{}
-	cmd.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
-	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
+	cmd.Call(0, sys.Step{Op: "setsid"}, unix.SYS_SETSID)
+	cmd.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
 	return &Config{
 		CloneFlags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID,
 		Init:       init, Start: &sys.Program{}, Command: cmd,
@@ -132,7 +132,7 @@ func TestEveryStepFails(t *testing.T) {
 	build := func() *Config {
 		c := config("/bin/sh", "-c", "exit 0")
 		// Something in each program.
-		c.Start.Call(0, sys.Step{Name: "getpid"}, unix.SYS_GETPID)
+		c.Start.Call(0, sys.Step{Op: "getpid"}, unix.SYS_GETPID)
 		return c
 	}
 	before := openFDs(t)
@@ -149,7 +149,7 @@ func TestEveryStepFails(t *testing.T) {
 				t.Errorf("program %d step %d: error %v, want a StepError", which, i, err)
 				continue
 			}
-			if e.Index != i || e.Step != want.Name || e.Path != want.Path || !errors.Is(err, syscall.ENOMEM) {
+			if e.Index != i || e.Op != want.Op || e.Object != want.Object || !errors.Is(err, syscall.ENOMEM) {
 				t.Errorf("program %d step %d: %+v, want %+v", which, i, e, want)
 			}
 		}
@@ -165,7 +165,7 @@ func TestCloneFails(t *testing.T) {
 	before := openFDs(t)
 	_, err := Start(cfg)
 	var e *StepError
-	if !errors.As(err, &e) || e.Step != "clone3" || e.Errno != syscall.EINVAL {
+	if !errors.As(err, &e) || e.Op != "clone3" || e.Errno != syscall.EINVAL {
 		t.Errorf("error %v, want EINVAL of clone3", err)
 	}
 	if after := openFDs(t); after > before {
@@ -196,7 +196,7 @@ func TestSignalAndKill(t *testing.T) {
 	start := func(script string) *Child {
 		cfg := config("/bin/sh", "-c", script)
 		cfg.Keep = append(cfg.Keep, int(w.Fd()))
-		cfg.Command.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, sys.Imm(w.Fd()), sys.Imm(1), sys.Imm(0))
+		cfg.Command.Call(0, sys.Step{Op: "dup3"}, unix.SYS_DUP3, sys.Imm(w.Fd()), sys.Imm(1), sys.Imm(0))
 		c, err := Start(cfg)
 		if err != nil {
 			t.Fatal(err)

@@ -46,12 +46,12 @@ func shell(t *testing.T, c *Child, script string) (j *Job, out func() string) {
 		t.Fatal(err)
 	}
 	fd := j.Pass(int(w.Fd()))
-	j.Steps.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	j.Steps.Call(0, sys.Step{Op: "setsid"}, unix.SYS_SETSID)
 	// It may have arrived as 1, and dup3 refuses that.
 	away := j.Steps.NewReg()
-	j.Steps.Call(away, sys.Step{Name: "fcntl"}, unix.SYS_FCNTL, fd.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(3))
-	j.Steps.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, away.Value(), sys.Imm(1), sys.Imm(0))
-	j.Steps.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(j.Steps, new(uint64)), sys.Imm(0), sys.Imm(8))
+	j.Steps.Call(away, sys.Step{Op: "fcntl"}, unix.SYS_FCNTL, fd.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(3))
+	j.Steps.Call(0, sys.Step{Op: "dup3"}, unix.SYS_DUP3, away.Value(), sys.Imm(1), sys.Imm(0))
+	j.Steps.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(j.Steps, new(uint64)), sys.Imm(0), sys.Imm(8))
 	j.Paths, j.Argv, j.Env = []string{"/bin/sh"}, []string{"sh", "-c", script}, []string{"PATH=/usr/bin:/bin"}
 	return j, func() string {
 		w.Close()
@@ -163,7 +163,7 @@ func TestServeFailures(t *testing.T) {
 		j, out := shell(t, c, "exit 0")
 		j.Steps.InjectFault(i, syscall.ENOMEM)
 		var step *StepError
-		if err := j.Exec(); !errors.As(err, &step) || step.Errno != syscall.ENOMEM || step.Index != i || step.Step != j.Steps.Step(i).Name {
+		if err := j.Exec(); !errors.As(err, &step) || step.Errno != syscall.ENOMEM || step.Index != i || step.Op != j.Steps.Step(i).Op {
 			t.Errorf("fault %d: %v", i, err)
 		}
 		out()
@@ -223,7 +223,7 @@ func TestServeCall(t *testing.T) {
 	}
 	pid := new([8]byte)
 	r := j.Steps.NewReg()
-	j.Steps.Call(r, sys.Step{Name: "getpid"}, unix.SYS_GETPID)
+	j.Steps.Call(r, sys.Step{Op: "getpid"}, unix.SYS_GETPID)
 	j.Steps.Store32(pid[:], 0, r.Value())
 	if err := j.Call(); err != nil {
 		t.Fatal(err)
@@ -295,10 +295,10 @@ func TestServeStuck(t *testing.T) {
 			j.Patience = 4 * time.Second
 			if !kills {
 				// What is not found by its name is not killed alone.
-				j.Steps.Call(0, sys.Step{Name: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), j.Steps.Str("other"))
+				j.Steps.Call(0, sys.Step{Op: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), j.Steps.Str("other"))
 			}
 			// All signals are blocked here; that is how a stopped process looks to PID 1.
-			j.Steps.Call(0, sys.Step{Name: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+			j.Steps.Call(0, sys.Step{Op: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 			late, lout := shell(t, c, "echo next")
 			defer lout()
 			done := make(chan error)
@@ -363,7 +363,7 @@ func TestServeShield(t *testing.T) {
 			defer hout()
 			half.Patience = time.Minute
 			tt.append(half.Steps)
-			half.Steps.Call(0, sys.Step{Name: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+			half.Steps.Call(0, sys.Step{Op: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 			done := make(chan error)
 			go func() { done <- half.Exec() }()
 			pid := ""

@@ -18,6 +18,9 @@ type Config struct {
 	// CloneFlags are the namespaces to create (CLONE_NEW…).
 	CloneFlags uint64
 
+	// CloneLayer is the layer in the error if they cannot be created.
+	CloneLayer uint32
+
 	// Tree runs the stage without a pid namespace, for commands that bring a
 	// sandbox of their own or restrict themselves. Everything that descends from
 	// the stage is then what it ends: it is their subreaper. Of processes that
@@ -138,7 +141,7 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, &StepError{Stage: "clone", Step: "socketpair", Errno: errnoOf(err)}
+		return nil, &StepError{Stage: "clone", Op: "socketpair", Errno: errnoOf(err)}
 	}
 	st := &stage{}
 	st.bind()
@@ -187,7 +190,7 @@ func Start(cfg *Config) (*Child, error) {
 		if sockets, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
 			unix.Close(pair[0])
 			unix.Close(pair[1])
-			return nil, &StepError{Stage: "clone", Step: "socketpair", Errno: errnoOf(err)}
+			return nil, &StepError{Stage: "clone", Op: "socketpair", Errno: errnoOf(err)}
 		}
 		keep = append(keep, sockets[1])
 		pass, refuse, st.socketReg = passSockets(cfg, sockets[1])
@@ -199,7 +202,7 @@ func Start(cfg *Config) (*Child, error) {
 			for _, fd := range append(pair[:], sockets[:]...) {
 				unix.Close(fd)
 			}
-			return nil, &StepError{Stage: "clone", Step: "epoll_create1", Errno: errnoOf(err)}
+			return nil, &StepError{Stage: "clone", Op: "epoll_create1", Errno: errnoOf(err)}
 		}
 	}
 	prologue := closeOthers(append(slices.Clone(cfg.Keep), keep...))
@@ -244,7 +247,7 @@ func Start(cfg *Config) (*Child, error) {
 			unix.Close(sockets[0])
 		}
 		ctl.Close()
-		return nil, &StepError{Stage: "clone", Step: "clone3", Errno: errnoOf(err)}
+		return nil, &StepError{Stage: "clone", Op: "clone3", Layer: cfg.CloneLayer, Errno: errnoOf(err)}
 	}
 	// The stage runs in this memory until it has been waited for, whatever
 	// becomes of the Child.
@@ -302,7 +305,7 @@ func appendResetSignals(p *sys.Program, handlers bool) {
 			was[0] == SIG_IGN && sig != int(unix.SIGCHLD) || was[0] != SIG_IGN && !handlers {
 			continue
 		}
-		p.Call(0, sys.Step{Name: "rt_sigaction"}, unix.SYS_RT_SIGACTION, sys.Imm(sig), sys.Ptr(p, new([4]uint64)), sys.Imm(0), sys.Imm(8))
+		p.Call(0, sys.Step{Op: "rt_sigaction"}, unix.SYS_RT_SIGACTION, sys.Imm(sig), sys.Ptr(p, new([4]uint64)), sys.Imm(0), sys.Imm(8))
 	}
 }
 
@@ -316,10 +319,10 @@ func afterStart(keep []int, cfg *Config) *sys.Program {
 		next := slices.Max(append(slices.Clone(cfg.Keep), keep...)) + 1
 		// First out of the way, so that none takes the number of another.
 		for _, r := range cfg.Hold {
-			p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, r.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(next+len(cfg.Hold)))
+			p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, r.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(next+len(cfg.Hold)))
 		}
 		for i, r := range cfg.Hold {
-			p.Call(r, sys.Step{Name: "dup3"}, unix.SYS_DUP3, r.Value(), sys.Imm(next+i), sys.Imm(unix.O_CLOEXEC))
+			p.Call(r, sys.Step{Op: "dup3"}, unix.SYS_DUP3, r.Value(), sys.Imm(next+i), sys.Imm(unix.O_CLOEXEC))
 			keep = append(keep, next+i)
 		}
 	}
@@ -371,7 +374,7 @@ func passSockets(cfg *Config, fd int) (pass, refuse *sys.Program, reg sys.Reg) {
 	if reg = pass.NewReg(); cfg.Start == nil {
 		reg = cfg.Init.NewReg() // one that the program of Complete cannot have
 	}
-	step := sys.Step{Name: "sendmsg", Path: "socket"}
+	step := sys.Step{Op: "sendmsg", Object: "socket"}
 	send := func(p *sys.Program, body, oob []byte) {
 		iov := &unix.Iovec{Base: &body[0]}
 		iov.SetLen(len(body))
@@ -476,7 +479,7 @@ func sendTerminal(p *sys.Program, master sys.Value, index uint32) {
 	hdr := &unix.Msghdr{Iov: iov, Control: &oob[0]}
 	hdr.Iovlen = 1
 	hdr.SetControllen(len(oob))
-	p.Call(0, sys.Step{Name: "sendmsg", Path: "terminal"}, unix.SYS_SENDMSG,
+	p.Call(0, sys.Step{Op: "sendmsg", Object: "terminal"}, unix.SYS_SENDMSG,
 		sys.RegControl.Value(), sys.Ptr(p, hdr), sys.Imm(unix.MSG_NOSIGNAL))
 }
 
@@ -491,7 +494,7 @@ func closeOthers(keep []int) *sys.Program {
 func appendCloseOthers(p *sys.Program, keep []int) {
 	slices.Sort(keep)
 	next := 0
-	step := sys.Step{Name: "close_range"}
+	step := sys.Step{Op: "close_range"}
 	for _, fd := range keep {
 		if fd < next {
 			continue
@@ -658,30 +661,34 @@ func (c *Child) failure(m message) error { return c.failed(m, c.cfg.Command) }
 func (c *Child) failed(m message, command *sys.Program) error {
 	e := &StepError{Index: int(m.B), Errno: syscall.Errno(m.C)}
 	var step sys.Step
+	of := func(p *sys.Program) sys.Step {
+		e.Layer, e.Origin = p.Part(e.Index)
+		return p.Step(e.Index)
+	}
 	switch m.A {
 	case stageInit:
-		e.Stage, step = "init", c.cfg.Init.Step(e.Index)
+		e.Stage, step = "init", of(c.cfg.Init)
 	case stageStart:
 		if c.late != nil {
 			c.jobs.mu.Lock()
 			defer c.jobs.mu.Unlock()
 		}
-		e.Stage, step = "init", c.cfg.Start.Step(e.Index)
+		e.Stage, step = "init", of(c.cfg.Start)
 	case stageClone:
-		e.Stage, step = "command", sys.Step{Name: "clone3"}
+		e.Stage, step = "command", sys.Step{Op: "clone3"}
 	case stageCommand:
-		e.Stage, step = "command", command.Step(e.Index)
+		e.Stage, step = "command", of(command)
 	case stageAfter:
-		e.Stage, step = "init", sys.Step{Name: "supervise"}
+		e.Stage, step = "init", sys.Step{Op: "supervise"}
 	case stageExec:
 		return &ExecError{Errno: e.Errno}
 	case stageTree:
-		e.Stage, step = "init", sys.Step{Name: "prctl", Path: "PR_SET_CHILD_SUBREAPER"}
+		e.Stage, step = "init", sys.Step{Op: "prctl", Object: "PR_SET_CHILD_SUBREAPER"}
 		if e.Index == 1 {
-			step = sys.Step{Name: "openat", Path: childrenFile}
+			step = sys.Step{Op: "openat", Object: childrenFile}
 		}
 	}
-	e.Step, e.Path = step.Name, step.Path
+	e.Op, e.Object = step.Op, step.Object
 	return e
 }
 

@@ -148,7 +148,7 @@ func (l *lowering) file(r policy.FileRule) error {
 		if node.Kind == NodeAbsent {
 			return nil
 		}
-		e := mounts.Entry{Kind: mounts.Mask, Target: target, IsDir: node.Kind == NodeDir, Optional: true}
+		e := mounts.Entry{Kind: mounts.Mask, Target: target, Origin: r.Origin, IsDir: node.Kind == NodeDir, Optional: true}
 		if e.IsDir && l.grantedBelow(target) {
 			// Hidden but for what is granted in it: an empty directory, in
 			// which that has its place.
@@ -164,14 +164,14 @@ func (l *lowering) file(r policy.FileRule) error {
 		}
 		return &driver.SetupError{Driver: l.driver, Err: &pathError{r.Path, "does not exist", r.Origin}}
 	case NodeSymlink:
-		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Symlink, Target: r.Path, Source: node.Link})
+		l.entries = append(l.entries, mounts.Entry{Kind: mounts.Symlink, Target: r.Path, Source: node.Link, Origin: r.Origin})
 		return nil
 	}
 	if r.Path == "/" {
 		return l.wholeRoot(r)
 	}
 	isDir := node.Kind == NodeDir
-	e := mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Attr: attrs(r.Access), IsDir: isDir}
+	e := mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Origin: r.Origin, Attr: attrs(r.Access), IsDir: isDir}
 	if r.Overlay {
 		if !isDir {
 			return &driver.SetupError{Driver: l.driver, Err: &pathError{r.Path, "is no directory, and cannot be copy-on-write", r.Origin}}
@@ -305,7 +305,7 @@ func (l *lowering) hideIn(source, target string) error {
 			return err
 		}
 		if node.Kind == NodeFile || node.Kind == NodeDir {
-			l.masks = append(l.masks, mounts.Entry{Kind: mounts.Mask, Target: target + f.Path[len(source):], IsDir: node.Kind == NodeDir, Optional: true})
+			l.masks = append(l.masks, mounts.Entry{Kind: mounts.Mask, Target: target + f.Path[len(source):], Origin: f.Origin, IsDir: node.Kind == NodeDir, Optional: true})
 		}
 	}
 	return nil

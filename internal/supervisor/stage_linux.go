@@ -27,6 +27,7 @@ type Stage struct {
 
 type source struct {
 	path     string
+	origin   string
 	dir      bool
 	readOnly bool
 }
@@ -41,7 +42,7 @@ func NewStage(tree *mounts.Tree, dir string) (*Stage, *mounts.Tree) {
 	out.Entries = slices.Clone(tree.Entries)
 	for i := range out.Entries {
 		if e := &out.Entries[i]; e.Kind == mounts.Bind {
-			s.sources = append(s.sources, source{e.Source, e.IsDir, e.Attr&mounts.ReadOnly != 0})
+			s.sources = append(s.sources, source{e.Source, e.Origin, e.IsDir, e.Attr&mounts.ReadOnly != 0})
 			e.Source = filepath.Join(dir, strconv.Itoa(len(s.sources)))
 		}
 	}
@@ -52,7 +53,7 @@ func NewStage(tree *mounts.Tree, dir string) (*Stage, *mounts.Tree) {
 // its own, from which nothing propagates.
 func (s *Stage) append(p *sys.Program) {
 	empty := p.Str("")
-	step := sys.Step{Name: "mount", Path: s.Dir}
+	step := sys.Step{Op: "mount", Object: s.Dir}
 	p.Call(0, step, unix.SYS_MOUNT, p.Str("tmpfs"), p.Str(s.Dir), p.Str("tmpfs"), sys.Imm(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), p.Str("mode=0700"))
 	// A source that holds this directory is shown without it.
 	p.Call(0, step, unix.SYS_MOUNT, p.Str("none"), p.Str(s.Dir), p.Str("none"), sys.Imm(unix.MS_UNBINDABLE), sys.Imm(0))
@@ -62,9 +63,10 @@ func (s *Stage) append(p *sys.Program) {
 	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
 	for i, src := range s.sources {
 		at := p.Str(filepath.Join(s.Dir, strconv.Itoa(i+1)))
-		step := sys.Step{Name: "openat2", Path: src.path}
+		p.Origin(src.origin)
+		step := sys.Step{Op: "openat2", Object: src.path}
 		p.Call(fd, step, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(src.path), how, sys.Imm(unix.SizeofOpenHow))
-		step.Name = "stage"
+		step.Op = "stage"
 		if src.dir {
 			p.Call(0, step, unix.SYS_MKDIRAT, sys.Imm(unix.AT_FDCWD), at, sys.Imm(0o700))
 		} else {
@@ -78,12 +80,13 @@ func (s *Stage) append(p *sys.Program) {
 		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
 		p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 	}
+	p.Origin("")
 	if !s.Still {
 		return
 	}
 	// What is staged stays as it is, and so does /proc, where the program maps its ids:
 	// their mounts are taken away meanwhile.
-	step = sys.Step{Name: "make read-only", Path: "what is not shown"}
+	step = sys.Step{Op: "make read-only", Object: "what is not shown"}
 	p.Call(0, step, unix.SYS_MOUNT, p.Str("none"), p.Str(s.Dir), p.Str("none"), sys.Imm(unix.MS_PRIVATE), sys.Imm(0))
 	p.Call(fd, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str("/proc"), sys.Imm(clone))
 	p.Call(tree, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str(s.Dir), sys.Imm(clone))

@@ -353,13 +353,15 @@ func (s *starter) programs(fds []int) *reexec.Config {
 			cfg.Dirs = append(cfg.Dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name})
 			if slot.V2 && sys.HasClone3() {
 				cfg.Cgroup = start.NewReg()
-				start.Call(cfg.Cgroup, sys.Step{Name: "openat", Path: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), start.Str(slot.Name),
+				start.Layer(uint32(policy.LayerCgroup))
+				start.Call(cfg.Cgroup, sys.Step{Op: "openat", Object: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), start.Str(slot.Name),
 					sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 			}
 		}
 	}
 	cmd.ReserveRegs(start)
 	fd := cmd.NewReg()
+	cmd.Layer(uint32(policy.LayerCgroup))
 	if s.group != nil {
 		for _, slot := range s.group.Parents() {
 			file := slot.Name + "/tasks"
@@ -371,7 +373,7 @@ func (s *starter) programs(fds []int) *reexec.Config {
 				file = slot.Name + "/cgroup.procs" // what there is where clone3(2) is filtered
 			}
 			// "0" is the writer.
-			step := sys.Step{Name: "join", Path: "cgroup"}
+			step := sys.Step{Op: "join", Object: "cgroup"}
 			cmd.Call(fd, step, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), cmd.Str(file), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 			cmd.Call(0, step, unix.SYS_WRITE, fd.Value(), cmd.Data("0"), sys.Imm(1))
 			if !slot.V2 {
@@ -380,21 +382,22 @@ func (s *starter) programs(fds []int) *reexec.Config {
 			}
 		}
 	}
-	cmd.Call(0, sys.Step{Name: "setsid"}, unix.SYS_SETSID)
+	cmd.Layer(0)
+	cmd.Call(0, sys.Step{Op: "setsid"}, unix.SYS_SETSID)
 	if s.slave != nil {
-		cmd.Call(0, sys.Step{Name: "ioctl", Path: "TIOCSCTTY"}, unix.SYS_IOCTL, sys.Imm(int(s.slave.Fd())), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
+		cmd.Call(0, sys.Step{Op: "ioctl", Object: "TIOCSCTTY"}, unix.SYS_IOCTL, sys.Imm(int(s.slave.Fd())), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
 	}
 	if s.Dir != "" {
-		cmd.Call(0, sys.Step{Name: "chdir", Path: s.Dir}, unix.SYS_CHDIR, cmd.Str(s.Dir))
+		cmd.Call(0, sys.Step{Op: "chdir", Object: s.Dir}, unix.SYS_CHDIR, cmd.Str(s.Dir))
 	}
 	if os.Geteuid() == 0 {
 		// Root's supplementary groups are none of the command's. EPERM: root of
 		// a user namespace that may not.
-		cmd.Call(0, sys.Step{Name: "setgroups"}, unix.SYS_SETGROUPS, sys.Imm(0), sys.Imm(0)).Allow(unix.EPERM)
+		cmd.Call(0, sys.Step{Op: "setgroups"}, unix.SYS_SETGROUPS, sys.Imm(0), sys.Imm(0)).Allow(unix.EPERM)
 	}
 	// A session keyring of its own; see keyctl(2). ENOSYS: a kernel without
 	// keys; EPERM: a container that filters the call.
-	keyring := cmd.Call(0, sys.Step{Name: "keyctl", Path: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0))
+	keyring := cmd.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0))
 	if errno := keyctlFiltered(); errno != 0 {
 		keyring.Allow(errno)
 	} else {
@@ -405,7 +408,7 @@ func (s *starter) programs(fds []int) *reexec.Config {
 		own = ownNodes()
 	}
 	if len(own) != 0 || s.Stage != nil {
-		step := sys.Step{Name: "unshare", Path: "mounts, to make device nodes read-only and to hold what is shown"}
+		step := sys.Step{Op: "unshare", Object: "mounts, to make device nodes read-only and to hold what is shown"}
 		cmd.Call(0, step, unix.SYS_UNSHARE, sys.Imm(unix.CLONE_NEWNS))
 		cmd.Call(0, step, unix.SYS_MOUNT, cmd.Str("none"), cmd.Str("/"), cmd.Str("none"), sys.Imm(unix.MS_REC|unix.MS_SLAVE), sys.Imm(0))
 	}
@@ -416,13 +419,16 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	if s.Restrict != nil {
 		s.Restrict(cmd)
 	}
+	cmd.Layer(0)
 	place(cmd, fds)
+	cmd.Layer(uint32(policy.LayerRlimits))
 	if s.Rlimits {
 		rlimit.Append(cmd, s.Policy.OCI.Process.Rlimits)
 	}
 	rlimit.Append(cmd, s.limits)
+	cmd.Layer(0)
 	// The stage has every signal blocked.
-	cmd.Call(0, sys.Step{Name: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
+	cmd.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
 	if s.Last != nil {
 		s.Last(cmd)
 	}
@@ -451,7 +457,7 @@ func ownNodes() map[uint64]string {
 func keepNodes(p *sys.Program, fds []int, own map[uint64]string) {
 	tree := p.NewReg()
 	for _, path := range own {
-		step := sys.Step{Name: "make read-only", Path: path}
+		step := sys.Step{Op: "make read-only", Object: path}
 		p.Call(tree, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
 		p.Call(0, step, unix.SYS_MOUNT_SETATTR, tree.Value(), p.Str(""), sys.Imm(unix.AT_EMPTY_PATH),
 			sys.Ptr(p, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
@@ -467,7 +473,7 @@ func keepNodes(p *sys.Program, fds []int, own map[uint64]string) {
 		if err != nil {
 			continue // closed: its use fails below
 		}
-		step := sys.Step{Name: "open", Path: own[st.Rdev]}
+		step := sys.Step{Op: "open", Object: own[st.Rdev]}
 		p.Call(tree, step, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(own[st.Rdev]), sys.Imm(flags&unix.O_ACCMODE|unix.O_CLOEXEC), sys.Imm(0))
 		p.Call(0, step, unix.SYS_DUP3, tree.Value(), sys.Imm(fd), sys.Imm(unix.O_CLOEXEC))
 		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
@@ -487,7 +493,7 @@ func keyctlFiltered() syscall.Errno {
 // put writes a file of a cgroup; that it is not there changes nothing.
 func put(p *sys.Program, parent int, name, value string) {
 	fd := p.NewReg()
-	step := sys.Step{Name: "write", Path: name}
+	step := sys.Step{Op: "write", Object: name}
 	open := p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 	open.AllowSkip(unix.ENOENT, 2)
 	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data(value), sys.Imm(len(value)))
@@ -507,13 +513,13 @@ func place(p *sys.Program, fds []int) {
 			continue
 		}
 		r := p.NewReg()
-		p.Call(r, sys.Step{Name: "fcntl", Path: "F_DUPFD"}, unix.SYS_FCNTL, sys.Imm(fd), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
+		p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, sys.Imm(fd), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
 		high[i] = r.Value()
 	}
 	for i := range fds {
-		p.Call(0, sys.Step{Name: "dup3"}, unix.SYS_DUP3, high[i], sys.Imm(i), sys.Imm(0))
+		p.Call(0, sys.Step{Op: "dup3"}, unix.SYS_DUP3, high[i], sys.Imm(i), sys.Imm(0))
 	}
-	p.Call(0, sys.Step{Name: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
 }
 
 func (s *starter) explain(err error) error {

@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,14 +46,22 @@ const (
 
 // A call is one system call. Its size matters: a strict run makes about 250.
 type call struct {
-	nr    uintptr
-	args  [6]uintptr
-	regs  uint8  // bit i: args[i] is the number of a register
-	out   Reg    // where the result goes
-	allow uint16 // an errno that counts as success, or anyErrno
-	skip  uint16 // how many calls to pass over after that errno
-	name  string
-	path  string // what the call is about, for StepError
+	nr     uintptr
+	args   [6]uintptr
+	regs   uint8  // bit i: args[i] is the number of a register
+	out    Reg    // where the result goes
+	allow  uint16 // an errno that counts as success, or anyErrno
+	skip   uint16 // how many calls to pass over after that errno
+	op     string
+	object string // what the call is about, for StepError
+}
+
+// A part is a stretch of a program, for messages: from its first call to the next
+// part's.
+type part struct {
+	from   int
+	layer  uint32
+	origin string
 }
 
 // A Program is a list of system calls. The zero value is an empty program.
@@ -60,6 +69,7 @@ type call struct {
 // Building is not safe for concurrent use; running does not change the program.
 type Program struct {
 	calls []call
+	parts []part
 	keep  []any // what the calls point to: uintptr does not keep memory alive
 	next  Reg
 	arena []byte
@@ -92,25 +102,54 @@ func (p *Program) ReserveRegs(other *Program) {
 	}
 }
 
-// Step describes a call for error messages: the name of the system call and the
-// path or object that it is about.
+// Step describes a call for error messages.
 type Step struct {
-	Name string
-	Path string
+	Op     string // the system call
+	Object string // the path or the like that it is about; may be empty
+}
+
+// Layer says which layer of isolation the calls from here on make, in numbers of
+// whoever composes the program; 0 is none. They have no origin until Origin is called.
+func (p *Program) Layer(l uint32) { p.begin(part{layer: l}) }
+
+// Origin says what asked for the calls from here on ("flag --ro"); "" for nothing.
+func (p *Program) Origin(origin string) {
+	var last part
+	if n := len(p.parts); n > 0 {
+		last = p.parts[n-1]
+	}
+	if origin != last.origin {
+		p.begin(part{layer: last.layer, origin: origin})
+	}
+}
+
+func (p *Program) begin(next part) {
+	next.from = len(p.calls)
+	p.parts = append(p.parts, next)
 }
 
 // Step returns the description of call i.
 func (p *Program) Step(i int) Step {
 	if i < 0 || i >= len(p.calls) {
-		return Step{Name: "step " + strconv.Itoa(i)}
+		return Step{Op: "step " + strconv.Itoa(i)}
 	}
-	return Step{Name: p.calls[i].name, Path: p.calls[i].path}
+	return Step{Op: p.calls[i].op, Object: p.calls[i].object}
+}
+
+// Part returns what Layer and Origin said of call i.
+func (p *Program) Part(i int) (layer uint32, origin string) {
+	for _, part := range p.parts {
+		if part.from <= i {
+			layer, origin = part.layer, part.origin
+		}
+	}
+	return layer, origin
 }
 
 // Call appends a system call; its result goes to out. The arguments' memory
 // must be kept alive by Keep, Str or Bytes.
 func (p *Program) Call(out Reg, step Step, nr uintptr, args ...Value) *CallRef {
-	c := call{nr: nr, out: out, name: step.Name, path: step.Path}
+	c := call{nr: nr, out: out, op: step.Op, object: step.Object}
 	for i, a := range args {
 		c.args[i] = a.n
 		if a.reg {
@@ -221,41 +260,46 @@ func (p *Program) Store32(b []byte, off int, v Value) {
 	_ = b[off+3]
 	addr := p.Bytes(b)
 	addr.n += uintptr(off)
-	p.Call(0, Step{Name: "store"}, callStore, addr, v)
+	p.Call(0, Step{Op: "store"}, callStore, addr, v)
 }
 
 // InjectFault makes call i fail with e without reaching the kernel.
 func (p *Program) InjectFault(i int, e syscall.Errno) {
-	p.calls[i] = call{nr: callFail, args: [6]uintptr{uintptr(e)}, name: p.calls[i].name, path: p.calls[i].path}
+	p.calls[i] = call{nr: callFail, args: [6]uintptr{uintptr(e)}, op: p.calls[i].op, object: p.calls[i].object}
 }
 
 // InsertPause makes the process stop before call i, at which it waits until the
 // other end of the pipe fd is closed.
 func (p *Program) InsertPause(i int, fd int) {
 	b := make([]byte, 1)
-	p.insert(i, call{nr: syscall.SYS_READ, args: [6]uintptr{uintptr(fd), p.Bytes(b).n, 1}, name: "pause"})
+	p.insert(i, call{nr: syscall.SYS_READ, args: [6]uintptr{uintptr(fd), p.Bytes(b).n, 1}, op: "pause"})
 }
 
 // InsertSleep makes the process stop before call i for some time, where there is
 // no descriptor to wait for.
 func (p *Program) InsertSleep(i int, d time.Duration) {
 	ts := syscall.NsecToTimespec(d.Nanoseconds())
-	p.insert(i, call{nr: syscall.SYS_NANOSLEEP, args: [6]uintptr{Ptr(p, &ts).n}, name: "sleep"})
+	p.insert(i, call{nr: syscall.SYS_NANOSLEEP, args: [6]uintptr{Ptr(p, &ts).n}, op: "sleep"})
 }
 
 func (p *Program) insert(i int, c call) {
-	p.calls = append(p.calls[:i], append([]call{c}, p.calls[i:]...)...)
+	p.calls = slices.Insert(p.calls, i, c)
+	for j := range p.parts {
+		if p.parts[j].from > i {
+			p.parts[j].from++
+		}
+	}
 }
 
 // String lists the program, one call a line, for tests and debugging. Pointers
-// are left out: the path says what they point to.
+// are left out: the object says what they point to.
 func (p *Program) String() string {
 	var b strings.Builder
 	for i := range p.calls {
 		c := &p.calls[i]
-		b.WriteString(c.name)
-		if c.path != "" {
-			b.WriteString(" " + strconv.Quote(c.path))
+		b.WriteString(c.op)
+		if c.object != "" {
+			b.WriteString(" " + strconv.Quote(c.object))
 		}
 		b.WriteByte('\n')
 	}

@@ -172,11 +172,35 @@ func (c Claims) Layers() policy.Layers {
 // and those that its other fields call for, less what the caller agreed to go
 // without.
 func Wanted(p *policy.Policy) policy.Layers {
-	return (p.Require | called(p)) &^ p.Dispensable()
+	return (p.Require | Called(p)) &^ p.Dispensable()
 }
 
-// called are the layers that a policy's fields call for.
-func called(p *policy.Policy) policy.Layers {
+// Without decides about layers that a run of the policy cannot have on this host, for
+// a cause and with what mends it, or "": nil if the caller agreed to go without all of
+// them, else an *UnavailableError.
+func Without(p *policy.Policy, l policy.Layers, cause, fix string) error {
+	if l&^p.Dispensable() == 0 {
+		return nil
+	}
+	if fix != "" {
+		fix += "; or "
+	}
+	return &UnavailableError{What: "layer " + l.String(), Cause: cause, Fix: fix + "go without it: --allow-degraded " + LayerName(l)}
+}
+
+// LayerName is the name to type for a set of layers.
+func LayerName(l policy.Layers) string {
+	switch l {
+	case policy.LayerCgroup:
+		return "cgroup"
+	case policy.LayerNamespaces:
+		return "namespaces"
+	}
+	return l.String()
+}
+
+// Called are the layers that a policy's fields call for.
+func Called(p *policy.Policy) policy.Layers {
 	var l policy.Layers
 	if p.OCI == nil {
 		return 0

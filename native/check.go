@@ -91,23 +91,11 @@ func check(p *policy.Policy) error {
 
 // planned are the layers that the policy's own fields call for.
 func planned(p *policy.Policy) policy.Layers {
-	l := policy.LayerNoNewPrivs | policy.LayerLandlock
-	for _, n := range p.OCI.Linux.Namespaces {
-		l |= driver.NamespaceLayer(n.Type)
-	}
-	if p.Seccomp != "" || p.OCI.Linux.Seccomp != nil {
-		l |= policy.LayerSeccomp
-	}
-	if len(p.OCI.Process.Rlimits) != 0 {
-		l |= policy.LayerRlimits
-	}
+	// Those of SELinux, AppArmor and cgroups are added once the host is known to have them.
+	l := driver.Called(p)&^(policy.LayerSELinux|policy.LayerAppArmor|policy.LayerCgroup) | policy.LayerNoNewPrivs | policy.LayerLandlock
 	if p.Egress.Mode == policy.EgressProxy {
 		l |= policy.LayerEgress
 	}
-	if len(p.Protect) != 0 {
-		l |= policy.LayerProtect
-	}
-	// SELinux and AppArmor are added once the host is known to have them.
 	return l
 }
 
@@ -117,24 +105,7 @@ const essential = policy.LayerUser | policy.LayerPID | policy.LayerMount
 // contradiction reports a policy that requires a layer which its own fields do
 // not call for, or lacks one without which this driver cannot work.
 func contradiction(p *policy.Policy) error {
-	have := planned(p)
-	if r := p.OCI.Linux.Resources; r != nil {
-		if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
-			have |= policy.LayerCgroupMemory
-		}
-		if r.CPU != nil && r.CPU.Quota != nil && *r.CPU.Quota > 0 {
-			have |= policy.LayerCgroupCPU
-		}
-		if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
-			have |= policy.LayerCgroupPids
-		}
-	}
-	if p.OCI.Process.ApparmorProfile != "" {
-		have |= policy.LayerAppArmor
-	}
-	if p.OCI.Process.SelinuxLabel != "" || p.OCI.Linux.MountLabel != "" {
-		have |= policy.LayerSELinux
-	}
+	have := planned(p) | driver.Called(p)
 	if missing := essential &^ have; missing != 0 {
 		return &driver.UnsupportedError{Driver: Name, Rules: []string{"no namespaces: " + missing.String()}}
 	}

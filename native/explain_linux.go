@@ -29,7 +29,7 @@ func explain(err error) error {
 		}{{policy.LayerPID, "pid"}, {policy.LayerMount, "mnt"}, {policy.LayerNet, "net"}, {policy.LayerIPC, "ipc"}, {policy.LayerUTS, "uts"}} {
 			name := "max_" + l.name + "_namespaces"
 			if sysctl("user/"+name) == "0" {
-				return &driver.UnavailableError{What: "layer " + shortLayer(l.layer), Cause: "this host allows no such namespace (user." + name + " is 0)",
+				return &driver.UnavailableError{What: "layer " + driver.LayerName(l.layer), Cause: "this host allows no such namespace (user." + name + " is 0)",
 					Fix: "sysctl -w user." + name + "=10000 (as root)", Err: err}
 			}
 		}
@@ -38,7 +38,7 @@ func explain(err error) error {
 	if cause == "" {
 		return &driver.SetupError{Driver: Name, Err: err, Fix: fix}
 	}
-	return &driver.UnavailableError{What: "layer " + shortLayer(layer), Cause: cause, Fix: fix, Err: err}
+	return &driver.UnavailableError{What: "layer " + driver.LayerName(layer), Cause: cause, Fix: fix, Err: err}
 }
 
 // reasonOf returns the first of the reasons that is one of this step.

@@ -21,6 +21,7 @@ import (
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -94,7 +95,7 @@ func everything(r *profiles.Request) {
 func (u *setUp) layOut(t testing.TB) {
 	t.Helper()
 	var err error
-	if u.in, err = u.box.job(&specs.Process{Args: []string{"touch", "ran"}, Terminal: true}, nil, driver.Stdio{}, monotonic()); err != nil {
+	if u.in, err = u.box.job(&specs.Process{Args: []string{"touch", "ran"}, Terminal: true}, nil, driver.Stdio{}, supervisor.Monotonic()); err != nil {
 		t.Fatal(err)
 	}
 	u.programs = []*sys.Program{u.in.job.Steps}
@@ -210,7 +211,7 @@ func (u *setUp) act() error {
 		}
 		return b.Close()
 	}
-	p, err := u.run(u.cfg, driver.Stdio{}, monotonic())
+	p, err := u.run(u.cfg, driver.Stdio{}, supervisor.Monotonic())
 	if err != nil {
 		return err
 	}

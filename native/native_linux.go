@@ -20,6 +20,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/internal/rundir"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/policy"
@@ -71,7 +72,7 @@ func (Driver) Check(p *policy.Policy) error {
 
 // Start builds the sandbox and starts the command.
 func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
-	begin := monotonic()
+	begin := supervisor.Monotonic()
 	s, err := d.prepare(ctx, p)
 	if err != nil {
 		return nil, err
@@ -278,17 +279,12 @@ func streams(stdio driver.Stdio, dev bool) ([]stream, error) {
 			return nil
 		}
 		fd := int(f.Fd())
-		name := "descriptor " + itoa(len(list))
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "fstat", Path: name, Err: err}}
+		st, err := supervisor.CheckStream(Name, f, len(list))
+		if err != nil {
+			return err
 		}
 		s := stream{fd: fd}
 		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFDIR:
-			// openat(2) from a directory leads anywhere on the host.
-			return &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "pass", Path: name, Err: syscall.EISDIR},
-				Fix: "a directory as a standard stream would open the host's file system to the command"}
 		case unix.S_IFCHR:
 			if node := ownNode(st.Rdev); dev && node != "" {
 				// The sandbox's own: through the host's descriptor fchmod(2)
@@ -354,20 +350,8 @@ func streamRights(fd int) landlock.Access {
 // filter finds the seccomp program.
 func (s *starter) filter(ctx context.Context, d Driver) error {
 	var err error
-	fix := ""
-	switch {
-	case s.p.Seccomp != "":
-		s.bpf, err = seccomp.Builtin(s.p.Seccomp)
-	case s.p.OCI.Linux.Seccomp != nil:
-		s.bpf, err = seccomp.Custom(ctx, s.p.OCI.Linux.Seccomp, d.CacheDir, d.SeccompCompiler)
-		if errors.Is(err, seccomp.ErrNoCompiler) {
-			fix = "a seccomp profile of your own needs sbxrun-seccomp beside sbxrun: make build"
-		}
-	}
-	if err != nil {
-		return &driver.SetupError{Driver: Name, Err: err, Fix: fix}
-	}
-	return nil
+	s.bpf, err = supervisor.Filter(ctx, Name, s.p, d.CacheDir, d.SeccompCompiler)
+	return err
 }
 
 // landlock finds out which ABI the kernel has.
@@ -376,7 +360,7 @@ func (s *starter) landlock() error {
 		return nil
 	}
 	cause, fix := sys.NoLandlock()
-	return s.without(policy.LayerLandlock, cause, fix, nil)
+	return s.without(policy.LayerLandlock, cause, fix)
 }
 
 // protect finds out whether protected paths can be had, and what a guard of them
@@ -391,7 +375,7 @@ func (s *starter) protect() error {
 	}
 	if !guard.Supported() {
 		return s.without(policy.LayerProtect, "this kernel cannot hand system calls to a supervisor so that each is made once (seccomp, WAIT_KILLABLE_RECV)",
-			"run on Linux 5.19 or later", nil)
+			"run on Linux 5.19 or later")
 	}
 	s.protected = cfg
 	return nil
@@ -428,7 +412,7 @@ func (s *starter) labels() error {
 	pr := s.p.OCI.Process
 	if pr.ApparmorProfile != "" {
 		if sysfs("/sys/module/apparmor/parameters/enabled") != "Y" {
-			return s.without(policy.LayerAppArmor, "AppArmor is not enabled on this host", "boot with lsm=apparmor,…, or leave out the profile", nil)
+			return s.without(policy.LayerAppArmor, "AppArmor is not enabled on this host", "boot with lsm=apparmor,…, or leave out the profile")
 		}
 		s.label = "exec " + pr.ApparmorProfile
 		s.attr = "attr/apparmor/exec" // Linux 5.8; attr/exec may be another module's
@@ -437,17 +421,17 @@ func (s *starter) labels() error {
 		// Only root may read the global mode.
 		mode, err := profileMode(os.DirFS("/sys/kernel/security/apparmor/policy"), pr.ApparmorProfile)
 		if cause, fix := unenforced(pr.ApparmorProfile, mode, sysfs("/sys/module/apparmor/parameters/mode"), err); cause != "" {
-			if err := s.without(policy.LayerAppArmor, cause, fix, nil); err != nil {
+			if err := s.without(policy.LayerAppArmor, cause, fix); err != nil {
 				return err
 			}
 		}
 	}
 	if pr.SelinuxLabel != "" || s.p.OCI.Linux.MountLabel != "" {
 		if sysfs("/sys/fs/selinux/enforce") == "" {
-			return s.without(policy.LayerSELinux, "SELinux is not enabled on this host", "boot with lsm=selinux,…, or leave out the label", nil)
+			return s.without(policy.LayerSELinux, "SELinux is not enabled on this host", "boot with lsm=selinux,…, or leave out the label")
 		}
 		if sysfs("/sys/fs/selinux/enforce") != "1" {
-			return s.without(policy.LayerSELinux, "SELinux is permissive on this host: it would log what the label forbids, and allow it", "setenforce 1 (as root), or leave out the label", nil)
+			return s.without(policy.LayerSELinux, "SELinux is permissive on this host: it would log what the label forbids, and allow it", "setenforce 1 (as root), or leave out the label")
 		}
 		if s.label != "" {
 			return &driver.UnsupportedError{Driver: Name, Rules: []string{"an AppArmor profile together with an SELinux label"}}
@@ -471,137 +455,25 @@ func sysfs(path string) string {
 
 // without notes that a layer cannot be had, or reports that it may not be
 // missing.
-func (s *starter) without(l policy.Layers, cause, fix string, err error) error {
-	if l&^s.p.Dispensable() != 0 {
+func (s *starter) without(l policy.Layers, cause, fix string) error {
+	err := driver.Without(s.p, l, cause, fix)
+	if err != nil {
 		// Whatever is agreed to, the next refusal would come.
 		if cause, fix := sys.TooOld(); cause != "" {
 			return &driver.UnavailableError{What: "driver " + Name, Cause: cause, Fix: fix}
 		}
-		if fix != "" {
-			fix += "; or "
-		}
-		return &driver.UnavailableError{What: "layer " + l.String(), Cause: cause, Err: err,
-			Fix: fix + "go without it: --allow-degraded " + shortLayer(l)}
+		return err
 	}
 	s.degraded |= l
 	s.layers &^= l
 	return nil
 }
 
-// shortLayer is the name to type for a set of layers.
-func shortLayer(l policy.Layers) string {
-	if l == policy.LayerCgroup {
-		return "cgroup"
-	}
-	return l.String()
-}
-
 // prepareCgroup opens the directories above the run's cgroup.
-func (s *starter) prepareCgroup() error {
-	r := s.p.OCI.Linux.Resources
-	if r == nil {
-		return nil
-	}
-	limits, err := cgroups.LimitsOf(r)
-	if err != nil {
-		return &policy.InvalidError{Field: "limits", Value: err.Error(), Want: "a value in range"}
-	}
-	want := limits.Controllers()
-	if want&cgroups.Limiting == 0 {
-		return nil
-	}
-	layout, err := cgroups.Acquire(r)
-	var group *cgroups.Group
-	if err == nil {
-		group, err = cgroups.Prepare(layout, r)
-	}
-	var missing *cgroups.MissingError
-	switch {
-	case err == nil:
-	case errors.As(err, &missing):
-		if e := s.missingControllers(missing, r); e != nil {
-			group.Close()
-			return e
-		}
-	default:
-		return &driver.SetupError{Driver: Name, Err: err}
-	}
-	if group.Controllers() == 0 {
-		group.Close()
-		return nil
-	}
-	s.group = group
-	s.layers |= controllerLayers(group.Controllers())
-	return nil
-}
-
-// missingControllers decides whether the run may go on without limits that no
-// cgroup can hold here, and puts rlimits in their place where there are any.
-func (s *starter) missingControllers(e *cgroups.MissingError, r *specs.LinuxResources) error {
-	layers := controllerLayers(e.Controllers())
-	cause, fix := missingCause(e.Missing)
-	if err := s.without(layers, cause, fix, nil); err != nil {
-		return err
-	}
-	add := func(l specs.POSIXRlimit) {
-		s.limits = append(s.limits, l)
-		s.layers |= policy.LayerRlimits
-	}
-	if layers&policy.LayerCgroupMemory != 0 && r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
-		add(dataLimit(*r.Memory.Limit))
-	}
-	if layers&policy.LayerCgroupPids != 0 && r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
-		add(nprocLimit(*r.Pids.Limit))
-	}
-	return nil
-}
-
-// dataLimit stands for a limit on memory. It is of each process, not of all
-// together; private writable memory since Linux 4.7, see getrlimit(2). RLIMIT_AS
-// would stop every runtime that reserves address space.
-func dataLimit(n int64) specs.POSIXRlimit {
-	return specs.POSIXRlimit{Type: "RLIMIT_DATA", Soft: uint64(n), Hard: uint64(n)}
-}
-
-// nprocLimit stands for a limit on processes. They are counted in the sandbox's
-// own user namespace since Linux 5.14, all of them. It is not enforced for a caller
-// who is root on the host.
-func nprocLimit(n int64) specs.POSIXRlimit {
-	return specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: uint64(n), Hard: uint64(n)}
-}
-
-// missingCause is why controllers are missing, and what to do: once where it is
-// the same for all, else for each.
-func missingCause(list []cgroups.Missing) (cause, fix string) {
-	var causes, fixes []string
-	for _, m := range list {
-		differ := slices.ContainsFunc(list, func(o cgroups.Missing) bool { return o.Cause != m.Cause })
-		what := m.Cause
-		if differ {
-			what = m.Controller.String() + ": " + m.Cause
-		}
-		if !slices.Contains(causes, what) {
-			causes = append(causes, what)
-		}
-		if m.Fix != "" && !slices.Contains(fixes, m.Fix) {
-			fixes = append(fixes, m.Fix)
-		}
-	}
-	return strings.Join(causes, "; "), strings.Join(fixes, "; ")
-}
-
-func controllerLayers(c cgroups.Controllers) policy.Layers {
-	var l policy.Layers
-	if c.Has(cgroups.Memory) {
-		l |= policy.LayerCgroupMemory
-	}
-	if c.Has(cgroups.CPU) {
-		l |= policy.LayerCgroupCPU
-	}
-	if c.Has(cgroups.Pids) {
-		l |= policy.LayerCgroupPids
-	}
-	return l
+func (s *starter) prepareCgroup() (err error) {
+	s.group, s.limits, err = supervisor.Group(Name, s.p.OCI.Linux.Resources, true, s.without)
+	s.layers |= supervisor.GroupLayers(s.group, s.limits)
+	return err
 }
 
 // clone starts the second stage.
@@ -697,7 +569,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	if p.group != nil {
 		// A stage that was killed reports nothing, but its processes die with
 		// it; what the cgroup counted is there as long as the cgroup is.
-		if !p.frugal || exit == nil || exit.Status != 0 || monotonic()-p.begin > longRun {
+		if !p.frugal || exit == nil || exit.Status != 0 || supervisor.Monotonic()-p.begin > longRun {
 			if st, err := p.group.Stats(); err == nil {
 				stats = st
 			}
@@ -725,7 +597,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		if gone && p.killed.Load() {
 			// Killed on purpose: the command ended with its init.
 			status.Signal = syscall.SIGKILL
-			status.Usage.CPUUserMS, status.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
+			status.Usage.CPUUserMS, status.Usage.CPUSystemMS = supervisor.CPU(stats)
 			return status, nil
 		}
 		if !gone {
@@ -737,7 +609,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		}
 		return nil, explain(err)
 	}
-	exited(status, exit, p.begin)
+	supervisor.Exited(status, exit, p.begin)
 	return status, nil
 }
 
@@ -758,38 +630,7 @@ func unwatched(p *policy.Policy, layers policy.Layers) (kinds []string) {
 
 // statusOf is the part of a status that the cgroup counted.
 func statusOf(p *policy.Policy, layers, degraded policy.Layers, stats cgroups.Stats) *driver.Status {
-	return &driver.Status{
-		Layers: layers, Degraded: degraded, Unwatched: unwatched(p, layers),
-		OOMKilled: stats.OOMKills > 0, OOMBy: stats.OOMBy, PidsDenied: stats.PidsDenied, PidsBy: stats.PidsBy,
-		Usage: driver.Usage{
-			MemoryPeakBytes: stats.MemoryPeak, PidsPeak: stats.PidsPeak,
-			ThrottledMS: float64(stats.Throttled.Microseconds()) / 1e3,
-			OOMKills:    stats.OOMKills, PidsDenied: stats.PidsDenied,
-		},
-	}
-}
-
-// exited fills in what the stage recorded of a command that was started at
-// begin.
-func exited(status *driver.Status, exit *reexec.Exit, begin int64) {
-	if exit.Status.Signaled() {
-		status.Signal = exit.Status.Signal()
-	} else {
-		status.ExitCode = exit.Status.ExitStatus()
-	}
-	status.EndedFirst = exit.First
-	status.StorageFull = status.StorageFull || exit.Full
-	status.SetupNanos = int64(exit.ExecNS) - begin
-	if status.Usage.MemoryPeakBytes == 0 {
-		status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10
-	}
-	status.Usage.CPUUserMS, status.Usage.CPUSystemMS = micros(int64(exit.Usage.UserMicros)), micros(int64(exit.Usage.SystemMicros))
-}
-
-func micros(us int64) float64 { return float64(us) / 1e3 }
-
-func monotonic() int64 {
-	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return ts.Nano()
+	st := supervisor.Counted(stats)
+	st.Layers, st.Degraded, st.Unwatched = layers, degraded, unwatched(p, layers)
+	return st
 }

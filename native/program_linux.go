@@ -10,6 +10,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/internal/reexec"
 	"github.com/sbxrun/sbxrun/internal/rlimit"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
@@ -346,40 +347,20 @@ func enterV1(p *sys.Program, tasks sys.Value) {
 // descriptors makes the given streams 0, 1, 2, … and closes every other
 // descriptor. A slave takes the place of the first three.
 func descriptors(p *sys.Program, streams []stream, sources []sys.Value, slave sys.Reg) {
-	n := len(streams)
-	src := slices.Clone(sources)
-	// What could be overwritten before its turn comes moves out of the way: a
-	// descriptor below n, and one whose number is known only then.
-	away := func(v sys.Value) sys.Value {
-		r := p.NewReg()
-		p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, v, sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
-		return r.Value()
+	fds, src := make([]int, len(streams)), slices.Clone(sources)
+	for i := range streams {
+		if fds[i] = streams[i].fd; streams[i].node != "" {
+			fds[i] = -1
+		}
 	}
 	if slave != 0 {
-		v := away(slave.Value())
-		for i := range min(3, n) {
-			src[i] = v
+		high := p.NewReg()
+		p.Call(high, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, slave.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(len(streams)))
+		for i := range min(3, len(streams)) {
+			fds[i], src[i] = len(streams), high.Value() // or above
 		}
 	}
-	inPlace := func(i int) bool {
-		return streams[i].node == "" && streams[i].fd == i && (slave == 0 || i >= 3)
-	}
-	for i := range streams {
-		if slave != 0 && i < 3 || inPlace(i) {
-			continue
-		}
-		if streams[i].node != "" || streams[i].fd < n {
-			src[i] = away(src[i])
-		}
-	}
-	for i := range streams {
-		if inPlace(i) {
-			p.Call(0, sys.Step{Op: "fcntl", Object: "F_SETFD"}, unix.SYS_FCNTL, sys.Imm(i), sys.Imm(unix.F_SETFD), sys.Imm(0))
-			continue
-		}
-		p.Call(0, sys.Step{Op: "dup3"}, unix.SYS_DUP3, src[i], sys.Imm(i), sys.Imm(0))
-	}
-	p.Call(0, sys.Step{Op: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
+	supervisor.Place(p, fds, src)
 }
 
 var filterStep = sys.Step{Op: "seccomp", Object: "filter"}

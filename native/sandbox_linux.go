@@ -18,6 +18,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
@@ -375,7 +376,7 @@ func (b *sandbox) Status() (*driver.Status, error) {
 	}
 	b.mu.Unlock()
 	st := statusOf(b.s.p, b.s.layers, b.s.degraded, stats)
-	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = micros(stats.CPUUser.Microseconds()), micros(stats.CPUSystem.Microseconds())
+	st.Usage.CPUUserMS, st.Usage.CPUSystemMS = supervisor.CPU(stats)
 	b.net.report(st)
 	select {
 	case <-b.done:
@@ -462,7 +463,7 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 
 // ExecWithin starts a command with limits of its own.
 func (b *sandbox) ExecWithin(ctx context.Context, want *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
-	begin := monotonic()
+	begin := supervisor.Monotonic()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -854,7 +855,7 @@ func (in *inside) end(sig syscall.Signal) error {
 	if !in.ended.Load() && in.group != nil && b.group != nil && b.subs[in.place] == in.group && in.group.Empty() {
 		return syscall.ESRCH // it has ended, and Wait has not noticed yet
 	}
-	in.since.CompareAndSwap(0, monotonic())
+	in.since.CompareAndSwap(0, supervisor.Monotonic())
 	in.ended.Store(true)
 	if sig == unix.SIGKILL {
 		in.killed.Store(true)
@@ -935,7 +936,7 @@ func (in *inside) Wait() (*driver.Status, error) {
 	st := statusOf(b.s.p, layers, b.s.degraded, stats)
 	// It may have been another command's doing: they share the network.
 	st.NetworkTried = exit.Status != 0 && b.tried() > in.tried
-	exited(st, exit, in.begin)
+	supervisor.Exited(st, exit, in.begin)
 	if since := in.since.Load(); since != 0 && int64(exit.EndNS) >= since {
 		st.EndedFirst = false // what was signalled is the group, past the stage
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -249,7 +250,7 @@ func TestInventory(t *testing.T) {
 	defer os.Remove(f.Name())
 	defer f.Close()
 	limited := r.group != nil
-	proc, err := r.run(r.cfg, driver.Stdio{}, monotonic())
+	proc, err := r.run(r.cfg, driver.Stdio{}, supervisor.Monotonic())
 	r.release()
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -49,11 +50,11 @@ func (b *sandbox) within(r *specs.LinuxResources) (*within, error) {
 	// then, as that of a run has.
 	if want.Memory != 0 && !have.Has(cgroups.Memory) {
 		w.cgroup.Memory = 0
-		w.rlimits = append(w.rlimits, dataLimit(want.Memory))
+		w.rlimits = append(w.rlimits, supervisor.DataLimit(want.Memory))
 	}
 	if want.Pids != 0 && !have.Has(cgroups.Pids) {
 		w.cgroup.Pids = 0
-		w.rlimits = append(w.rlimits, nprocLimit(want.Pids))
+		w.rlimits = append(w.rlimits, supervisor.NprocLimit(want.Pids))
 	}
 	if !have.Has(cgroups.CPU) {
 		w.cgroup.CPUQuota = 0

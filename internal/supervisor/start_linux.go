@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 
@@ -103,7 +102,7 @@ func FirstFile(stdio driver.Stdio) int { return 3 + len(stdio.Extra) }
 
 // Start runs the program. Nothing is left behind when it returns an error.
 func Start(ctx context.Context, c *Config) (driver.Process, error) {
-	s := &starter{Config: c, layers: c.Layers, begin: monotonic()}
+	s := &starter{Config: c, layers: c.Layers, begin: Monotonic()}
 	proc, err := s.start(ctx)
 	if err != nil {
 		s.release()
@@ -160,8 +159,7 @@ func (s *starter) start(ctx context.Context) (driver.Process, error) {
 	s.degraded = s.Policy.Dispensable() &^ s.Layers &^ policy.LayerCgroup
 	if missing := driver.Wanted(s.Policy) &^ s.Layers &^ policy.LayerCgroup; missing != 0 {
 		// Check refused it already where the driver never has it.
-		return nil, &driver.UnavailableError{What: "layer " + missing.String(), Cause: "driver " + s.Driver + " cannot have it on this host",
-			Fix: "go without it: --allow-degraded " + ShortLayer(missing)}
+		return nil, driver.Without(s.Policy, missing, "driver "+s.Driver+" cannot have it on this host", "")
 	}
 	files, err := s.files()
 	if err != nil {
@@ -221,14 +219,9 @@ func (s *starter) files() ([]int, error) {
 			}
 			f = s.null
 		}
-		var st unix.Stat_t
-		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-			return nil, s.setup(&os.PathError{Op: "fstat", Path: "descriptor " + strconv.Itoa(i), Err: err})
-		}
-		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-			// openat(2) from a directory leads anywhere on the host.
-			return nil, &driver.SetupError{Driver: s.Driver, Err: &os.PathError{Op: "pass", Path: "descriptor " + strconv.Itoa(i), Err: syscall.EISDIR},
-				Fix: "a directory as a standard stream would open the host's file system to the command"}
+		st, err := CheckStream(s.Driver, f, i)
+		if err != nil {
+			return nil, err
 		}
 		if s.HostNodes && needsFeed(int(f.Fd()), st.Mode) {
 			fed, err := newFeed(f)
@@ -265,74 +258,13 @@ func (s *starter) prepareCgroup() error {
 		limit := *r.Pids.Limit + s.Overhead
 		r.Pids = &specs.LinuxPids{Limit: &limit}
 	}
-	limits, err := cgroups.LimitsOf(&r)
-	if err != nil {
-		return &policy.InvalidError{Field: "limits", Value: err.Error(), Want: "a value in range"}
-	}
-	if limits.Controllers()&cgroups.Limiting == 0 {
-		return nil
-	}
-	layout, err := cgroups.Acquire(&r)
-	if err == nil {
-		s.group, err = cgroups.Prepare(layout, &r)
-	}
-	var missing *cgroups.MissingError
-	switch {
-	case err == nil:
-	case errors.As(err, &missing):
-		if e := s.missing(missing, &r); e != nil {
-			return e
-		}
-	default:
-		return s.setup(err)
-	}
-	if s.group.Controllers() == 0 {
-		s.group.Close()
-		s.group = nil
-		return nil
-	}
-	s.layers |= controllerLayers(s.group.Controllers())
-	return nil
-}
-
-// missing decides whether the run may go on without limits that no cgroup can
-// hold here, and puts resource limits in their place where there are any.
-func (s *starter) missing(e *cgroups.MissingError, r *specs.LinuxResources) error {
-	layers := controllerLayers(e.Controllers())
-	if layers&^s.Policy.Dispensable() != 0 {
-		fix := e.Missing[0].Fix
-		if fix != "" {
-			fix += "; or "
-		}
-		return &driver.UnavailableError{What: "layer " + layers.String(), Cause: e.Missing[0].Cause,
-			Fix: fix + "go without it: --allow-degraded " + ShortLayer(layers)}
-	}
-	s.degraded |= layers
-	add := func(name string, v int64) {
-		s.limits = append(s.limits, specs.POSIXRlimit{Type: name, Soft: uint64(v), Hard: uint64(v)})
-		s.layers |= policy.LayerRlimits
-	}
-	if layers.Has(policy.LayerCgroupMemory) && r.Memory != nil && r.Memory.Limit != nil {
-		// Of each process; private writable memory, see getrlimit(2).
-		add("RLIMIT_DATA", *r.Memory.Limit)
-	}
-	// RLIMIT_NPROC would count what the caller has running elsewhere, where
-	// there is no user namespace: it is left alone.
-	return nil
-}
-
-func controllerLayers(c cgroups.Controllers) policy.Layers {
-	var l policy.Layers
-	if c.Has(cgroups.Memory) {
-		l |= policy.LayerCgroupMemory
-	}
-	if c.Has(cgroups.CPU) {
-		l |= policy.LayerCgroupCPU
-	}
-	if c.Has(cgroups.Pids) {
-		l |= policy.LayerCgroupPids
-	}
-	return l
+	var err error
+	s.group, s.limits, err = Group(s.Driver, &r, false, func(l policy.Layers, cause, fix string) error {
+		s.degraded |= l
+		return driver.Without(s.Policy, l, cause, fix)
+	})
+	s.layers |= GroupLayers(s.group, s.limits)
+	return err
 }
 
 // programs writes what the stage and the program's process do.
@@ -420,7 +352,11 @@ func (s *starter) programs(fds []int) *reexec.Config {
 		s.Restrict(cmd)
 	}
 	cmd.Layer(0)
-	place(cmd, fds)
+	sources := make([]sys.Value, len(fds))
+	for i, fd := range fds {
+		sources[i] = sys.Imm(fd)
+	}
+	Place(cmd, fds, sources)
 	cmd.Layer(uint32(policy.LayerRlimits))
 	if s.Rlimits {
 		rlimit.Append(cmd, s.Policy.OCI.Process.Rlimits)
@@ -500,28 +436,6 @@ func put(p *sys.Program, parent int, name, value string) {
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }
 
-// place makes descriptors 0, 1, 2, … of the given ones and closes all others.
-// Each moves out of the way first, because one may sit where another goes.
-func place(p *sys.Program, fds []int) {
-	n := len(fds)
-	high := make([]sys.Value, n)
-	for i, fd := range fds {
-		// Known numbers from n on stay; the rest is duplicated to one of the
-		// numbers right above.
-		if fd >= n {
-			high[i] = sys.Imm(fd)
-			continue
-		}
-		r := p.NewReg()
-		p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, sys.Imm(fd), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
-		high[i] = r.Value()
-	}
-	for i := range fds {
-		p.Call(0, sys.Step{Op: "dup3"}, unix.SYS_DUP3, high[i], sys.Imm(i), sys.Imm(0))
-	}
-	p.Call(0, sys.Step{Op: "close_range"}, unix.SYS_CLOSE_RANGE, sys.Imm(n), sys.Imm(uint32(0xffffffff)), sys.Imm(0))
-}
-
 func (s *starter) explain(err error) error {
 	var step *reexec.StepError
 	if errors.As(err, &step) && s.Explain != nil {
@@ -557,7 +471,7 @@ func (p *process) Terminate() error {
 	if p.over.Load() {
 		return syscall.ESRCH
 	}
-	p.since.CompareAndSwap(0, monotonic())
+	p.since.CompareAndSwap(0, Monotonic())
 	if p.starter.Terminate != nil {
 		return p.starter.Terminate(p.child.Pid())
 	}
@@ -576,43 +490,29 @@ func (p *process) Wait() (*driver.Status, error) {
 		// watched over.
 		p.group.Kill()
 	}
-	status := &driver.Status{Layers: p.layers, Degraded: p.degraded, Unwatched: driver.Unwatched(p.layers, p.Unwatched...)}
+	var stats cgroups.Stats // zero where it cannot be read
+	if p.group != nil {
+		stats, _ = p.group.Stats()
+	}
+	status := Counted(stats)
+	status.Layers, status.Degraded, status.Unwatched = p.layers, p.degraded, driver.Unwatched(p.layers, p.Unwatched...)
+	if p.Gone != nil {
+		p.Gone(status)
+	}
 	removed := true
 	if p.group != nil {
-		if st, e := p.group.Stats(); e == nil {
-			status.OOMKilled, status.OOMBy, status.PidsDenied, status.PidsBy = st.OOMKills > 0, st.OOMBy, st.PidsDenied, st.PidsBy
-			status.Usage = driver.Usage{
-				MemoryPeakBytes: st.MemoryPeak, PidsPeak: st.PidsPeak,
-				ThrottledMS: float64(st.Throttled.Microseconds()) / 1e3,
-				OOMKills:    st.OOMKills, PidsDenied: st.PidsDenied,
-			}
-		}
-		if p.Gone != nil {
-			p.Gone(status)
-		}
 		removed = p.group.Remove() == nil
 		p.group.Close()
 		p.group = nil
-	} else if p.Gone != nil {
-		p.Gone(status)
 	}
 	p.child.Close(removed)
 	if p.pty != nil {
 		p.pty.Close()
 	}
 	if err == nil {
-		if exit.Status.Signaled() {
-			status.Signal = exit.Status.Signal()
-		} else {
-			status.ExitCode = exit.Status.ExitStatus()
-		}
+		Exited(status, exit, p.begin)
 		since := p.since.Load()
 		status.EndedFirst = exit.First && (since == 0 || int64(exit.EndNS) < since)
-		status.SetupNanos = int64(exit.ExecNS) - p.begin
-		if status.Usage.MemoryPeakBytes == 0 {
-			status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10
-		}
-		status.Usage.CPUUserMS, status.Usage.CPUSystemMS = float64(exit.Usage.UserMicros)/1e3, float64(exit.Usage.SystemMicros)/1e3
 	} else {
 		var exec *reexec.ExecError
 		switch {
@@ -632,10 +532,4 @@ func (p *process) Wait() (*driver.Status, error) {
 		return nil, err
 	}
 	return status, nil
-}
-
-func monotonic() int64 {
-	var ts unix.Timespec
-	unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
-	return ts.Nano()
 }

@@ -8,17 +8,7 @@
 // (internal/reexec, Config.Tree) is the subreaper of what it started, so that
 // nothing leaves its sight, and the cgroup counts and limits. A driver says what
 // to execute, how a signal reaches the command, and what a status means.
+//
+// What any start needs, the native driver's too, is in functions of their own: the
+// cgroup and what stands for it, the descriptors, and the status.
 package supervisor
-
-import "github.com/sbxrun/sbxrun/policy"
-
-// ShortLayer is the name to type for a set of layers.
-func ShortLayer(l policy.Layers) string {
-	switch l {
-	case policy.LayerCgroup:
-		return "cgroup"
-	case policy.LayerNamespaces:
-		return "namespaces"
-	}
-	return l.String()
-}

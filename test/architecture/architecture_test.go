@@ -36,7 +36,7 @@ var rooms = map[string][]string{
 	"namespaces":                   {"internal/sys"},
 	"landlock":                     {"internal/sys"},
 	"internal/rootfs":              {"policy", "driver", "mounts", "landlock"},
-	"native":                       {"policy", "driver", "namespaces", "mounts", "cgroups", "seccomp", "landlock", "internal/rootfs", "internal/guard", "egress", "internal/gateway", "internal/reexec", "internal/rlimit", "internal/rundir", "internal/sys"},
+	"native":                       {"policy", "driver", "namespaces", "mounts", "cgroups", "seccomp", "landlock", "internal/rootfs", "internal/guard", "egress", "internal/gateway", "internal/reexec", "internal/rlimit", "internal/rundir", "internal/supervisor", "internal/sys"},
 	"workspace":                    {"internal/quote", "internal/sparse", "policy", "internal/guard"},
 	"internal/guard":               {"policy", "internal/sys"},
 	"driver/host":                  {"policy", "driver", "internal/pty"},

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sbxrun/sbxrun/internal/persona"
 )
@@ -251,6 +252,7 @@ type keptFile struct {
 	Path    string   `json:"path"`
 	Existed bool     `json:"existed"`
 	Before  []byte   `json:"before,omitempty"`
+	Was     []byte   `json:"was"` // when this was written down, with what another plan had put in
 	After   []byte   `json:"after"`
 	Made    []string `json:"made,omitempty"` // directories, the deepest first
 }
@@ -288,6 +290,18 @@ func (p *Plan) Changes() ([]Change, error) {
 // before is kept, for Undo. Another plan of the agent's that was carried out gives way
 // in the same step: at no moment is the agent without either.
 func (p *Plan) Apply() ([]Change, error) {
+	made := make([][]string, len(p.Files))
+	for i, f := range p.Files {
+		made[i] = missing(f.Path)
+	}
+	if err := os.MkdirAll(filepath.Dir(p.state), 0o755); err != nil {
+		return nil, err
+	}
+	unlock, err := p.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	old, err := p.kept()
 	if err != nil {
 		return nil, err
@@ -308,12 +322,12 @@ func (p *Plan) Apply() ([]Change, error) {
 			changes = append(changes, c)
 		}
 	}
-	for _, f := range p.Files {
+	for i, f := range p.Files {
 		now, err := read(f.Path)
 		if err != nil {
 			return nil, err
 		}
-		own := keptFile{Path: f.Path, Made: missing(f.Path)}
+		own := keptFile{Path: f.Path, Made: made[i], Was: now}
 		before := now
 		if i := slices.IndexFunc(undone, func(u undoing) bool { return u.Path == f.Path }); i >= 0 {
 			before, own.Made = undone[i].After, append(own.Made, undone[i].made...)
@@ -332,8 +346,11 @@ func (p *Plan) Apply() ([]Change, error) {
 		}
 		change(Change{f.Path, now, after, f.Mode})
 	}
+	last := k
 	for _, u := range undone {
 		change(u.Change)
+		// Who is killed has both plans' files to undo.
+		k.Files = append(k.Files, keptFile{Path: u.Path, Existed: u.After != nil, Before: u.After, After: u.After, Was: u.Before, Made: u.made})
 	}
 	if len(k.Files) == 0 && old == nil {
 		return nil, nil
@@ -342,24 +359,61 @@ func (p *Plan) Apply() ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := json.MarshalIndent(k, "", "  ")
-	if err != nil {
+	// First what undoes, then what is done.
+	if state, err = p.keep(state, &k); err != nil {
 		return nil, err
 	}
-	// First what undoes, then what is done.
-	err = replace(p.state, b, 0o600)
 	for i, c := range changes {
-		if err = errors.Join(err, replace(c.Path, c.After, c.Mode)); err != nil {
+		if err := c.do(); err != nil {
 			for _, c := range slices.Backward(changes[:i]) {
-				err = errors.Join(err, replace(c.Path, c.Before, c.Mode))
+				err = errors.Join(err, c.undo())
 			}
-			return nil, errors.Join(err, replace(p.state, state, 0o600))
+			if old == nil {
+				return nil, errors.Join(err, os.Remove(p.state))
+			}
+			_, e := p.keep(state, old)
+			return nil, errors.Join(err, e)
+		}
+	}
+	if len(undone) > 0 {
+		if _, err := p.keep(state, &last); err != nil {
+			return nil, err
 		}
 	}
 	for _, u := range undone {
 		remove(u.made)
 	}
 	return changes, nil
+}
+
+// keep writes down what undoing needs, in the place of what is written there.
+func (p *Plan) keep(now []byte, k *kept) ([]byte, error) {
+	b, err := json.MarshalIndent(k, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return b, replace(p.state, now, b, 0o600)
+}
+
+// lock waits until no other process of this user changes files for a plan of this
+// kind: each would undo what it did not see. There is nothing to lock where nothing was
+// ever kept.
+func (p *Plan) lock() (unlock func(), err error) {
+	dir, err := os.Open(filepath.Dir(p.state))
+	if errors.Is(err, fs.ErrNotExist) {
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for range 200 {
+		if err = syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+			return func() { dir.Close() }, nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	dir.Close()
+	return nil, &EditError{dir.Name(), "another sbxrun integrate is at work: " + err.Error(), "wait for it, or end it"}
 }
 
 // same reports whether two contents are the same; nil is no file.
@@ -378,6 +432,11 @@ func (p *Plan) done() (bool, error) {
 // Undo makes every file what it was: to the byte, if it was not changed since, and
 // otherwise by taking out what the plan put in. It returns what was changed.
 func (p *Plan) Undo() ([]Change, error) {
+	unlock, err := p.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	k, err := p.kept()
 	if err != nil || k == nil {
 		return nil, err
@@ -392,7 +451,7 @@ func (p *Plan) Undo() ([]Change, error) {
 		if same(u.Before, u.After) {
 			continue
 		}
-		if err := replace(u.Path, u.After, u.Mode); err != nil {
+		if err := u.do(); err != nil {
 			return nil, err
 		}
 		remove(u.made)
@@ -424,11 +483,14 @@ func (p *Plan) undone(k *kept) ([]undoing, error) {
 		}
 		u := undoing{Change{Path: f.Path, Before: now, Mode: 0o644}, f.Made}
 		switch edit := was.edit(f.Path); {
-		case bytes.Equal(now, f.After):
+		case now == nil: // it went with the agent
+		case bytes.Equal(now, f.After), same(now, f.Was), f.Existed && bytes.Equal(now, f.Before):
+			// As the plan made it; or as it was, if that was killed or undone by hand.
 			if f.Existed {
 				u.After = append([]byte{}, f.Before...)
 			}
-		case now == nil: // it went with the agent
+		case edit == nil && f.Existed == (f.After != nil) && bytes.Equal(f.Before, f.After):
+			u.After = now // nothing of a plan's is in there
 		case edit == nil:
 			return nil, &EditError{f.Path, "it was changed since, by a plan with other means", "undo with the flags that it was done with"}
 		default:
@@ -513,47 +575,4 @@ func read(path string) ([]byte, error) {
 		b = []byte{}
 	}
 	return b, err
-}
-
-// replace has a file hold this, or not be there.
-func replace(path string, data []byte, mode fs.FileMode) error {
-	if data != nil {
-		return write(path, data, mode)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// write replaces a file as a whole, or not at all. Where the name is a symbolic
-// link, what it leads to is replaced. Mode, owner and group of a file that is there
-// stay.
-func write(path string, data []byte, mode fs.FileMode) error {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	} else if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	uid, gid := -1, -1
-	if fi, err := os.Stat(path); err == nil {
-		mode = fi.Mode().Perm()
-		if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-			uid, gid = int(st.Uid), int(st.Gid)
-		}
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".sbxrun-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(mode))
-	if uid >= 0 && uid != os.Geteuid() {
-		err = errors.Join(err, f.Chown(uid, gid))
-	}
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

@@ -325,7 +325,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
 		}
 		if err == nil {
-			err = write(filepath.Join(b.dir, "gemini", ".gemini", "settings.json"), settings, 0o600)
+			err = write(filepath.Join(b.dir, "gemini", ".gemini", "settings.json"), nil, settings, 0o600)
 		}
 		if err != nil {
 			return err
@@ -340,7 +340,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
 		}
 		if err == nil {
-			err = write(filepath.Join(b.dir, "qwen", "settings.json"), settings, 0o600)
+			err = write(filepath.Join(b.dir, "qwen", "settings.json"), nil, settings, 0o600)
 		}
 		if err != nil {
 			return err
@@ -350,7 +350,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	case "pi":
 		// An extension names the model's address; of a project's it takes no other.
 		extension := filepath.Join(b.dir, "model.js")
-		if err := write(extension, []byte("export default (pi) => pi.registerProvider(\"anthropic\", { baseUrl: \""+address+"\" })\n"), 0o600); err != nil {
+		if err := write(extension, nil, []byte("export default (pi) => pi.registerProvider(\"anthropic\", { baseUrl: \""+address+"\" })\n"), 0o600); err != nil {
 			return err
 		}
 		args = []string{"-p", "--no-session", "--offline", "-e", extension, "--provider", "anthropic", "--model", "claude-sonnet-4-5", "--api-key", verifyKey, "go"}

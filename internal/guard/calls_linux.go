@@ -82,6 +82,7 @@ const (
 	crossing                               // by the border of a repository
 	indexed                                // unless it is a rename of a good index
 	configured                             // unless it is a rename of a good configuration
+	continued                              // unless it is a rename of a good file of a rebase
 )
 
 func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
@@ -114,6 +115,11 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 		return indexed, rule
 	case v != Free && rule == ConfigPattern && a == movesTo && string(e.name) == "config":
 		return configured, rule
+	case v != Free && (a == movesTo || a == movesFrom) && w.state(e.full, len(g.Path), dirs, rule) != stateNone:
+		if a == movesFrom {
+			return 0, ""
+		}
+		return continued, rule
 	case v == Free, rule == IndexPattern && (a == removes || a == removesDir || a == movesFrom), w.spared(e, a, rule):
 		return 0, ""
 	}
@@ -381,17 +387,22 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 			refusal, rule = w.decide(q.e, q.a)
 		}
 	}
-	if (refusal == 0 || refusal == indexed || refusal == configured) && w.crosses(&from, &to) {
+	var move func(from, to *entry, flags uint32) syscall.Errno
+	switch refusal {
+	case indexed:
+		move = w.moveIndex
+	case configured:
+		move = w.moveConfig
+	case continued:
+		move = w.moveState
+	}
+	if (refusal == 0 || move != nil) && w.crosses(&from, &to) {
 		refusal = crossing
 	}
 	if errno, done := w.unmovable(&from, &to, flags, refusal); done {
 		return failed(errno)
 	}
-	if (refusal == indexed || refusal == configured) && flags&unix.RENAME_EXCHANGE == 0 {
-		move := w.moveIndex
-		if refusal == configured {
-			move = w.moveConfig
-		}
+	if move != nil && refusal != crossing && flags&unix.RENAME_EXCHANGE == 0 {
 		if errno := move(&from, &to, flags); errno != refusal {
 			return failed(errno)
 		}
@@ -606,7 +617,8 @@ func (w *worker) mayAlter(op string, fd int) syscall.Errno {
 	if g == nil || !g.Guarded {
 		return 0
 	}
-	if v, rule := w.g.rules.Match(name, len(g.Path), w.dirsOf(fd, name)); v == Protected {
+	dirs := w.dirsOf(fd, name)
+	if v, rule := w.g.rules.Match(name, len(g.Path), dirs); v == Protected && w.state(name, len(g.Path), dirs, rule) != stateFree {
 		w.note(op, name, rule)
 		return unix.EACCES
 	}

@@ -24,15 +24,17 @@ const madeMark = "user.sbxrun.made"
 // spared reports whether an entry that a pattern protects may be made or removed all the
 // same, as part of a repository that a command makes.
 func (w *worker) spared(e *entry, a act, rule string) bool {
-	if !w.g.rules.checksConfig() || a > removesDir {
-		return false
-	}
-	if v, _ := w.g.rules.match(e.full, len(e.mount.grant.Path), w.dirs(e), rule); v == Protected {
+	if a > removesDir || !w.only(e.full, len(e.mount.grant.Path), w.dirs(e), rule) {
 		return false
 	}
 	name, dir := string(e.name), e.parent
 	at := dir[lastSlash(dir)+1:]
 	switch rule {
+	case rebasePattern, sequencerPattern:
+		if ".git/"+name == rule {
+			return a == makesDir || a == removesDir
+		}
+		return a == removes && ".git/"+string(at) == rule
 	case ".git/":
 		return name == ".git" && (a == removesDir || a == makesDir && w.marks(e.dir))
 	case ConfigPattern:
@@ -56,6 +58,16 @@ func (w *worker) spared(e *entry, a act, rule string) bool {
 	return false
 }
 
+// only reports whether a path that a pattern protects is protected by no other one, where
+// that one allows something.
+func (w *worker) only(path []byte, root int, dirs Dirs, rule string) bool {
+	if !w.g.rules.checksConfig() {
+		return false
+	}
+	v, _ := w.g.rules.match(path, root, dirs, rule)
+	return v != Protected
+}
+
 // probes reports whether a symbolic link to be made, whose text is in link, is the one by
 // which Git finds out whether a new repository can have any. It leads nowhere but to a
 // file "testing" beside it.
@@ -73,10 +85,7 @@ func (w *worker) madeConfig(fd int) bool {
 	}
 	dirs := w.dirsOf(fd, name)
 	v, rule := w.g.rules.Match(name, len(m.grant.Path), dirs)
-	if v != Protected || rule != ConfigPattern || !w.g.rules.checksConfig() {
-		return false
-	}
-	if v, _ = w.g.rules.match(name, len(m.grant.Path), dirs, rule); v == Protected {
+	if v != Protected || rule != ConfigPattern || !w.only(name, len(m.grant.Path), dirs, rule) {
 		return false
 	}
 	dir, errno := w.held.open(name[:lastSlash(name)])

@@ -216,8 +216,10 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 		var v Verdict
 		dirs := w.dirs(e)
 		if v, rule = w.g.rules.Match(e.full, len(g.Path), dirs); v == Protected {
-			switch {
-			case rule == ".git/hooks" && w.spared(e, makes, rule):
+			switch state := w.state(e.full, len(g.Path), dirs, rule); {
+			case rule == ".git/hooks" && w.spared(e, makes, rule), state == stateFree:
+			case state == stateLost && (changes || flags&unix.O_CREAT != 0):
+				return w.openLost(e, flags)
 			case rule == ConfigPattern && flags&(unix.O_CREAT|unix.O_EXCL|unix.O_RDWR) == unix.O_CREAT && w.spared(e, removes, rule) && !w.there(e):
 				return w.makeConfig(e, flags, mode)
 			default:
@@ -236,6 +238,25 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 		flags &^= unix.O_CREAT // a single file that was granted
 	}
 	return w.openFile(e, flags, mode)
+}
+
+// openLost is an open of a file that the command only seems to write: what it writes is in
+// memory, and gone when it is closed.
+func (w *worker) openLost(e *entry, flags uint32) (int64, syscall.Errno) {
+	there := w.there(e)
+	switch {
+	case there && flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL:
+		return failed(unix.EEXIST)
+	case !there && flags&unix.O_CREAT == 0:
+		return failed(unix.ENOENT)
+	}
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	fd, err := unix.MemfdCreate("sbxrun", unix.MFD_CLOEXEC)
+	if err != nil {
+		return failed(err.(syscall.Errno))
+	}
+	return w.install(fd, flags)
 }
 
 // openAnyway is for a file that may not be changed: if it exists and is not to

@@ -529,10 +529,78 @@ func hostileGit(f *fixture) {
 	})
 }
 
-// hostileRebase leaves a rebase that is stopped before a line of the command's, and goes
-// on with it on the host.
+// hostileRebase leaves a rebase whose state holds what Git executes, each file by each way
+// that there is, and goes on with it on the host.
 func hostileRebase(f *fixture) {
-	act := func(f *fixture, flags ...string) (canary string) {
+	const script = `import ctypes, os, shutil, subprocess, sys
+os.chdir("r")
+libc = ctypes.CDLL(None, use_errno=True)
+d, canary = ".git/rebase-merge/", sys.argv[1]
+todo, other, evil = d + "git-rebase-todo", ".git/other", "exec touch " + canary + "\n"
+def put(name, text):
+    with open(name, "w") as f: f.write(text)
+def read(name):
+    try: return open(name).read()
+    except OSError: return ""
+def renameat2(a, b, flags):
+    if libc.syscall(316 if os.uname().machine == "x86_64" else 276, -100, a.encode(), -100, b.encode(), flags):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def rename(text, to):
+    put(other, text); os.rename(other, to)
+def state(text): # a whole one, elsewhere
+    shutil.rmtree(".git/state", True); shutil.copytree(d, ".git/state"); put(".git/state/git-rebase-todo", text)
+def swapped():
+    state(evil); os.rename(d, ".git/was"); os.rename(".git/state", d)
+def exchanged():
+    state(evil); renameat2(".git/state", d.rstrip("/"), 2)
+def linked():
+    state(evil); shutil.rmtree(d); os.symlink("state", d.rstrip("/"))
+def kept():
+    with open(d + "message", "w+") as f:
+        f.write("noop\n"); f.flush(); os.rename(d + "message", todo); f.seek(0); f.write(evil)
+def reader():
+    rename("noop\n", todo); os.rename(todo, other)
+    fd = os.open(other, os.O_RDONLY); os.rename(other, todo); open("/proc/self/fd/%d" % fd, "w").write(evil)
+def second():
+    os.link(todo, other); put(other, evil)
+def hidden():
+    shutil.rmtree(".git/made", True); os.makedirs(".git/made/rebase-merge"); put(".git/made/rebase-merge/git-rebase-todo", evil); put(".git/made/HEAD", "ref: refs/heads/main"); put(".git/made/commondir", "..")
+said = []
+def bad(*what):
+    print("BAD", *what); said.append("BAD")
+def begin():
+    if os.path.islink(d.rstrip("/")) or not os.path.exists(d + "head-name"):
+        subprocess.run("rm -rf .git/rebase-merge; git checkout -qf main; GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i " + base, shell=True, check=True)
+base = subprocess.run(["git", "rev-parse", "HEAD~1"], capture_output=True, text=True, check=True).stdout
+ways = [lambda t, x=x: f(t, x) for x in (evil, "noop\n" + evil, "\t" + evil, "pick HEAD\0\n" + evil) for f in (
+    lambda t, x: put(t, x), lambda t, x: rename(x, t), lambda t, x: (put(t + ".lock", x), os.rename(t + ".lock", t)),
+    lambda t, x: (put(d + "sedAbCdEf", x), os.rename(d + "sedAbCdEf", t)), lambda t, x: (put(d + "done", x), os.rename(d + "done", t)),
+    lambda t, x: (put(other, x), os.link(other, t)), lambda t, x: (put(other, x), os.symlink("../other", t)),
+    lambda t, x: (put(other, x), renameat2(other, t, 2)), lambda t, x: open(t, "a").write(x))]
+for way in ways + [lambda t, f=f: f() for f in (swapped, exchanged, linked, kept, reader, second, hidden)]:
+    for name in "git-rebase-todo", "strategy", "strategy_opts", "gpg_sign_opt", "trailer", "author-script", "msgnum", "end", "Git-Rebase-Todo":
+        begin()
+        try: way(d + name); got = "done"
+        except OSError as e: got = e.strerror
+        if "touch" in read(d + name) or os.path.islink(d.rstrip("/")): bad(ways.index(way) if way in ways else way, name, got)
+rename("[options]\n\tstrategy = ../x\n", other)
+for name in ".git/sequencer", ".git/rebase-apply":
+    try: os.mkdir(name)
+    except OSError: pass
+for name in ".git/sequencer/opts", ".git/sequencer/todo", ".git/rebase-apply/next", d + "message/x":
+    for f in put, lambda n, x: rename(x, n):
+        try: f(name, "[options]\n\tstrategy = touch ../x\n" + evil)
+        except OSError: pass
+    if "touch" in read(name): bad(name)
+for name in ".git/sequencer", ".git/rebase-apply", ".git/state":
+    shutil.rmtree(name, True)
+if "BAD" in said: shutil.rmtree(d, True) # the control: with all of it Git only complains
+begin()
+try: put(todo, evil)
+except OSError: pass
+print("left:", *sorted(os.listdir(d)))
+`
+	act := func(f *fixture, flags ...string) (canary string, o *outcome) {
 		f.repository("r")
 		r := filepath.Join(f.ws, "r")
 		os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
@@ -540,31 +608,20 @@ func hostileRebase(f *fixture) {
 			f.git(append([]string{"-C", r}, args...)...)
 		}
 		canary = filepath.Join(f.ws, "canary")
-		before := f.names()
-		o := f.do(call{args: f.strict(flags, "sh", "-c", `
-			cp -r r /tmp/copy; cd /tmp/copy
-			export GIT_SEQUENCE_EDITOR='printf "break\nexec touch '"$1"'\n" >'
-			git rebase -i HEAD~1; [ -d .git/rebase-merge ] || echo "no state"
-			cd - >/dev/null; cd r
-			git rebase -i HEAD~1; cp -r /tmp/copy/.git/rebase-merge .git/; mv /tmp/copy/.git/rebase-merge .git/
-			mkdir -p state && cp -r /tmp/copy/.git/. state; mv state .git/rebase-apply; mkdir .git/sequencer; ln -s ../state .git/rebase-merge
-			rm -rf state .git/rebase-apply .git/sequencer`, "sh", canary)})
-		if now := f.names(); flags == nil && now != before {
-			f.Errorf("the repository held\n%sand holds\n%s%v", before, now, o)
+		o = f.do(call{args: f.strict(flags, "python3", "-c", script, canary)})
+		for _, args := range [][]string{{"status"}, {"rebase", "--continue"}, {"rebase", "--skip"}, {"rebase", "--abort"}, {"cherry-pick", "--continue"}, {"am", "--continue"}} {
+			f.do(call{args: f.who.command(append([]string{f.need("git"), "-C", r}, args...)...)})
 		}
-		if strings.Contains(o.stdout, "no state") {
-			f.Errorf("git did not stop: %v", o)
-		}
-		f.do(call{args: f.who.command(f.need("git"), "-C", r, "rebase", "--continue")})
-		return canary
+		return canary, o
 	}
-	if exists(act(f)) {
-		f.Error("Git on the host ran what the command planted")
+	canary, o := act(f)
+	if exists(canary) || strings.Contains(o.stdout, "BAD") || !strings.Contains(o.stdout, " head-name interactive ") || strings.Contains(o.stdout, "msgnum") {
+		f.Errorf("Git on the host ran what the command planted, or could have: %v", o)
 	}
 	f.Run("control without protected paths", func(t *testing.T) {
 		c := newFixture(t, f.who)
-		if !exists(act(c, "--unprotect", ".git/rebase-merge", "--unprotect", ".git/rebase-apply", "--unprotect", ".git/sequencer")) {
-			t.Error("Git on the host ran nothing: the attack is none")
+		if canary, o := act(c, "--unprotect", ".git/rebase-merge", "--unprotect", ".git/rebase-apply", "--unprotect", ".git/sequencer"); !exists(canary) {
+			t.Errorf("Git on the host ran nothing: the attack is none: %v", o)
 		}
 	})
 }
@@ -610,7 +667,7 @@ func TestGitProtected(t *testing.T) {
 			echo one >file; git add file; git commit -q -m one
 			git switch -q -c topic; echo two >>file; git commit -qam two
 			git switch -q main; echo three >other; git add .; git commit -q -m three
-			git rebase -q main topic 2>/dev/null || echo "failed: rebase"; git status --porcelain --branch
+			git rebase -q main topic; git status --porcelain --branch
 			git clone -q . /tmp/copy; (cd /tmp/copy; export GIT_COMMITTER_NAME=Ann GIT_COMMITTER_EMAIL=ann@example.com; git switch -q topic; git rebase -q origin/main; git push -qf origin topic); rm -rf /tmp/copy
 			git checkout -q main; git merge -q --ff-only topic
 			echo four >>file; git stash -q; git stash pop -q; git checkout -q -- file
@@ -623,7 +680,7 @@ func TestGitProtected(t *testing.T) {
 				if git $c 2>/dev/null; then echo "worked: $c"; else echo "failed: $c"; fi
 			done
 			git init -q /tmp/new; git -C /tmp/new config a.b c; git clone -q . "$HOME/copy" && echo elsewhere`)
-		f.wantLines(out, "failed: rebase", "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: config branch.main.remote /tmp/up", "failed: worktree add ../wt", "failed: init -q --bare ../bare", "elsewhere", "refs/heads/main")
+		f.wantLines(out, "## topic", "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: config branch.main.remote /tmp/up", "failed: worktree add ../wt", "failed: init -q --bare ../bare", "elsewhere", "refs/heads/main")
 		if f.sha(filepath.Join(r, ".git/config")) != config {
 			t.Error("the configuration was changed")
 		}
@@ -633,6 +690,63 @@ func TestGitProtected(t *testing.T) {
 		}
 		f.work([]string{"--unprotect", ".git/config"}, `git -C r config a.b c; ! mkdir r/.vscode`)
 		f.work([]string{"--unprotect", ".git"}, `git init -q new; ! mkdir r/.vscode`)
+	})
+}
+
+// TestRebase: a rebase, a cherry-pick and a revert of several commits work, stop at a conflict
+// and go on, each step in a run of its own or on the host; one with programs does not begin.
+func TestRebase(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.repository("r")
+		os.Remove(filepath.Join(f.ws, "r/.git/hooks/pre-commit"))
+		r := filepath.Join(f.ws, "r")
+		for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"config", "pull.rebase", "true"}, {"config", "core.editor", "true"},
+			{"commit", "-q", "--allow-empty", "-m", "first"}, {"config", "remote.up.url", filepath.Join(f.ws, "up")}, {"config", "remote.up.fetch", "+refs/heads/*:refs/remotes/up/*"},
+			{"config", "branch.topic.remote", "up"}, {"config", "branch.topic.merge", "refs/heads/main"}} {
+			f.git(append([]string{"-C", r}, args...)...)
+		}
+		in := func(script string) string {
+			f.Helper()
+			return f.work(nil, "cd r; "+script)
+		}
+		want := func(what, script, want string) {
+			f.Helper()
+			if got := in(script + `; echo; git log --format=%s -5 | tr '\n' ' '; git status --porcelain --branch | head -1; ls -d .git/rebase-* .git/sequencer 2>/dev/null || true`); !strings.HasSuffix(got, "\n"+want+"\n") {
+				f.Errorf("%s: %s, want %s", what, got, want)
+			}
+		}
+		in(`echo base >file; git add file; git commit -qm base; git tag base
+			for i in 1 2 3; do git switch -qc topic$i; echo $i >>file; echo $i >n$i; git add .; git commit -qm "$i"; done; git switch -qc topic
+			git switch -q main; echo other >m; git add m; git commit -qm m`)
+		f.git("clone", "-q", "--bare", r, filepath.Join(f.ws, "up"))
+		want("pull", `git switch -q topic; git pull -q`, "3 2 1 m base ## topic...up/main [ahead 3]")
+		want("interactive", `GIT_SEQUENCE_EDITOR="sed -i 2s/pick/squash/" git rebase -q -i HEAD~2 >/dev/null`, "2 1 m base first ## topic...up/main [ahead 2]")
+		want("autosquash", `echo x >>n1; git commit -qa --fixup=:/1; GIT_SEQUENCE_EDITOR=: git rebase -q -i --autosquash HEAD~3`, "2 1 m base first ## topic...up/main [ahead 2]")
+		want("merges, branches, what is not committed", `git branch stack HEAD~1; echo y >>n1; git rebase -q --autostash --rebase-merges --update-refs --force-rebase HEAD~2; git stash -q; git log -1 --format=%s stack`, "2 1 m base first ## topic...up/main [ahead 2]")
+		in(`git stash drop -q; git switch -q main; echo conflict >>file; git commit -qam c; git switch -q topic; git tag before; ! git rebase -q main 2>/dev/null`)
+		want("abort", `git rebase --abort`, "2 1 m base first ## topic...up/main [ahead 2]")
+		in(`! git rebase -q main 2>/dev/null`)
+		in(`echo solved >file; git add file; ! git rebase --continue 2>/dev/null`)
+		want("skip", `git rebase --skip`, "1 c m base first ## topic...up/main [ahead 2]")
+		in(`git reset -q --hard before; ! git rebase -q main 2>/dev/null`)
+		// On the host, what a command began; and in a run, what the host began.
+		f.git("-C", r, "checkout", "-q", "--theirs", "file")
+		f.git("-C", r, "add", "file")
+		f.git("-C", r, "rebase", "--continue")
+		want("host", `true`, "2 1 c m base ## topic...up/main [ahead 3]")
+		f.git("-C", r, "reset", "-q", "--hard", "before")
+		f.do(call{args: f.who.command(f.need("git"), "-C", r, "rebase", "-q", "main")})
+		want("of the host", `git checkout -q --theirs file; git add .; git rebase --continue`, "2 1 c m base ## topic...up/main [ahead 3]")
+		want("pick", `git reset -q --hard base; git cherry-pick -x -X theirs main topic1 >/dev/null`, "1 c base first ## topic...up/main [ahead 2, behind 1]")
+		in(`git switch -q main; git reset -q --hard topic3; echo new >file; git commit -qam new; ! git revert --no-edit HEAD~1 HEAD~2 HEAD~3 2>/dev/null; [ -s .git/sequencer/opts ]`)
+		want("revert", `for i in 1 2 3; do echo $i >file; git add .; git revert --continue >/dev/null 2>&1 || true; done`, `Revert "1" Revert "2" Revert "3" new 3 ## main`)
+		// Programs, and what names one.
+		for _, c := range []string{"-x true main~1", "-s ours main~1", "-S main~1", "--apply main~1"} {
+			o := f.do(call{args: f.sandbox(nil, "sh", "-c", "cd r; git reset -q --hard; git rebase "+c+" --force-rebase; git rebase --abort; ls -d .git/rebase-*; git switch -q main; git status --porcelain --branch")})
+			if !strings.HasSuffix(o.stdout, "## main\n") || !strings.Contains(o.stderr, "sbxrun: note: refused: "+r+"/.git/rebase-") {
+				f.Errorf("%s: %v", c, o)
+			}
+		}
 	})
 }
 

@@ -43,7 +43,7 @@ var catalogue = []threat{
 	{id: "F31", title: "move, exchange, replace or remove what is hidden or read-only in the workspace", tests: []string{"TestSessionPoints"}},
 	{id: "F33", title: "read what only who makes calls for the command may read", tests: []string{"TestSessionPeers"}},
 	{id: "F34", title: "change what was passed in for reading"},
-	{id: "F35", title: "a rebase with lines of the command's, then git on the host"},
+	{id: "F35", title: "a rebase with lines of the command's, then git on the host", tests: []string{"TestRebase", "internal/guard.TestGoodState", "internal/guard.TestStepsAsGit"}},
 	{id: "F36", title: "protected paths in what is copied out of a session", tests: []string{"TestSessionCopyProtected", "TestSessionCopyPlanted", "internal/files.TestExtractAsks", "internal/files.TestExtractModes"}},
 	{id: "F32", title: "a workspace below /tmp, /var/tmp, /run, /dev/shm, and what leads to it renamed", tests: []string{"TestSessionPoints"}},
 	{id: "F37", title: "entries of a Git index that Git would not make, then git on the host", tests: []string{"TestIndexIsGood", "internal/guard.TestIndex", "workspace.TestIndexApplied"}},

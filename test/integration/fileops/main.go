@@ -218,12 +218,12 @@ func plant(dir, owner string) {
 			panic(err)
 		}
 	}
-	for _, d := range []string{"t", "rw", "t/a", "t/a/sub", "t/b", "t/empty", "t/vendor", "t/vendor/d", "t/secret", "t/rw", "t/.git/hooks", "t/.git/objects", "t/.git/refs", "t/.git/info", "t/bare/objects", "t/bare/refs", "t/bare/hooks",
+	for _, d := range []string{"t", "rw", "t/a", "t/a/sub", "t/b", "t/empty", "t/vendor", "t/vendor/d", "t/secret", "t/rw", "t/.git/hooks", "t/.git/objects", "t/.git/refs", "t/.git/info", "t/.git/rebase-merge", "t/bare/objects", "t/bare/refs", "t/bare/hooks",
 		"t/.claude", "t/.config/nvim", "t/.config/git", "t/.config/plain", "t/b/.config", "t/group", "t/sticky", "t/nox", "rw/d", "rw/.claude"} {
 		check(os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}
 	for f, mode := range map[string]os.FileMode{"t/a/file": 0o644, "t/a/sub/f": 0o600, "t/b/file": 0o664, "t/c": 0o644, "t/hidden": 0o600, "t/secret/key": 0o600, "t/vendor/file": 0o644, "t/vendor/d/f": 0o644,
-		"t/.git/config": 0o644, "t/.git/HEAD": 0o644, "t/.git/hooks/pre-commit": 0o755, "t/.git/index": 0o644, "t/.git/lock": 0o644, "t/bare/lock": 0o600, "t/bare/config": 0o644, "t/bare/HEAD": 0o644, "t/.mcp.json": 0o644, "t/.claude/settings.json": 0o644,
+		"t/.git/config": 0o644, "t/.git/HEAD": 0o644, "t/.git/hooks/pre-commit": 0o755, "t/.git/index": 0o644, "t/.git/lock": 0o644, "t/.git/steps": 0o644, "t/.git/rebase-merge/done": 0o644, "t/.git/rebase-merge/git-rebase-todo": 0o644, "t/bare/lock": 0o600, "t/bare/config": 0o644, "t/bare/HEAD": 0o644, "t/.mcp.json": 0o644, "t/.claude/settings.json": 0o644,
 		"t/.config/nvim/init.lua": 0o644, "t/.config/plain/f": 0o644, "t/b/.config/f": 0o644, "t/readonly": 0o444, "t/setuid": 0o755, "t/nox/f": 0o644, "t/sticky/mine": 0o644, "t/sticky/theirs": 0o666, "t/theirs": 0o644, "t/theirs-w": 0o666,
 		"t/group/f": 0o664, "rw/file": 0o644, "rw/.mcp.json": 0o644, "rw/d/f": 0o644} {
 		content := f + "\n"
@@ -231,6 +231,8 @@ func plant(dir, owner string) {
 			content = "ref: refs/heads/main\n"
 		} else if strings.HasSuffix(f, "/index") || strings.HasSuffix(f, "/lock") {
 			content = goodIndex
+		} else if strings.HasSuffix(f, "/steps") || strings.HasSuffix(f, "-todo") {
+			content = goodSteps
 		}
 		check(os.WriteFile(filepath.Join(dir, f), []byte(content), mode))
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // protect is the part of strict's list that the names in op.go can meet.
-var protect = []string{".git/", ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".config/git", ".config/nvim", ".bashrc", ".vscode", "*.code-workspace", ".mcp.json", ".claude"}
+var protect = []string{".git/", ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/rebase-merge", ".git/sequencer", ".config/git", ".config/nvim", ".bashrc", ".vscode", "*.code-workspace", ".mcp.json", ".claude"}
 
 // A verdict is what docs/profiles.md says of an operation.
 type verdict int
@@ -74,7 +74,19 @@ func leads(name string) bool {
 var (
 	gitParts    = []string{"head", "objects", "refs", "commondir"}
 	gitCommands = []string{"config", "config.worktree", "commondir", "hooks"}
+	gitStates   = []string{"rebase-merge", "sequencer"}
 )
+
+// goodSteps is a list of Git's that it takes, and steps are the names of such lists. The other
+// names in the tree are of files that may hold anything; strategy is of none that may be made.
+const goodSteps = "noop\n"
+
+var steps = []string{"git-rebase-todo", "author-script"}
+
+// stateful reports whether a path can be a file of a rebase that may be changed.
+func stateful(full string) bool {
+	return path.Base(path.Dir(full)) == "rebase-merge" && (slices.Contains(steps, path.Base(full)) || slices.Contains([]string{"done", "done.lock", "msgnum"}, path.Base(full)))
+}
 
 // has reports whether a directory has an entry: denied for yes, open if nobody may tell.
 func has(dir, name string) verdict {
@@ -156,6 +168,13 @@ func (p *process) spares(o op, v verdict, from, to place) verdict {
 	made := path.Base(dir) == ".git" && (err == nil && config == "" || errors.Is(err, unix.ENOENT))
 	switch {
 	case name == ".git" && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):
+	case slices.Contains(gitStates, name) && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):
+	case slices.Contains(gitStates, path.Base(dir)) && slices.Contains([]string{"unlink", "rmdir"}, o.call):
+	case stateful(to.full) && !slices.Contains(steps, name) && slices.Contains([]string{"open", "creat"}, o.call):
+	case stateful(to.full) && strings.HasPrefix(o.call, "rename") && name != "msgnum" && from.st != nil && from.st.Mode&unix.S_IFMT == unix.S_IFREG:
+		if c, err := content(from.full); slices.Contains(steps, name) && (err != nil || c != "" && (c != goodSteps || name != "git-rebase-todo")) {
+			return v
+		}
 	case name == "hooks" && made && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):
 	case name == "config" && made && slices.Contains([]string{"open", "creat", "unlink"}, o.call):
 	case name == "config" && strings.HasPrefix(o.call, "rename") && path.Base(dir) == ".git" && from.st != nil && from.st.Mode&unix.S_IFMT == unix.S_IFREG:
@@ -210,7 +229,7 @@ func (p *process) judge(full string, made bool) verdict {
 	names := strings.Split(rel, "/")
 	for i, n := range names {
 		dir := path.Join(top, path.Join(names[:i]...))
-		if slices.Contains(gitCommands, strings.ToLower(n)) {
+		if slices.Contains(gitCommands, strings.ToLower(n)) || slices.Contains(gitStates, strings.ToLower(n)) {
 			v = max(v, repository(dir, ""))
 		}
 		if i == len(names)-1 && slices.Contains(gitParts, strings.ToLower(n)) {
@@ -291,7 +310,11 @@ func protected(dir string) string {
 			} else if d.Type()&os.ModeSymlink != 0 {
 				c, _ = os.Readlink(full)
 			}
-			if c != "" || d.Name() != "config" || !d.Type().IsRegular() { // which a new repository has
+			switch {
+			case d.Name() == "config" && d.Type().IsRegular() && c == "": // which a new repository has
+			case slices.Contains(gitStates, d.Name()) && d.IsDir():
+			case d.Type().IsRegular() && stateful(full) && (!slices.Contains(steps, d.Name()) && d.Name() != "msgnum" || c == "" || c == goodSteps && d.Name() == "git-rebase-todo"):
+			default:
 				lines = append(lines, fmt.Sprintf("%s %v %q\n", strings.Join(names, "/"), d.Type(), c))
 			}
 		}
@@ -396,7 +419,7 @@ func (p *process) nameless(fd int) verdict {
 	dir := path.Dir(to)
 	for n := range strings.SplitSeq(strings.ToLower(dir), "/") {
 		// From a file alone nobody can tell what its directories are parts of.
-		if n == "index" || strings.HasPrefix(n, "sharedindex.") || slices.Contains(gitCommands, n) {
+		if n == "index" || strings.HasPrefix(n, "sharedindex.") || slices.Contains(gitCommands, n) || slices.Contains(gitStates, n) {
 			return open
 		}
 	}
@@ -488,6 +511,9 @@ func (p *process) verdict(o op) verdict {
 		case at.st == nil:
 			return allowed
 		case flags&unix.O_ACCMODE != 0 || flags&unix.O_TRUNC != 0:
+			if stateful(at.full) && !slices.Contains(steps, path.Base(at.full)) {
+				return min(open, p.judge(at.full, false))
+			}
 			return p.judge(at.full, false)
 		case creates:
 			return min(open, p.judge(at.full, false))
@@ -517,7 +543,11 @@ func (p *process) verdict(o op) verdict {
 	case "rename", "renameat2":
 		exchange := o.call == "renameat2" && flags&unix.RENAME_EXCHANGE != 0
 		p.free = !exchange
-		from, to := entry(o.a, false, exchange), entry(o.b, false, true)
+		from, _ := p.resolve(o.a, false)
+		if from = entry(o.a, false, exchange); !exchange && stateful(from.full) {
+			v = min(v, open)
+		}
+		to := entry(o.b, false, true)
 		if !exchange {
 			i, _ := p.replaces(from, to.full)
 			v = max(v, i)
@@ -738,11 +768,11 @@ func (p *process) compare(o op, guard string) string {
 	if from, ok := p.resolve(o.a, false); ok && strings.HasPrefix(o.call, "rename") {
 		if to, ok := p.resolve(o.b, false); ok {
 			_, copied = p.replaces(from, to.full)
-			copied = copied || path.Base(to.full) == "config"
+			copied = copied || path.Base(to.full) == "config" || stateful(to.full)
 		}
 	}
-	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" && o.flags&unix.O_ACCMODE != unix.O_RDONLY || o.call == "creat") && path.Base(at.full) == "config" && at.st == nil {
-		begun = true // the guard's descriptor is one to read
+	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" && o.flags&(unix.O_ACCMODE|unix.O_CREAT) != unix.O_RDONLY || o.call == "creat") && (path.Base(at.full) == "config" && at.st == nil || path.Base(at.full) == "msgnum") {
+		begun = true // the guard's descriptor is one to read, or of nothing
 	}
 	kernel := p.do(o)
 	if begun && strings.HasPrefix(kernel, "ok") && strings.HasPrefix(guard, "ok") {

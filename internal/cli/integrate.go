@@ -177,6 +177,9 @@ asks its own model to run the command; {} in COMMAND stands for the request.`,
 			if err := i.locate(f); err != nil {
 				return err
 			}
+			if err := i.checkFile(f); err != nil {
+				return err
+			}
 			if i.Do == "verify" && i.Agent != "codex" {
 				op, err := profiles.OperatorOf(&s.req, &f.Facts)
 				if err != nil {
@@ -239,6 +242,23 @@ func (i *Integration) locate(f *facts) error {
 		i.Program = file
 	}
 	return err
+}
+
+// checkFile refuses a file that a link leads to which a command can have made.
+func (i *Integration) checkFile(f *facts) error {
+	if i.File == "" {
+		return nil
+	}
+	_, err := os.Stat(i.File)
+	if err == nil {
+		_, err = f.Named(i.File, false)
+	} else {
+		_, _, err = f.Into(filepath.Dir(i.File))
+	}
+	if err != nil {
+		return unnamed("flag --file", err)
+	}
+	return nil
 }
 
 // launched is the program that an npm package's launcher starts: the launcher needs

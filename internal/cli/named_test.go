@@ -104,6 +104,21 @@ func TestNamed(t *testing.T) {
 	}
 	untouched()
 
+	// The file of integrate mcp, which can be anywhere below, and need not be there.
+	facts, err := engine.GatherFacts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove("link"), os.Symlink(outside+"/victim", ws+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	for name, ok := range map[string]bool{"real/mcp.json": true, "beside/mcp.json": true, "real/new/mcp.json": true, "planted/victim": false, "planted/new": false, "planted/new/mcp.json": false, "link": false} {
+		if err := (&Integration{File: ws + "/" + name}).checkFile(facts); ok != (err == nil) {
+			t.Errorf("integrate mcp --file %s: %v", name, err)
+		}
+	}
+	untouched()
+
 	// The file in which an agent looks for the directory that a script ended in.
 	if err := os.WriteFile(ws+"/real/cwd", []byte("old\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -126,6 +126,23 @@ func AppendStream(p *sys.Program, ruleset sys.Reg, fd sys.Value, a Access) {
 		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0)).Allow(unix.EBADFD)
 }
 
+// Reopen is the access to what a descriptor is open for already, for a rule by which
+// it can be opened anew by its path in /proc: /dev/stdout and its like.
+func Reopen(fd int) Access {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return 0
+	}
+	a := IoctlDev
+	if m := flags & unix.O_ACCMODE; m == unix.O_RDONLY || m == unix.O_RDWR {
+		a |= ReadFile
+	}
+	if m := flags & unix.O_ACCMODE; m == unix.O_WRONLY || m == unix.O_RDWR {
+		a |= WriteFile | Truncate
+	}
+	return a
+}
+
 func addFD(p *sys.Program, ruleset sys.Reg, f FDRule) {
 	attr := make([]byte, 12)
 	binary.NativeEndian.PutUint64(attr, uint64(f.Access))

@@ -295,10 +295,10 @@ func streams(stdio driver.Stdio, dev bool) ([]stream, error) {
 				}
 				s = stream{node: node, flags: flags & unix.O_ACCMODE}
 			} else {
-				s.rights = streamRights(fd)
+				s.rights = landlock.Reopen(fd)
 			}
 		case unix.S_IFREG, unix.S_IFBLK:
-			s.rights = streamRights(fd)
+			s.rights = landlock.Reopen(fd)
 		}
 		list = append(list, s)
 		return nil
@@ -328,23 +328,6 @@ func ownNode(rdev uint64) string {
 		return "dev/full"
 	}
 	return ""
-}
-
-// streamRights are what /dev/stdout and its like may be opened for again: what
-// the descriptor is open for already.
-func streamRights(fd int) landlock.Access {
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err != nil {
-		return 0
-	}
-	a := landlock.IoctlDev
-	if m := flags & unix.O_ACCMODE; m == unix.O_RDONLY || m == unix.O_RDWR {
-		a |= landlock.ReadFile
-	}
-	if m := flags & unix.O_ACCMODE; m == unix.O_WRONLY || m == unix.O_RDWR {
-		a |= landlock.WriteFile | landlock.Truncate
-	}
-	return a
 }
 
 // filter finds the seccomp program.
@@ -395,7 +378,7 @@ func (s *starter) newGuard(list []stream) (*guard.Guard, error) {
 	for i := range list {
 		var stat unix.Stat_t
 		if st := &list[i]; st.node == "" && st.fd >= 0 && unix.Fstat(st.fd, &stat) == nil {
-			rights := streamRights(st.fd)
+			rights := landlock.Reopen(st.fd)
 			cfg.Streams = append(cfg.Streams, guard.Stream{File: guard.File{Dev: stat.Dev, Ino: stat.Ino}, Read: rights&landlock.ReadFile != 0, Write: rights&landlock.WriteFile != 0})
 		}
 	}

@@ -18,7 +18,6 @@ package session
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"strconv"
@@ -117,27 +116,10 @@ func (endingError) Is(target error) bool {
 	return target == ErrNotRunning || target == driver.ErrSandboxGone
 }
 
-// maxID bounds a session's name, in bytes.
-const maxID = 64
-
 // CheckID reports an *InvalidError if a name is not one for a session: 1 to 64
 // letters, digits, '-', '_' and '.', of which the first is a letter or a digit.
 // So no name is a path.
-func CheckID(id string) error {
-	ok := len(id) > 0 && len(id) <= maxID
-	for i := 0; ok && i < len(id); i++ {
-		c := id[i]
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		ok = alnum || i > 0 && (c == '-' || c == '_' || c == '.')
-	}
-	if !ok {
-		if len(id) > maxID {
-			id = id[:maxID] + "…"
-		}
-		return &policy.InvalidError{Field: "session", Value: id, Want: fmt.Sprintf("1 to %d letters, digits, '-', '_' and '.', the first a letter or digit", maxID)}
-	}
-	return nil
-}
+func CheckID(id string) error { return policy.CheckName("session", id) }
 
 // NewID makes a name for a session.
 func NewID() string {

@@ -33,7 +33,6 @@ package workspace
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -167,27 +166,10 @@ var ErrNotFound = errors.New("no such change set")
 // ErrExists says that there is one already.
 var ErrExists = errors.New("there is a change set of that name already")
 
-// maxID bounds the name of a set, in bytes.
-const maxID = 64
-
 // CheckID reports an *InvalidError if a name is not one for a set: 1 to 64
 // letters, digits, '-', '_' and '.', of which the first is a letter or a digit. So
 // no name is a path, and every name of a session is one.
-func CheckID(id string) error {
-	ok := len(id) > 0 && len(id) <= maxID
-	for i := 0; ok && i < len(id); i++ {
-		c := id[i]
-		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		ok = alnum || i > 0 && (c == '-' || c == '_' || c == '.')
-	}
-	if !ok {
-		if len(id) > maxID {
-			id = id[:maxID] + "…"
-		}
-		return &policy.InvalidError{Field: "change set", Value: id, Want: fmt.Sprintf("1 to %d letters, digits, '-', '_' and '.', the first a letter or digit", maxID)}
-	}
-	return nil
-}
+func CheckID(id string) error { return policy.CheckName("change set", id) }
 
 // ObeyedAt returns the first of some places that a path is at or below, or above unless
 // it stays a directory; "" for none. Letter case does not count, as for patterns.

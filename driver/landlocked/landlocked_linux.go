@@ -206,18 +206,7 @@ func reopened(fd int) landlock.Access {
 	default:
 		return 0
 	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err != nil {
-		return 0
-	}
-	a := landlock.IoctlDev
-	if m := flags & unix.O_ACCMODE; m != unix.O_WRONLY {
-		a |= landlock.ReadFile
-	}
-	if m := flags & unix.O_ACCMODE; m != unix.O_RDONLY {
-		a |= landlock.WriteFile | landlock.Truncate
-	}
-	return a
+	return landlock.Reopen(fd)
 }
 
 // explain says what to do about a step that failed.

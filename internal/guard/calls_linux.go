@@ -276,7 +276,11 @@ func (w *worker) make(op string, dirfd int, addr uint64, mode uint32, target uin
 	}
 	switch kind {
 	case unix.S_IFDIR:
-		return result(sys.Call(unix.SYS_MKDIRAT, uintptr(e.dir), e.addr, uintptr(mode&0o7777), 0, 0, 0))
+		_, no := sys.Call(unix.SYS_MKDIRAT, uintptr(e.dir), e.addr, uintptr(mode&0o7777), 0, 0, 0)
+		if no == 0 {
+			w.began(&e)
+		}
+		return result(0, no)
 	case unix.S_IFLNK:
 		return result(sys.Call(unix.SYS_SYMLINKAT, sys.Addr(&w.link[0]), uintptr(e.dir), e.addr, 0, 0, 0))
 	case unix.S_IFCHR, unix.S_IFBLK:

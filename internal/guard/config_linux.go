@@ -36,7 +36,9 @@ func (w *worker) spared(e *entry, a act, rule string) bool {
 		}
 		return a == removes && ".git/"+string(at) == rule
 	case ".git/":
-		return name == ".git" && (a == removesDir || a == makesDir && w.marks(e.dir))
+		return name == ".git" && (a == removesDir || a == makesDir && w.marks(e.dir) || a == removes && len(dir) > len(e.mount.grant.Path) && linksTree(readSmall(e.dir, name)))
+	case commonPattern:
+		return a == removes && name == "commondir" && isTree(dir)
 	case ConfigPattern:
 		if strings.HasPrefix(name, "config.sbxrun-") { // of a guard that was killed
 			return a == removes

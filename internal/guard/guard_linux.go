@@ -237,7 +237,7 @@ func (g *Guard) run(w *worker, err error) {
 // begin forgets what was learned of another sandbox.
 func (w *worker) begin(g *Guard) {
 	w.g, w.root, w.l.FD, w.event = g, -1, -1, -1
-	w.first, w.masks, w.mounts, w.ties = unknown, false, nil, nil
+	w.first, w.masks, w.mounts, w.ties, w.trees = unknown, false, nil, nil, nil
 }
 
 // confine takes from the thread what the command does not have.
@@ -351,6 +351,7 @@ type worker struct {
 	statx  unix.Statx_t
 	mounts map[int]*mount // the sandbox's, by id; read when first asked for
 	ties   map[File]tie   // what leads to mount points, and mount points as another mount shows them
+	trees  []string       // directories of linked worktrees that were made, the last first
 	how    unix.OpenHow
 	value  []byte
 	held   held

@@ -216,8 +216,14 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 		var v Verdict
 		dirs := w.dirs(e)
 		if v, rule = w.g.rules.Match(e.full, len(g.Path), dirs); v == Protected {
+			text := ""
+			if flags&unix.O_CREAT != 0 {
+				text = w.fixed(e, dirs, rule)
+			}
 			switch state := w.state(e.full, len(g.Path), dirs, rule); {
 			case rule == ".git/hooks" && w.spared(e, makes, rule), state == stateFree:
+			case text != "":
+				return w.makeFixed(e, flags, mode, text)
 			case state == stateLost && (changes || flags&unix.O_CREAT != 0):
 				return w.openLost(e, flags)
 			case rule == ConfigPattern && flags&(unix.O_CREAT|unix.O_EXCL|unix.O_RDWR) == unix.O_CREAT && w.spared(e, removes, rule) && !w.there(e):

@@ -134,6 +134,8 @@ func (r *Rules) ready() {
 				add(i, ".git/sharedindex.*", false)
 			case ConfigPattern:
 				add(i, copyPattern, false)
+			case commonPattern:
+				add(i, ".git/worktrees/*/commondir", false) // so that none of these directories is moved; see linked
 			}
 		}
 		slices.Reverse(r.last.globs)
@@ -236,7 +238,7 @@ func (r *Rules) before(path []byte, p *pattern, n int, dirs Dirs) bool {
 		if same(p.names[n-1], fold(buf[:0], name)) {
 			continue
 		}
-		if n != 1 || p.names[0] != ".git" || dirs == nil || !dirs.Repository(path) {
+		if n != 1 || p.names[0] != ".git" || !linked(path) && (dirs == nil || !dirs.Repository(path)) {
 			return false
 		}
 	}
@@ -249,7 +251,7 @@ func (r *Rules) Completes(dir, name []byte, dirs Dirs) string {
 	if r.ready(); !r.repos || dirs == nil {
 		return ""
 	}
-	if r.commands && string(dir[lastSlash(dir)+1:]) == ".git" {
+	if r.commands && (string(dir[lastSlash(dir)+1:]) == ".git" || isTree(dir)) {
 		return "" // what Git takes commands from is protected there by its name
 	}
 	var buf [256]byte
@@ -266,7 +268,7 @@ func (r *Rules) Completes(dir, name []byte, dirs Dirs) string {
 // it the directory is none, and its config nobody's. What is called .git is protected by
 // its name.
 func (r *Rules) Undoes(dir, name []byte, dirs Dirs) string {
-	if r.ready(); !r.repos || dirs == nil {
+	if r.ready(); !r.repos || dirs == nil || r.commands && isTree(dir) {
 		return ""
 	}
 	var buf [256]byte

@@ -145,6 +145,7 @@ func protectTests() []entry {
 		},
 		{id: "F09", title: "hostile git config, worktree, bare repository; then git on the host", test: hostileGit},
 		{id: "F35", title: "a rebase with lines of the command's; then git rebase --continue on the host", test: hostileRebase},
+		{id: "F39", title: "linked worktrees with a configuration of the command's; then git on the host", test: hostileTree},
 		{
 			id: "F34", title: "change what was passed in for reading",
 			stdin: func(f *fixture) *os.File {
@@ -626,6 +627,127 @@ print("left:", *sorted(os.listdir(d)))
 	})
 }
 
+// TestWorktree: a command makes linked worktrees in the workspace, works in them, in this run
+// and in later ones, moves and removes them; so does the host.
+func TestWorktree(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.repository("r")
+		r := filepath.Join(f.ws, "r")
+		os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
+		for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"commit", "-q", "--allow-empty", "-m", "first"}, {"worktree", "add", "-q", "theirs"}} {
+			f.git(append([]string{"-C", r}, args...)...)
+		}
+		out := f.work(nil, `
+			cd r; git worktree add -q -b one .worktrees/one; cd .worktrees/one; git rev-parse --git-common-dir
+			echo text >file; git add file; git commit -qm one; git worktree add -q -b two ../../../two; cd ../../../two; git log --format=%s -1 one; git rebase -q one
+			for i in 1 2 3 4; do git worktree add -q -b b$i ../w$i & done; wait; git -C ../w3 status --porcelain --branch
+			git worktree remove ../w2; git worktree move ../w3 ../moved; git worktree lock ../w4; git worktree list | wc -l; ls ../w2 2>/dev/null || true`)
+		f.wantLines(out, r+"/.git", "one", "## b3", "7")
+		if got := f.git("-C", filepath.Join(f.ws, "two"), "log", "--format=%s").stdout; got != "one\nfirst\n" {
+			t.Errorf("on the host: %q", got)
+		}
+		// A later run, in the worktree alone.
+		f.wantLines(f.work([]string{"-C", filepath.Join(r, ".worktrees/one")}, `echo more >>file; git commit -qam more; git log --format=%s -1`), "more")
+		// What is the workspace's own stays; what the host made goes too.
+		f.work([]string{"-C", filepath.Join(r, ".worktrees/one")}, `! rm .git 2>/dev/null; ! echo x >.git`)
+		f.work(nil, `cd r; git worktree remove theirs; git worktree unlock ../w4; for w in .worktrees/one ../two ../w1 ../w4 ../moved; do git worktree remove $w; done; git worktree list; ! ls .git/worktrees 2>/dev/null`)
+		if got := f.git("-C", r, "log", "--all", "--topo-order", "--format=%s").stdout; got != "more\none\nfirst\n" {
+			t.Errorf("on the host: %q", got)
+		}
+		f.work(nil, `cd r; git worktree add -q ../last`)
+		f.git("-C", r, "worktree", "remove", "../last")
+	})
+}
+
+// hostileTree gives linked worktrees another configuration, by each part of them and by
+// places where the way to it leads elsewhere, and runs Git on the host in all of them.
+func hostileTree(f *fixture) {
+	const script = `import os, shutil, socket, subprocess, sys
+os.chdir("r")
+config = "[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch " + sys.argv[1] + "; false\n\thooksPath = " + os.getcwd() + "/evil\n"
+shutil.copytree("hooks", "evil")
+def put(name, text):
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    with open(name, "w") as f: f.write(text)
+def repository(at): # the part that a directory with HEAD would find
+    for d in "objects", "refs": os.makedirs(at + "/" + d, exist_ok=True)
+    put(at + "/config", config)
+def swap(a, b):
+    os.rename(a, a + ".was"); os.rename(b, a)
+def away(): # where ../.. is no repository of Git's
+    repository(".git/modules"); swap(".git/modules/libs/foo", ".git/worktrees/theirs")
+def above():
+    repository(".git/modules/deep"); os.rename(".git/worktrees", ".git/modules/deep/libs"); os.rename(".git/modules/deep/libs/theirs", ".git/theirs"); swap(".git/modules/libs/foo", ".git/theirs")
+def deeper():
+    put(".git/modules/libs/new/HEAD", "ref: refs/heads/main\n"); put(".git/modules/libs/new/commondir", "../.."); repository(".git/modules"); swap(".git/modules/libs/foo", ".git/modules/libs/new")
+def directly(to):
+    d = ".git/worktrees/mine"
+    put(d + "/HEAD", "ref: refs/heads/main\n"); put(d + "/gitdir", os.getcwd() + "/mine/.git"); put("mine/file", "")
+    to(d)
+    put("mine/.git", "gitdir: " + os.getcwd() + "/evil-git")
+def renamed(d):
+    repository("evil-git"); put(".git/c", "../../evil-git"); os.rename(".git/c", d + "/commondir")
+def linked(d):
+    repository("evil-git"); put(".git/c", "../../evil-git"); os.link(".git/c", d + "/commondir")
+def written(d):
+    repository("evil-git")
+    with open(d + "/commondir", "w") as c:
+        with open("mine/.git", "w") as link:
+            for f, text in (c, "../../../evil-git"), (link, "gitdir: " + os.getcwd() + "/evil-git"): f.write(text); f.flush()
+def own(d):
+    repository(d); put(d + "/hooks/post-index-change", "#!/bin/sh\ntouch " + sys.argv[1]); put(d + "/config.worktree", config)
+def removed(d):
+    put(d + "/commondir", "../.."); put("mine/.git", ""); os.unlink(d + "/HEAD"); put(d + "/config.worktree", config); os.unlink(d + "/commondir"); repository(d); put(d + "/HEAD", "ref: refs/heads/main\n")
+def before(d): # in a directory that is moved there
+    put(".git/state/HEAD", "ref: refs/heads/main\n"); put(".git/state/commondir", "../../../evil-git"); repository("evil-git"); shutil.rmtree(d); os.rename(".git/state", d)
+def other(d): # a repository that a socket makes one, until it is removed
+    put("fake/HEAD", "ref: refs/heads/main\n"); os.mkdir("fake/objects"); s = socket.socket(socket.AF_UNIX); s.bind("fake/refs")
+    put("fake/worktrees/x/HEAD", "ref: refs/heads/main\n"); put("fake/worktrees/x/gitdir", os.getcwd() + "/fake2/.git"); put("fake/worktrees/x/commondir", "../.."); put("fake2/.git", "gitdir: " + os.getcwd() + "/fake/worktrees/x")
+    os.unlink("fake/refs"); os.unlink("fake/HEAD"); repository("fake")
+def bare(d):
+    os.makedirs("b/.git/worktrees/x"); put("b/.git/worktrees/x/gitdir", os.getcwd() + "/mine/.git"); put("b/.git/worktrees/x/HEAD", "ref: refs/heads/main\n"); put("b/.git/worktrees/x/commondir", ""); put("mine/.git", "")
+    repository("b"); put("b/.git/objects/x", ""); put("b/.git/config", config); os.rename("b/.git", "b/git")
+for f in [lambda t=t: directly(t) for t in (renamed, linked, written, own, removed, before, other, bare)] + [away, above, deeper]:
+    for d in ".git/worktrees/mine", "mine", "evil-git": shutil.rmtree(d, True)
+    try: f()
+    except OSError as e: print(e)
+`
+	act := func(f *fixture, flags ...string) (canary string, o *outcome) {
+		for _, name := range []string{"lib", "r"} {
+			f.repository(name)
+			r := filepath.Join(f.ws, name)
+			os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
+			for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"commit", "-q", "--allow-empty", "-m", "first"}} {
+				f.git(append([]string{"-C", r}, args...)...)
+			}
+		}
+		r := filepath.Join(f.ws, "r")
+		f.git("-C", r, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", filepath.Join(f.ws, "lib"), "libs/foo")
+		f.git("-C", r, "worktree", "add", "-q", "theirs")
+		canary = filepath.Join(f.ws, "canary")
+		f.write("ws/r/hooks/post-index-change", "#!/bin/sh\ntouch "+canary+"\n", 0o755)
+		f.own()
+		o = f.do(call{args: f.strict(flags, "python3", "-c", script, canary)})
+		for _, dir := range []string{"", "mine", "theirs", "libs/foo", "fake2"} {
+			for _, args := range [][]string{{"status"}, {"log", "-1"}, {"add", "-A"}, {"worktree", "list"}} {
+				if dir = filepath.Join(r, dir); exists(dir) {
+					f.do(call{args: f.who.command(append([]string{f.need("git"), "-C", dir}, args...)...)})
+				}
+			}
+		}
+		return canary, o
+	}
+	if canary, o := act(f); exists(canary) {
+		f.Errorf("Git on the host ran what the command planted: %v", o)
+	}
+	f.Run("control without protected paths", func(t *testing.T) {
+		c := newFixture(t, f.who)
+		if canary, o := act(c, "--unprotect", "all"); !exists(canary) {
+			t.Errorf("Git on the host ran nothing: the attack is none: %v", o)
+		}
+	})
+}
+
 // killedGuard kills sbxrun at random moments of a command that tries to make
 // protected paths all the time.
 func killedGuard(f *fixture) {
@@ -676,11 +798,11 @@ func TestGitProtected(t *testing.T) {
 			git log --format=%s
 			git clone -q --bare . /tmp/up; git branch -q --set-upstream-to=main topic; git config branch.topic.merge
 			git switch -q -c other; git switch -q main; git branch -q -D topic other
-			for c in "config a.b c" "remote add o /x" "config branch.main.remote /tmp/up" "worktree add ../wt" "init -q --bare ../bare"; do
+			for c in "config a.b c" "remote add o /x" "config branch.main.remote /tmp/up" "init -q --bare ../bare"; do
 				if git $c 2>/dev/null; then echo "worked: $c"; else echo "failed: $c"; fi
 			done
 			git init -q /tmp/new; git -C /tmp/new config a.b c; git clone -q . "$HOME/copy" && echo elsewhere`)
-		f.wantLines(out, "## topic", "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: config branch.main.remote /tmp/up", "failed: worktree add ../wt", "failed: init -q --bare ../bare", "elsewhere", "refs/heads/main")
+		f.wantLines(out, "## topic", "## main", "one", "two", "three", "failed: config a.b c", "failed: remote add o /x", "failed: config branch.main.remote /tmp/up", "failed: init -q --bare ../bare", "elsewhere", "refs/heads/main")
 		if f.sha(filepath.Join(r, ".git/config")) != config {
 			t.Error("the configuration was changed")
 		}

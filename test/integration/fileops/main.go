@@ -218,7 +218,7 @@ func plant(dir, owner string) {
 			panic(err)
 		}
 	}
-	for _, d := range []string{"t", "rw", "t/a", "t/a/sub", "t/b", "t/empty", "t/vendor", "t/vendor/d", "t/secret", "t/rw", "t/.git/hooks", "t/.git/objects", "t/.git/refs", "t/.git/info", "t/.git/rebase-merge", "t/bare/objects", "t/bare/refs", "t/bare/hooks",
+	for _, d := range []string{"t", "rw", "t/a", "t/a/sub", "t/b", "t/empty", "t/vendor", "t/vendor/d", "t/secret", "t/rw", "t/.git/hooks", "t/.git/objects", "t/.git/refs", "t/.git/info", "t/.git/rebase-merge", "t/.git/worktrees/w", "t/bare/objects", "t/bare/refs", "t/bare/hooks",
 		"t/.claude", "t/.config/nvim", "t/.config/git", "t/.config/plain", "t/b/.config", "t/group", "t/sticky", "t/nox", "rw/d", "rw/.claude"} {
 		check(os.MkdirAll(filepath.Join(dir, d), 0o755))
 	}

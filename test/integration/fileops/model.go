@@ -16,7 +16,8 @@ import (
 )
 
 // protect is the part of strict's list that the names in op.go can meet.
-var protect = []string{".git/", ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/rebase-merge", ".git/sequencer", ".config/git", ".config/nvim", ".bashrc", ".vscode", "*.code-workspace", ".mcp.json", ".claude"}
+var protect = []string{".git/", ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/rebase-merge", ".git/sequencer", ".config/git", ".config/nvim", ".bashrc", ".vscode", "*.code-workspace", ".mcp.json", ".claude",
+	".git/worktrees/*/config", ".git/worktrees/*/config.worktree", ".git/worktrees/*/commondir", ".git/worktrees/*/hooks", ".git/worktrees/*/rebase-merge", ".git/worktrees/*/sequencer"}
 
 // A verdict is what docs/profiles.md says of an operation.
 type verdict int
@@ -83,6 +84,12 @@ const goodSteps = "noop\n"
 
 var steps = []string{"git-rebase-todo", "author-script"}
 
+// inTree reports whether a directory has the place of a linked worktree's.
+func inTree(dir string) bool {
+	up := path.Dir(dir)
+	return strings.EqualFold(path.Base(up), "worktrees") && strings.EqualFold(path.Base(path.Dir(up)), ".git")
+}
+
 // stateful reports whether a path can be a file of a rebase that may be changed.
 func stateful(full string) bool {
 	return path.Base(path.Dir(full)) == "rebase-merge" && (slices.Contains(steps, path.Base(full)) || slices.Contains([]string{"done", "done.lock", "msgnum"}, path.Base(full)))
@@ -128,7 +135,7 @@ func (p *process) index(full string) verdict {
 		if n := strings.ToLower(path.Base(at)); n != "index" && !strings.HasPrefix(n, "sharedindex.") {
 			continue
 		}
-		if dir := path.Dir(at); dir != top && strings.EqualFold(path.Base(dir), ".git") {
+		if dir := path.Dir(at); dir != top && (strings.EqualFold(path.Base(dir), ".git") || inTree(dir)) {
 			return denied
 		} else if v := repository(dir, ""); v != allowed {
 			return v
@@ -175,6 +182,7 @@ func (p *process) spares(o op, v verdict, from, to place) verdict {
 		if c, err := content(from.full); slices.Contains(steps, name) && (err != nil || c != "" && (c != goodSteps || name != "git-rebase-todo")) {
 			return v
 		}
+	case name == "commondir" && inTree(dir) && slices.Contains([]string{"open", "creat", "unlink", "rmdir"}, o.call):
 	case name == "hooks" && made && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):
 	case name == "config" && made && slices.Contains([]string{"open", "creat", "unlink"}, o.call):
 	case name == "config" && strings.HasPrefix(o.call, "rename") && path.Base(dir) == ".git" && from.st != nil && from.st.Mode&unix.S_IFMT == unix.S_IFREG:
@@ -234,7 +242,7 @@ func (p *process) judge(full string, made bool) verdict {
 		}
 		if i == len(names)-1 && slices.Contains(gitParts, strings.ToLower(n)) {
 			v = max(v, open)
-			if made && !strings.EqualFold(path.Base(dir), ".git") && repository(dir, "") != denied {
+			if made && !strings.EqualFold(path.Base(dir), ".git") && !inTree(dir) && repository(dir, "") != denied {
 				v = max(v, repository(dir, n))
 			}
 		}
@@ -312,6 +320,7 @@ func protected(dir string) string {
 			}
 			switch {
 			case d.Name() == "config" && d.Type().IsRegular() && c == "": // which a new repository has
+			case d.Name() == "commondir" && d.Type().IsRegular() && c == "../..\n":
 			case slices.Contains(gitStates, d.Name()) && d.IsDir():
 			case d.Type().IsRegular() && stateful(full) && (!slices.Contains(steps, d.Name()) && d.Name() != "msgnum" || c == "" || c == goodSteps && d.Name() == "git-rebase-todo"):
 			default:
@@ -323,7 +332,7 @@ func protected(dir string) string {
 				lines = append(lines, fmt.Sprintf("index %q\n", c))
 			}
 		}
-		if d.IsDir() && d.Name() != ".git" && repository(full, "") == denied {
+		if d.IsDir() && d.Name() != ".git" && !inTree(full) && repository(full, "") == denied {
 			c, _ := content(full + "/config")
 			lines = append(lines, fmt.Sprintf("repository %q\n", c))
 		}
@@ -555,8 +564,10 @@ func (p *process) verdict(o op) verdict {
 		if !exchange {
 			v = p.spares(o, v, from, to)
 		}
-		if leads(path.Base(from.full)) || leads(path.Base(to.full)) {
-			v = max(v, open)
+		for _, full := range []string{from.full, to.full} {
+			if leads(path.Base(full)) || strings.EqualFold(path.Base(full), "worktrees") || inTree(full) {
+				v = max(v, open)
+			}
 		}
 		if from.full != "" && to.full != "" {
 			v = max(v, p.crosses(from.full, to.full))
@@ -771,7 +782,7 @@ func (p *process) compare(o op, guard string) string {
 			copied = copied || path.Base(to.full) == "config" || stateful(to.full)
 		}
 	}
-	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" && o.flags&(unix.O_ACCMODE|unix.O_CREAT) != unix.O_RDONLY || o.call == "creat") && (path.Base(at.full) == "config" && at.st == nil || path.Base(at.full) == "msgnum") {
+	if at, ok := p.resolve(o.a, true); v == open && ok && (o.call == "open" && o.flags&(unix.O_ACCMODE|unix.O_CREAT) != unix.O_RDONLY || o.call == "creat") && (slices.Contains([]string{"config", "commondir"}, path.Base(at.full)) && at.st == nil || path.Base(at.full) == "msgnum") {
 		begun = true // the guard's descriptor is one to read, or of nothing
 	}
 	kernel := p.do(o)

@@ -1,0 +1,40 @@
+package guard
+
+import "bytes"
+
+// commonPattern protects what makes a directory a linked worktree's: the file that says
+// where the rest of its repository is.
+const commonPattern = ".git/commondir"
+
+// commonDir is what that file says, always: .git/worktrees/NAME is two below.
+const commonDir = "../..\n"
+
+// linked reports whether a directory has the place of a linked worktree's, which counts as
+// ".git" in front of other names, whatever is in it.
+func linked(dir []byte) bool {
+	var buf [256]byte
+	up := dir[:lastSlash(dir)]
+	at := lastSlash(up)
+	if len(up) == 0 || !same("worktrees", fold(buf[:0], up[at+1:])) {
+		return false
+	}
+	up = up[:at]
+	return same(".git", fold(buf[:0], up[lastSlash(up)+1:]))
+}
+
+// isTree is linked by the exact names. In such a directory a command may make and remove what
+// it likes of a linked worktree: what Git takes commands from is protected by its name, and it
+// stays where it is. In repositories that have other names, ".." could become something else.
+func isTree(dir []byte) bool {
+	up := dir[:lastSlash(dir)]
+	return bytes.HasSuffix(up, []byte("/.git/worktrees"))
+}
+
+// treeLink is the text of the file .git in a linked worktree.
+func treeLink(dir string) string { return "gitdir: " + dir + "\n" }
+
+// linksTree reports whether a file .git has such a text.
+func linksTree(text []byte) bool {
+	dir, ok := bytes.CutPrefix(text, []byte("gitdir: "))
+	return ok && isTree(bytes.TrimRight(dir, "\n"))
+}

@@ -91,7 +91,6 @@ var lookups = map[string]string{
 	"internal/engine try: MkdirTemp ":                                             "the workspace of doctor's canaries, which they write",
 	"internal/cli anonymous: CreateTemp ":                                         "a file without a name",
 	"seatbelt start: MkdirTemp ":                                                  "a command's private storage, which it writes",
-	"internal/agents write: CreateTemp filepath.Dir":                              "beside the agent's own configuration, which integrate is asked to change",
 	"internal/agents layBait: MkdirTemp ":                                         "the project of an agent that is tried, which its commands write",
 	"internal/cli facts: Executable":                                              "named in what setup writes",
 	"internal/cli list: Executable":                                               "for a message",

@@ -864,8 +864,13 @@ func TestRebase(t *testing.T) {
 		want("revert", `for i in 1 2 3; do echo $i >file; git add .; git revert --continue >/dev/null 2>&1 || true; done`, `Revert "1" Revert "2" Revert "3" new 3 ## main`)
 		// Programs, and what names one.
 		for _, c := range []string{"-x true main~1", "-s ours main~1", "-S main~1", "--apply main~1"} {
-			o := f.do(call{args: f.sandbox(nil, "sh", "-c", "cd r; git reset -q --hard; git rebase "+c+" --force-rebase; git rebase --abort; ls -d .git/rebase-*; git switch -q main; git status --porcelain --branch")})
-			if !strings.HasSuffix(o.stdout, "## main\n") || !strings.Contains(o.stderr, "sbxrun: note: refused: "+r+"/.git/rebase-") {
+			o := f.do(call{args: f.strict([]string{"--json"}, "sh", "-c", "cd r; git reset -q --hard; git rebase "+c+" --force-rebase; git rebase --abort; ls -d .git/rebase-*; git switch -q main; git status --porcelain --branch")})
+			res := f.result(o)
+			told := false
+			for _, d := range res.Denials {
+				told = told || strings.HasPrefix(d.Target, r+"/.git/rebase-")
+			}
+			if !told || !strings.HasSuffix(res.Stdout, "## main\n") {
 				f.Errorf("%s: %v", c, o)
 			}
 		}

@@ -30,6 +30,14 @@ func isTree(dir []byte) bool {
 	return bytes.HasSuffix(up, []byte("/.git/worktrees"))
 }
 
+// stays reports whether the .git of a linked worktree's directory is that of a grant's top, or
+// the grant itself. No command moves a mount point.
+func stays(dir []byte, grant string) bool {
+	git := dir[:lastSlash(dir)]
+	git = git[:lastSlash(git)]
+	return string(git) == grant || string(git[:lastSlash(git)]) == grant
+}
+
 // treeLink is the text of the file .git in a linked worktree.
 func treeLink(dir string) string { return "gitdir: " + dir + "\n" }
 

@@ -637,25 +637,28 @@ func TestWorktree(t *testing.T) {
 		for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"commit", "-q", "--allow-empty", "-m", "first"}, {"worktree", "add", "-q", "theirs"}} {
 			f.git(append([]string{"-C", r}, args...)...)
 		}
-		out := f.work(nil, `
-			cd r; git worktree add -q -b one .worktrees/one; cd .worktrees/one; git rev-parse --git-common-dir
-			echo text >file; git add file; git commit -qm one; git worktree add -q -b two ../../../two; cd ../../../two; git log --format=%s -1 one; git rebase -q one
+		run := func(script string) string { f.Helper(); return f.work([]string{"-C", r}, script) }
+		out := run(`
+			git worktree add -q -b one .worktrees/one; cd .worktrees/one; git rev-parse --git-common-dir
+			echo text >file; git add file; git commit -qm one; git worktree add -q -b two ../../two; cd ../../two; git log --format=%s -1 one; git rebase -q one
 			for i in 1 2 3 4; do git worktree add -q -b b$i ../w$i & done; wait; git -C ../w3 status --porcelain --branch
 			git worktree remove ../w2; git worktree move ../w3 ../moved; git worktree lock ../w4; git worktree list | wc -l; ls ../w2 2>/dev/null || true`)
 		f.wantLines(out, r+"/.git", "one", "## b3", "7")
-		if got := f.git("-C", filepath.Join(f.ws, "two"), "log", "--format=%s").stdout; got != "one\nfirst\n" {
+		if got := f.git("-C", filepath.Join(r, "two"), "log", "--format=%s").stdout; got != "one\nfirst\n" {
 			t.Errorf("on the host: %q", got)
 		}
 		// A later run, in the worktree alone.
 		f.wantLines(f.work([]string{"-C", filepath.Join(r, ".worktrees/one")}, `echo more >>file; git commit -qam more; git log --format=%s -1`), "more")
 		// What is the workspace's own stays; what the host made goes too.
 		f.work([]string{"-C", filepath.Join(r, ".worktrees/one")}, `! rm .git 2>/dev/null; ! echo x >.git`)
-		f.work(nil, `cd r; git worktree remove theirs; git worktree unlock ../w4; for w in .worktrees/one ../two ../w1 ../w4 ../moved; do git worktree remove $w; done; git worktree list; ! ls .git/worktrees 2>/dev/null`)
+		run(`git worktree remove theirs; git worktree unlock w4; for w in .worktrees/one two w1 w4 moved; do git worktree remove $w; done; git worktree list; ! ls .git/worktrees 2>/dev/null`)
 		if got := f.git("-C", r, "log", "--all", "--topo-order", "--format=%s").stdout; got != "more\none\nfirst\n" {
 			t.Errorf("on the host: %q", got)
 		}
-		f.work(nil, `cd r; git worktree add -q ../last`)
-		f.git("-C", r, "worktree", "remove", "../last")
+		run(`git worktree add -q last`)
+		f.git("-C", r, "worktree", "remove", "last")
+		// What leads to a repository whose place can be taken by a link is not made.
+		f.wantLines(f.work(nil, `git -C r worktree add -q ../no 2>/dev/null || echo refused; ! ls no/.git 2>/dev/null; ls r/.git/worktrees 2>/dev/null || true`), "refused")
 	})
 }
 
@@ -663,7 +666,6 @@ func TestWorktree(t *testing.T) {
 // places where the way to it leads elsewhere, and runs Git on the host in all of them.
 func hostileTree(f *fixture) {
 	const script = `import os, shutil, socket, subprocess, sys
-os.chdir("r")
 config = "[core]\n\trepositoryformatversion = 0\n\tfsmonitor = touch " + sys.argv[1] + "; false\n\thooksPath = " + os.getcwd() + "/evil\n"
 shutil.copytree("hooks", "evil")
 def put(name, text):
@@ -727,7 +729,7 @@ for f in [lambda t=t: directly(t) for t in (renamed, linked, written, own, remov
 		canary = filepath.Join(f.ws, "canary")
 		f.write("ws/r/hooks/post-index-change", "#!/bin/sh\ntouch "+canary+"\n", 0o755)
 		f.own()
-		o = f.do(call{args: f.strict(flags, "python3", "-c", script, canary)})
+		o = f.do(call{args: f.strict(append([]string{"-C", r}, flags...), "python3", "-c", script, canary)})
 		for _, dir := range []string{"", "mine", "theirs", "libs/foo", "fake2"} {
 			for _, args := range [][]string{{"status"}, {"log", "-1"}, {"add", "-A"}, {"worktree", "list"}} {
 				if dir = filepath.Join(r, dir); exists(dir) {
@@ -1163,7 +1165,7 @@ if os.path.isdir("mine"): os.rename("mine", git + "logs/mine")
 os.system("touch moved; mv moved " + git + "info/; test -e " + git + "info/moved && echo moved")
 try_("within", lambda: os.rename(git + "logs/mine", git + "refs/mine"))
 try_("bare", lambda: os.symlink("x", "r/testdata/x.git/refs/x"))
-os.rename(git + "worktrees/wt", git + "worktrees/was")
+try_("aside", lambda: os.rename(git + "worktrees/wt", git + "worktrees/was"))
 try_("worktree", lambda: os.rename("r/testdata/x.git", git + "worktrees/wt"))
 if os.path.exists(git + "worktrees/was") and not os.path.exists(git + "worktrees/wt"): os.rename(git + "worktrees/was", git + "worktrees/wt")
 try_("safe", lambda: os.mkdir(git + "safe"))
@@ -1178,7 +1180,7 @@ try_("safe", lambda: os.mkdir(git + "safe"))
 		const no, copy = "Permission denied", "Invalid cross-device link"
 		out, ran := act(f)
 		f.wantLines(out, "beside done", "leads "+no, "symlink "+no, "link "+no, "rename "+copy, "directory "+copy, "file "+copy, "out "+copy, "between "+copy,
-			"moved", "within done", "bare "+no, "worktree "+copy, "safe "+no)
+			"moved", "within done", "bare "+no, "aside "+no, "worktree "+no, "safe "+no)
 		if ran != "" {
 			f.Errorf("Git on the host ran what the command planted: %q", ran)
 		}

@@ -299,7 +299,7 @@ var listStrictSecrets = []string{
 
 var listStrictProtect = []string{
 	".git/", ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/rebase-merge",
-	".git/rebase-apply", ".git/sequencer", ".git/safe", ".gitconfig", ".config/git", ".hg/", ".hg/hgrc",
+	".git/rebase-apply", ".git/sequencer", ".git/MERGE_RR", ".git/safe", ".gitconfig", ".config/git", ".hg/", ".hg/hgrc",
 	".hg/hgrc-not-shared", ".hg/sharedpath", ".sl/", ".sl/config", ".sl/sharedpath", ".jj/", ".jj/repo/",
 	".jj/repo/config.toml", ".jj/workspace-config.toml", ".git/index", ".githooks", ".husky", ".pre-commit-config.yaml",
 	"lefthook.*", ".lefthook.*", "lefthook-local.*", ".lefthook-local.*", ".lefthook", ".lefthook-local",

@@ -120,7 +120,7 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 			return 0, ""
 		}
 		return continued, rule
-	case v == Free, rule == IndexPattern && (a == removes || a == removesDir || a == movesFrom), w.spared(e, a, rule):
+	case v == Free, rule == IndexPattern && (a == removes || a == removesDir || a == movesFrom), rule == rererePattern && a == removes, w.spared(e, a, rule):
 		return 0, ""
 	}
 	return refused, rule

@@ -9,6 +9,9 @@ const (
 	sequencerPattern = ".git/sequencer"
 )
 
+// rererePattern is a file that Git removes at the end of each merge, if it is there or not.
+const rererePattern = ".git/MERGE_RR"
+
 // maxState bounds a file of these that is checked, bytes.
 const maxState = 4 << 20
 

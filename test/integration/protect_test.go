@@ -750,6 +750,52 @@ for f in [lambda t=t: directly(t) for t in (renamed, linked, written, own, remov
 	})
 }
 
+// TestRerere: the next commit on the host resolves no conflict in a file that a command named,
+// and keeps no copy of one, where the command can read it.
+func TestRerere(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		const conflict = "mine\n<<<<<<< a\nx\n=======\ny\n>>>>>>> b\n"
+		act := func(f *fixture, flags ...string) (changed, copied bool) {
+			f.repository("r")
+			r, outside := filepath.Join(f.ws, "r"), filepath.Join(f.ws, "outside")
+			os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
+			for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}} {
+				f.git(append([]string{"-C", r}, args...)...)
+			}
+			f.write("ws/outside/conflict", conflict, 0o644)
+			f.write("ws/outside/secret", "the secret\n", 0o644)
+			f.own()
+			f.do(call{args: f.strict(append([]string{"-C", r}, flags...), "bash", "-c", `cd .git; one=$(printf '1%.0s' {1..40}) two=$(printf '2%.0s' {1..40}); mkdir -p rr-cache/$one rr-cache/$two
+				: >rr-cache/$one/preimage; : >rr-cache/$two/preimage; echo theirs >rr-cache/$two/postimage; mkdir -p info; echo "* merge=union" >info/attributes
+				printf '%s\t%s\0' $one ../outside/secret $two ../outside/conflict >rr; mv rr MERGE_RR || cp rr MERGE_RR || ln rr MERGE_RR; mv rr MERGE_RR.lock; mv MERGE_RR.lock MERGE_RR`)})
+			f.do(call{args: f.who.command(f.need("git"), "-C", r, "commit", "-q", "--allow-empty", "-m", "x")})
+			b, err := os.ReadFile(filepath.Join(outside, "conflict"))
+			if err != nil {
+				f.Fatal(err)
+			}
+			images, _ := filepath.Glob(r + "/.git/rr-cache/*/postimage*")
+			for _, name := range images {
+				text, _ := os.ReadFile(name)
+				copied = copied || strings.Contains(string(text), "the secret")
+			}
+			return string(b) != conflict, copied
+		}
+		if changed, copied := act(f); changed || copied {
+			f.Errorf("outside: changed %v, copied %v", changed, copied)
+		}
+		// Git removes the file, there or not, and that is no refusal.
+		res := f.result(f.do(call{args: f.strict([]string{"--json"}, "bash", "-ec", "cd r; rm -rf .git/rr-cache .git/MERGE_RR.lock .git/info/attributes; echo 1 >f; git add f; git commit -qm f; git switch -qc t HEAD~1; echo 2 >f; git add f; git commit -qm 2; ! git merge main; git merge --abort")}))
+		if res.ExitCode != 0 || len(res.Denials) != 0 {
+			f.Errorf("a merge that was ended: %+v", res)
+		}
+		f.Run("control without protected paths", func(t *testing.T) {
+			if changed, copied := act(newFixture(t, f.who), "--unprotect", "all"); !changed || !copied {
+				t.Errorf("outside: changed %v, copied %v; the attack is none", changed, copied)
+			}
+		})
+	})
+}
+
 // killedGuard kills sbxrun at random moments of a command that tries to make
 // protected paths all the time.
 func killedGuard(f *fixture) {

@@ -31,8 +31,12 @@ func isTree(dir []byte) bool {
 }
 
 // stays reports whether the .git of a linked worktree's directory is that of a grant's top, or
-// the grant itself. No command moves a mount point.
+// the grant itself. No command moves a mount point. Git would not read a name to its end if
+// that is a newline.
 func stays(dir []byte, grant string) bool {
+	if bytes.ContainsAny(dir, "\r\n") {
+		return false
+	}
 	git := dir[:lastSlash(dir)]
 	git = git[:lastSlash(git)]
 	return string(git) == grant || string(git[:lastSlash(git)]) == grant

@@ -38,6 +38,14 @@ func TestWorktree(t *testing.T) {
 			t.Errorf("%s: %v", dir, isTree([]byte(dir)))
 		}
 	}
+	for dir, want := range map[string]bool{"/w/.git/worktrees/x": true, "/w/a/.git/worktrees/x": false, "/w/.git/worktrees/x\n": false, "/w/.git/worktrees/\r": false, "/other/.git/worktrees/x": false} {
+		if stays([]byte(dir), "/w") != want {
+			t.Errorf("%q stays: %v", dir, !want)
+		}
+	}
+	if !stays([]byte("/elsewhere/.git/worktrees/x"), "/elsewhere/.git") {
+		t.Error("the repository of a workspace below it stays")
+	}
 	for text, want := range map[string]bool{treeLink("/w/.git/worktrees/x"): true, "gitdir: /w/.git/worktrees/x": true, "gitdir: ../.git/modules/x\n": false, "x": false, "": false} {
 		if linksTree([]byte(text)) != want {
 			t.Errorf("%q", text)

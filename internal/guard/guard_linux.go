@@ -238,6 +238,7 @@ func (g *Guard) run(w *worker, err error) {
 func (w *worker) begin(g *Guard) {
 	w.g, w.root, w.l.FD, w.event = g, -1, -1, -1
 	w.first, w.masks, w.mounts, w.ties, w.trees = unknown, false, nil, nil, nil
+	w.begins, w.known, w.pace = [len(w.begins)]begin{}, -1, pace{}
 }
 
 // confine takes from the thread what the command does not have.
@@ -317,9 +318,15 @@ func closeRights(oob []byte) {
 // end closes what was the sandbox's.
 func (w *worker) end() {
 	w.forget()
+	w.l.Far()
 	for _, fd := range []int{w.l.FD, w.root} {
 		if fd >= 0 {
 			unix.Close(fd)
+		}
+	}
+	for _, b := range w.begins {
+		if b.open {
+			closeFD(b.fd)
 		}
 	}
 }
@@ -356,6 +363,11 @@ type worker struct {
 	value  []byte
 	held   held
 	unlock func() // what exclude holds, nil for nothing
+
+	begins [4]begin // where relative paths began last
+	newest int      // of those
+	known  int      // the directory that statx is about, -1 for another
+	pace   pace     // how files are given to callers
 
 	waiting []*waiter // opens that wait for the other end
 	event   int       // an eventfd for their threads, -1 for none yet
@@ -419,7 +431,11 @@ func (w *worker) serve() {
 // was copied as far as there was room, it can be again: for that, a tenth of a processor.
 func (w *worker) answer() (rest time.Duration) {
 	id := w.n.ID
+	w.known = -1
 	begin := time.Now()
+	if begin.Sub(w.pace.last) > pause {
+		w.l.Far() // others may be on that processor by now
+	}
 	res, errno := w.handle()
 	took := time.Since(begin)
 	if w.unlock != nil {
@@ -695,16 +711,21 @@ func (w *worker) read(addr uint64, b []byte) (int, syscall.Errno) {
 	return 0, unix.ESRCH
 }
 
+// ofPID is the path of an entry of the caller's directory in /proc, with the number n if
+// that is one.
+func (w *worker) ofPID(entry string, n int) []byte {
+	b := append(append(appendInt(w.num[:0], int(w.n.PID)), '/'), entry...)
+	if n >= 0 {
+		b = appendInt(b, n)
+	}
+	return b
+}
+
 // ofCaller opens an entry of the caller's directory in /proc, "cwd" or "fd/7",
 // as a place. ESRCH, which nobody gets, is for a caller that is gone: by then its number
 // may be another process's, of the host.
 func (w *worker) ofCaller(entry string, n int) (int, syscall.Errno) {
-	b := appendInt(w.num[:0], int(w.n.PID))
-	b = append(append(b, '/'), entry...)
-	if n >= 0 {
-		b = appendInt(b, n)
-	}
-	b = append(b, 0)
+	b := append(w.ofPID(entry, n), 0)
 	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_PATH|unix.O_CLOEXEC, 0, 0, 0)
 	if e != 0 {
 		return -1, syscall.Errno(e)
@@ -722,6 +743,83 @@ func (w *worker) base(dirfd int) (int, syscall.Errno) {
 		return w.ofCaller("cwd", -1)
 	}
 	return w.file(dirfd)
+}
+
+// A begin is a directory that relative paths of a caller's begin at. Most calls of a
+// program have the one of the call before, and to see that it is the same takes less than
+// to open it.
+type begin struct {
+	open  bool
+	fd    int
+	id    File
+	mount uint64
+}
+
+// from is base for a path, by a descriptor that leave gives back. The one of the call
+// before stays open: a call can have two paths.
+func (w *worker) from(dirfd int) (int, syscall.Errno) {
+	entry, n := "fd/", dirfd
+	switch {
+	case dirfd == unix.AT_FDCWD:
+		entry, n = "cwd", -1
+	case dirfd < 0:
+		return -1, unix.EBADF
+	}
+	b := append(w.ofPID(entry, n), "/."...)
+	if w.identify(w.proc, string(b)) == 0 {
+		for i, b := range w.begins {
+			if b.open && b.id == w.same() && b.mount == w.statx.Mnt_id {
+				if !w.l.Valid(w.n.ID) {
+					return -1, unix.ESRCH
+				}
+				w.newest, w.known = i, b.fd
+				return b.fd, 0
+			}
+		}
+	}
+	fd, errno := w.base(dirfd)
+	if errno == 0 && w.identify(fd, ".") == 0 {
+		if local(fd) {
+			w.newest = (w.newest + 1) % len(w.begins)
+			if old := w.begins[w.newest]; old.open {
+				closeFD(old.fd)
+			}
+			w.begins[w.newest] = begin{true, fd, w.same(), w.statx.Mnt_id}
+		}
+		w.known = fd
+	}
+	return fd, errno
+}
+
+// leave gives back what from opened.
+func (w *worker) leave(fd int) {
+	w.known = -1
+	if !w.keeps(fd) {
+		closeFD(fd)
+	}
+}
+
+func (w *worker) keeps(fd int) bool {
+	for _, b := range w.begins {
+		if b.open && b.fd == fd {
+			return true
+		}
+	}
+	return false
+}
+
+// local reports whether a directory is on a file system that numbers its files itself, so
+// that no two have the same device and inode: one that asks a server may not.
+func local(fd int) bool {
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil {
+		return false
+	}
+	switch fs.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC:
+		return true
+	}
+	return false
 }
 
 // readProc reads a file of the caller's directory in /proc, of any length.

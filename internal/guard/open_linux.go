@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,7 @@ func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (in
 	case flags&tmpfile != 0 && (flags&(unix.O_DIRECTORY|unix.O_CREAT) != unix.O_DIRECTORY || flags&unix.O_ACCMODE == unix.O_RDONLY),
 		flags&(unix.O_CREAT|unix.O_DIRECTORY) == unix.O_CREAT|unix.O_DIRECTORY:
 		return failed(unix.EINVAL)
-	case flags&(unix.O_CREAT|unix.O_TRUNC) != 0 && w.full():
+	case flags&(unix.O_CREAT|unix.O_TRUNC) != 0 && !fresh(flags) && w.full():
 		return failed(unix.EMFILE) // before a file is made or truncated
 	}
 	n, errno := w.copyString(addr, &w.path[0])
@@ -29,20 +30,18 @@ func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (in
 		return failed(unix.ENOENT)
 	}
 	path := w.path[0][:n]
-	base := -1
-	if path[0] != '/' {
-		if base, errno = w.base(dirfd); errno != 0 {
+	if flags&(unix.O_CREAT|tmpfile) != 0 {
+		if errno = w.umask(); errno != 0 {
 			return failed(errno)
 		}
 	}
-	if flags&(unix.O_CREAT|tmpfile) != 0 {
-		errno = w.umask()
-	}
-	if errno == 0 && !w.l.Valid(w.n.ID) {
+	base := -1
+	if path[0] != '/' {
+		base, errno = w.from(dirfd)
+	} else if !w.l.Valid(w.n.ID) {
 		errno = unix.ESRCH
 	}
 	if errno != 0 {
-		closeFD(base)
 		return failed(errno)
 	}
 	var res int64
@@ -51,7 +50,7 @@ func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (in
 	} else {
 		res, errno = w.openEntry(op, base, path, flags, mode)
 	}
-	closeFD(base)
+	w.leave(base)
 	return res, errno
 }
 
@@ -83,12 +82,60 @@ func (w *worker) full() bool {
 // install gives an open file to the caller and closes it here, before the caller
 // goes on: a file that is open for writing somewhere cannot be executed.
 func (w *worker) install(fd int, flags uint32) (int64, syscall.Errno) {
-	n, err := w.l.AddFD(w.n.ID, fd, flags&unix.O_CLOEXEC)
+	n, err := w.addFD(fd, flags)
 	closeFD(fd)
 	if err != nil {
 		return failed(err.(syscall.Errno))
 	}
 	return int64(n), 0
+}
+
+// A pace chooses how open files are given to callers: with both on one processor
+// ([sys.Listener.AddNear]) where that is faster. It tries both ways now and again.
+type pace struct {
+	files int              // since both were tried first
+	sums  [2]time.Duration // of the last tries; near is the second
+	last  time.Time        // when a file was given
+}
+
+const (
+	tries = 8                      // of each way
+	keeps = 1024                   // with the faster one
+	spike = 200 * time.Microsecond // longer ones say more of the machine's other work
+)
+
+// near is the way of the next file.
+func (p *pace) near() bool {
+	if p.files < 2*tries {
+		return p.files >= tries
+	}
+	return p.sums[1] < p.sums[0]
+}
+
+// took notes how long that was.
+func (p *pace) took(d time.Duration, now time.Time) {
+	p.last = now
+	if p.files < 2*tries {
+		p.sums[p.files/tries] += min(d, spike)
+	}
+	if p.files++; p.files == 2*tries+keeps {
+		*p = pace{}
+	}
+}
+
+// addFD gives an open file to the caller.
+func (w *worker) addFD(fd int, flags uint32) (n int, err error) {
+	begin := time.Now()
+	if w.pace.near() {
+		w.l.Near()
+		n, err = w.l.AddNear(w.n.ID, w.n.PID, fd, flags&unix.O_CLOEXEC)
+	} else {
+		w.l.Far()
+		n, err = w.l.AddFD(w.n.ID, fd, flags&unix.O_CLOEXEC)
+	}
+	now := time.Now()
+	w.pace.took(now.Sub(begin), now)
+	return n, err
 }
 
 // openTemporary makes a file without a name.
@@ -313,13 +360,21 @@ func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 	// passes over, openat2(2) refuses.
 	const known = unix.O_ACCMODE | unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_ASYNC |
 		unix.O_DIRECT | largeFile | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NOATIME
-	w.how = unix.OpenHow{Flags: uint64(flags&known | largeFile | unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK), Resolve: unix.RESOLVE_NO_SYMLINKS}
+	w.how = unix.OpenHow{Flags: uint64(flags&known | largeFile | unix.O_CLOEXEC | unix.O_NOCTTY), Resolve: unix.RESOLVE_NO_SYMLINKS}
+	if !fresh(flags) {
+		w.how.Flags |= unix.O_NONBLOCK
+	} else {
+		w.how.Flags |= uint64(flags & unix.O_NONBLOCK)
+	}
 	if flags&unix.O_CREAT != 0 {
 		w.how.Mode = uint64(mode & 0o7777)
 	}
 	fd, errno := sys.Call(unix.SYS_OPENAT2, uintptr(e.dir), e.addr, sys.Addr(&w.how), unix.SizeofOpenHow, 0, 0)
 	switch syscall.Errno(errno) {
 	case 0:
+		if fresh(flags) {
+			return w.installNew(int(fd), e, flags)
+		}
 		return w.deliver(int(fd), flags)
 	case unix.ELOOP:
 		if flags&unix.O_NOFOLLOW == 0 {
@@ -333,10 +388,31 @@ func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 	return failed(syscall.Errno(errno))
 }
 
+// fresh reports whether what an open opens is new: nothing that it could wait for.
+func fresh(flags uint32) bool {
+	return flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL
+}
+
+// installNew is install for an entry that was made. The kernel would have looked for a
+// number first: if the caller has none, the entry goes.
+func (w *worker) installNew(fd int, e *entry, flags uint32) (int64, syscall.Errno) {
+	n, err := w.addFD(fd, flags)
+	if err == unix.EMFILE && w.identify(fd, "") == 0 {
+		if made := w.same(); w.identify(e.dir, string(e.name)) == 0 && w.same() == made {
+			sys.Call(unix.SYS_UNLINKAT, uintptr(e.dir), e.addr, 0, 0, 0, 0)
+		}
+	}
+	closeFD(fd)
+	if err != nil {
+		return failed(err.(syscall.Errno))
+	}
+	return int64(n), 0
+}
+
 // waitsForWriter reports whether an open waits for a writer if it is of a FIFO. To try
 // it would be to open it, and to end a writer's waiting.
 func waitsForWriter(flags uint32) bool {
-	return flags&(unix.O_ACCMODE|unix.O_NONBLOCK|unix.O_DIRECTORY) == 0 && flags&(unix.O_CREAT|unix.O_EXCL) != unix.O_CREAT|unix.O_EXCL
+	return flags&(unix.O_ACCMODE|unix.O_NONBLOCK|unix.O_DIRECTORY) == 0 && !fresh(flags)
 }
 
 // waitAt is wait for an entry of a directory.

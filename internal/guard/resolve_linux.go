@@ -348,9 +348,11 @@ func (w *worker) entryOf(slot, base int, path []byte) (entry, syscall.Errno) {
 		w.readMounts()
 	}
 	// Whatever the name is, the kernel wants to search there first. So does a path of ".".
-	if errno := w.identify(e.dir, "."); errno != 0 {
-		e.close()
-		return e, errno
+	if e.dir != w.known {
+		if errno := w.identify(e.dir, "."); errno != 0 {
+			e.close()
+			return e, errno
+		}
 	}
 	m := w.mounts[int(w.statx.Mnt_id)]
 	e.id = w.same()
@@ -410,7 +412,7 @@ func (w *worker) at(slot, dirfd int, addr uint64) (entry, syscall.Errno) {
 	path := w.path[slot][:n]
 	base := -1
 	if path[0] != '/' {
-		if base, errno = w.base(dirfd); errno != 0 {
+		if base, errno = w.from(dirfd); errno != 0 {
 			return none, errno
 		}
 	} else if !w.l.Valid(w.n.ID) {
@@ -418,10 +420,10 @@ func (w *worker) at(slot, dirfd int, addr uint64) (entry, syscall.Errno) {
 	}
 	e, errno := w.entryOf(slot, base, path)
 	if errno == 0 && e.dir == base && base >= 0 {
-		e.own = true
+		e.own = !w.keeps(base)
 		return e, 0
 	}
-	closeFD(base)
+	w.leave(base)
 	return e, errno
 }
 
@@ -437,10 +439,10 @@ func (w *worker) place(dirfd int, addr uint64, flags uint64) (int, syscall.Errno
 	path := w.path[0][:n]
 	base := -1
 	if path[0] != '/' {
-		if base, errno = w.base(dirfd); errno != 0 {
+		if base, errno = w.from(dirfd); errno != 0 {
 			return -1, errno
 		}
-		defer closeFD(base)
+		defer w.leave(base)
 	} else if !w.l.Valid(w.n.ID) {
 		return -1, unix.ESRCH
 	}

@@ -1359,6 +1359,69 @@ rename(bad)
 	})
 }
 
+// TestHandedOver: a file that the guard opened for the command is handed over as if the
+// command had opened it: its processors stay as they were, what it wrote can be executed
+// at once, and nothing is made or emptied for a process that has no descriptor left.
+func TestHandedOver(t *testing.T) {
+	atOnce(t, func(f *fixture) {
+		out := f.work(nil, `python3 - <<'END'
+import os, resource, shutil
+all = os.sched_getaffinity(0)
+changed = 0
+for only in all, {min(all)}:
+    os.sched_setaffinity(0, only)
+    for i in range(3000):
+        os.close(os.open("made", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        changed += os.sched_getaffinity(0) != only
+        os.remove("made")
+os.sched_setaffinity(0, all)
+print("changed", changed)
+
+true = open("/bin/true", "rb").read()
+busy = 0
+for i in range(300):
+    fd = os.open("program", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o755)
+    os.write(fd, true); os.close(fd)
+    try: busy += os.spawnv(os.P_WAIT, "./program", ["program"]) != 0
+    except OSError as e: busy += 1
+    os.remove("program")
+print("busy", busy)
+
+# The directory of the call before is not taken for the one of this call.
+wrong = 0
+def put(name):
+    global wrong
+    here = os.getcwd()
+    os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    wrong += not os.path.exists(os.path.join(here, name))
+for i in range(20):
+    for d in "abcdefg":
+        os.makedirs("d/" + d, exist_ok=True)
+        os.chdir("d/" + d); put("x%d" % i); os.chdir("../..")
+    shutil.rmtree("d/a"); os.mkdir("d/a"); os.chdir("d/a"); put("y"); os.chdir("../..")
+    os.rename("d/b", "d/moved"); os.mkdir("d/b"); os.chdir("d/b"); put("z"); os.chdir("../moved"); put("z"); os.chdir("../..")
+    shutil.rmtree("d/b"); os.rename("d/moved", "d/b"); os.remove("d/b/z")
+os.mkdir("gone"); os.chdir("gone"); put("x"); os.remove("x"); os.rmdir("../gone")
+try: put("x")
+except OSError as e: print(e.strerror)
+os.chdir("..")
+print("wrong", wrong)
+
+with open("full", "w") as f: f.write("kept")
+last = os.dup(0); os.close(last)
+was = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (last, was[1]))
+for name, flags in ("new", os.O_CREAT | os.O_EXCL), ("new", os.O_CREAT), ("full", os.O_TRUNC):
+    try: os.open(name, flags | os.O_WRONLY)
+    except OSError as e: print(e.strerror)
+resource.setrlimit(resource.RLIMIT_NOFILE, was)
+print(os.path.exists("new"), open("full").read())
+END`)
+		f.wantLines(out, "changed 0", "busy 0", "No such file or directory", "wrong 0",
+			"Too many open files", "Too many open files", "Too many open files", "False kept")
+	})
+}
+
 // TestProtectedAnswers: calls that the guard makes fail as the kernel lets them
 // fail, where programs go by it.
 func TestProtectedAnswers(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -546,11 +547,10 @@ func chmodDir(root int, rel string, mode uint32, ino uint64) error {
 // the directory for as long; or it has another name, if the file system has no files
 // without one.
 func (a *applier) file(dir int, name, temp string, st *Status) (waits bool, err error) {
-	from, err := a.set.open(st.New)
+	from, err := a.w.content(a.set, st.New)
 	if err != nil {
 		return false, err
 	}
-	defer from.Close()
 	// Without a name until it is complete: nothing stays of one that a kill interrupts.
 	// The errors are those of file systems and kernels without such files; see open(2).
 	waits = true
@@ -579,7 +579,11 @@ func (a *applier) file(dir int, name, temp string, st *Status) (waits bool, err 
 		}
 		waits = false
 	}()
-	if _, err = sparse.Copy(to, from); err != nil {
+	n, err := sparse.Copy(to, from)
+	if err == nil && n != st.New.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
 		return waits, err
 	}
 	if st.Now != nil && st.Now.Type == File {

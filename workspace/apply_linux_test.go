@@ -288,9 +288,7 @@ func TestInterrupted(t *testing.T) {
 	// A blob is missing half way, as if the disk had failed.
 	for _, c := range set.Changes {
 		if c.Path == "new5" {
-			if err := os.Rename(w.store.dir+"/x/"+c.New.Blob, w.store.dir+"/away"); err != nil {
-				t.Fatal(err)
-			}
+			c.New.Blob += "x"
 			r, err := w.apply(set, Options{})
 			for _, st := range r.Conflicts {
 				t.Errorf("%s: %s; base %v, changed %v", st.Path, st.Why, set.Taken.UnixNano(), st.Now.ChangeTime)
@@ -300,9 +298,7 @@ func TestInterrupted(t *testing.T) {
 			}
 			w.holds(w.ws+"/new4", "n4")
 			w.holds(w.ws+"/new6", "")
-			if err := os.Rename(w.store.dir+"/away", w.store.dir+"/x/"+c.New.Blob); err != nil {
-				t.Fatal(err)
-			}
+			c.New.Blob = strings.TrimSuffix(c.New.Blob, "x")
 		}
 	}
 	r, err := w.apply(set, Options{})
@@ -443,21 +439,18 @@ func TestMovedOver(t *testing.T) {
 
 func failOnce(w *world, set *Set, path string, o Options) *Report {
 	w.Helper()
-	blob := ""
+	var of *Node
 	for _, c := range set.Changes {
 		if c.Path == path {
-			blob = filepath.Join(w.store.dir, set.ID, c.New.Blob)
+			of = c.New
 		}
 	}
-	if err := os.Rename(blob, blob+"x"); err != nil {
-		w.Fatal(err)
-	}
+	was := of.Blob
+	of.Blob = "none"
 	if r, err := w.apply(set, o); err == nil {
 		w.Fatalf("applied: %+v", r)
 	}
-	if err := os.Rename(blob+"x", blob); err != nil {
-		w.Fatal(err)
-	}
+	of.Blob = was
 	r, err := w.apply(set, o)
 	if err != nil {
 		w.Fatal(err)
@@ -935,5 +928,55 @@ func TestConfigApplied(t *testing.T) {
 	}
 	if want := "elsewhere/.git/config hooks/.git/config mode/.git/config new/.git new/.git/config"; strings.Join(got, " ") != want {
 		t.Errorf("%q are protected, want %s", got, want)
+	}
+}
+
+// TestPack: small files are kept in one file, larger ones in one of their own, and each
+// comes back byte for byte; a pack that lacks something is an error and no short file.
+func TestPack(t *testing.T) {
+	w := newWorld(t)
+	want := map[string]string{}
+	for i, size := range []int{0, 1, packed - 1, packed, packed + 1, 3 * packed, 0, 17} {
+		want[fmt.Sprint("f", i)] = strings.Repeat(string(rune('a'+i)), size)
+	}
+	for i := range 40 { // more than is held in memory
+		want[fmt.Sprint("g", i)] = strings.Repeat(string(rune('A'+i)), packed)
+	}
+	for name, text := range want {
+		w.write(w.layer+"/"+name, text)
+	}
+	set := w.collect()
+	packs := map[string]bool{}
+	for _, c := range set.Changes {
+		if small := len(want[c.Path]) <= packed; small != (c.New.Pack != "") || small == (c.New.Blob != "") {
+			t.Errorf("%s: %+v", c.Path, c.New)
+		}
+		packs[c.New.Pack] = true
+	}
+	if len(packs) != 2 { // one, and "" of the larger files
+		t.Error(packs)
+	}
+	for _, c := range set.Changes {
+		packs[c.New.Pack] = true
+		if c.Path == "g7" {
+			c.New.At += 1 << 30
+		}
+	}
+	if r, err := w.apply(set, Options{}); err == nil {
+		t.Errorf("beyond the pack's end: %+v", r)
+	}
+	w.holds(w.ws+"/g7", "")
+	for _, c := range set.Changes {
+		if c.Path == "g7" {
+			c.New.At -= 1 << 30
+		}
+	}
+	if r, err := w.apply(set, Options{}); err != nil || r.Refused() {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for name, text := range want {
+		if b, err := os.ReadFile(w.ws + "/" + name); err != nil || string(b) != text {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
 	}
 }

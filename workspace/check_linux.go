@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,34 @@ type Workspace struct {
 	// Obeyed are absolute paths of places that who applies the set obeys. They are
 	// protected with all below them, and so is what leads there.
 	Obeyed []string
+
+	// The file of a set that content was read from last: most of it is in one.
+	blob     *os.File
+	blobPath string
+}
+
+// Close closes the workspace.
+func (w *Workspace) Close() error {
+	if w.blob != nil {
+		w.blob.Close()
+	}
+	return w.Base.Close()
+}
+
+// content is what a file of a set is to hold, until the next one is asked for.
+func (w *Workspace) content(s *Set, n *Node) (*io.SectionReader, error) {
+	at := s.ID + "/" + cmp.Or(n.Blob, n.Pack)
+	if w.blob == nil || w.blobPath != at {
+		f, err := s.store.root.Open(at)
+		if err != nil {
+			return nil, err
+		}
+		if w.blob != nil {
+			w.blob.Close()
+		}
+		w.blob, w.blobPath = f, at
+	}
+	return io.NewSectionReader(w.blob, n.At, n.Size), nil
 }
 
 // Open opens the workspace of a set. It is an error if that is another directory
@@ -68,10 +97,12 @@ func (s *Set) view(w *Workspace) (*view, error) {
 func (v *view) check() ([]*Status, error) {
 	s, w := v.set, v.w
 	out := make([]*Status, len(s.Changes))
+	in := searched{w: w, fd: -1}
+	defer in.close()
 	for i, c := range s.Changes {
 		st := &Status{Change: c}
 		var err error
-		if st.Now, err = w.lookup(c.Path); err == nil {
+		if st.Now, err = in.lookup(c.Path); err == nil {
 			err = v.state(st)
 		}
 		if st.Protected = v.protected(c); st.Protected == "" {
@@ -95,18 +126,43 @@ func (v *view) check() ([]*Status, error) {
 
 // lookup describes what the workspace has at a path; nil is nothing.
 func (w *Workspace) lookup(rel string) (*Node, error) {
+	in := searched{w: w, fd: -1}
+	defer in.close()
+	return in.lookup(rel)
+}
+
+// searched is the directory of the workspace in which a name was looked up last. Changes
+// are in order, so the next one is often in the same.
+type searched struct {
+	w   *Workspace
+	dir string
+	fd  int  // -1: none
+	ok  bool // the directory was looked for
+}
+
+func (s *searched) close() {
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+	}
+	s.fd, s.ok = -1, false
+}
+
+func (s *searched) lookup(rel string) (*Node, error) {
 	dir, name := split(rel)
-	fd, err := openSearchable(w.root, dir)
-	if isGone(err) {
+	if !s.ok || s.dir != dir {
+		s.close()
+		fd, err := openSearchable(s.w.root, dir)
+		if err != nil && !isGone(err) {
+			return nil, &os.PathError{Op: "open", Path: path.Join(s.w.Path, dir), Err: err}
+		}
+		s.dir, s.fd, s.ok = dir, fd, true
+	}
+	if s.fd < 0 {
 		return nil, nil
 	}
+	n, _, err := lookup(s.fd, name)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path.Join(w.Path, dir), Err: err}
-	}
-	defer unix.Close(fd)
-	n, _, err := lookup(fd, name)
-	if err != nil {
-		return nil, &os.PathError{Op: "stat", Path: path.Join(w.Path, rel), Err: err}
+		return nil, &os.PathError{Op: "stat", Path: path.Join(s.w.Path, rel), Err: err}
 	}
 	return n, nil
 }
@@ -364,11 +420,10 @@ func (v *view) index(c *Change) bool {
 		return false
 	}
 	defer unix.Close(repository)
-	f, err := v.set.open(c.New)
+	f, err := v.w.content(v.set, c.New)
 	if err != nil {
 		return false
 	}
-	defer f.Close()
 	return guard.GoodIndex(f, c.New.Size, repository)
 }
 
@@ -390,11 +445,10 @@ func (v *view) config(c *Change) bool {
 	}
 	before := os.NewFile(uintptr(old), c.Path)
 	defer before.Close()
-	f, err := v.set.open(c.New)
+	f, err := v.w.content(v.set, c.New)
 	if err != nil {
 		return false
 	}
-	defer f.Close()
 	after := make([]byte, c.New.Size)
 	if _, err := f.ReadAt(after, 0); err != nil && len(after) > 0 {
 		return false

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -67,7 +68,7 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64, replac
 		return nil, w.none()
 	}
 	// After a crash there is a set with all that it has, or none.
-	if err := w.sync(); err != nil {
+	if err := errors.Join(w.small.close(), w.sync()); err != nil {
 		w.abort()
 		return nil, fmt.Errorf("the changes were not kept: %w", err)
 	}
@@ -502,6 +503,14 @@ func (c *collector) content(up int, name, rel string, n *Node) (bool, error) {
 	}
 	if err != nil {
 		return false, &os.PathError{Op: "open", Path: rel, Err: err}
+	}
+	if n.Size <= packed {
+		defer unix.Close(fd)
+		if err = c.w.pack(fd, n); err != nil {
+			return false, &os.PathError{Op: "read", Path: rel, Err: err}
+		}
+		c.left -= n.Size
+		return true, nil
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()

@@ -64,7 +64,7 @@ func (s *Set) Patch(w *Workspace, st *Status) (string, error) {
 	case to.Size > maxText:
 		unread = true
 	default:
-		if text, err = s.read(to); err != nil {
+		if text, err = w.proposed(s, to); err != nil {
 			return "", err
 		}
 	}
@@ -161,14 +161,14 @@ func mode(n *Node) string {
 	return "100644"
 }
 
-// read reads the sandbox's content of a file.
-func (s *Set) read(n *Node) (string, error) {
-	f, err := s.open(n)
+// proposed reads the sandbox's content of a file, of maxText at most.
+func (w *Workspace) proposed(s *Set, n *Node) (string, error) {
+	f, err := w.content(s, n)
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxText))
+	b := make([]byte, n.Size)
+	_, err = io.ReadFull(f, b)
 	return string(b), err
 }
 

@@ -251,7 +251,12 @@ func TestReplacedMeanwhile(t *testing.T) {
 	set := w.collect()
 	w.write(w.layer+"/a", "content of a")
 	w.collect()
-	if text, err := set.read(set.Changes[0].New); err == nil && text != "content of b" {
+	ws, err := set.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.Close()
+	if text, err := ws.proposed(set, set.Changes[0].New); err == nil && text != "content of b" {
 		t.Errorf("%q", text)
 	}
 }

@@ -5,9 +5,12 @@ package workspace
 import (
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -90,6 +93,7 @@ type writer struct {
 	dir   *os.Root
 	run   string // begins the names of contents: who reads a set that was replaced meanwhile finds none of the next one's
 	blobs int
+	small packer
 
 	replace bool // one of the name that there is
 }
@@ -129,8 +133,77 @@ func (w *writer) blob() (name string, f *os.File, err error) {
 	return name, f, err
 }
 
-// drop removes a blob that turned out to be of no use.
+// drop removes a blob that turned out to be of no use. What is in a pack stays.
 func (w *writer) drop(name string) { w.dir.Remove(name) }
+
+// A packer writes the content of small files one after the other into one file: to make a
+// file for each would take most of the time.
+type packer struct {
+	name string
+	f    *os.File
+	at   int64  // in the file, of buf
+	buf  []byte // not written yet
+	sum  hash.Hash
+}
+
+// packed is up to which size content goes into a pack, bytes. What is larger may have
+// holes, and has a file of its own without them.
+const packed = 64 << 10
+
+// pack copies what an open file holds, up to n.Size, and notes size, sum and place in n.
+func (w *writer) pack(fd int, n *Node) (err error) {
+	p := &w.small
+	if p.f == nil {
+		if p.name, p.f, err = w.blob(); err != nil {
+			return err
+		}
+		p.buf, p.sum = make([]byte, 0, 16*packed), sha256.New()
+	}
+	if cap(p.buf)-len(p.buf) < packed {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	n.Pack, n.At = p.name, p.at+int64(len(p.buf))
+	room := p.buf[len(p.buf) : len(p.buf)+int(n.Size)]
+	n.Size = 0
+	for len(room) > 0 {
+		k, err := unix.Read(fd, room)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if k == 0 {
+			break // a sandbox that still runs took some away
+		}
+		n.Size, room = n.Size+int64(k), room[k:]
+	}
+	content := p.buf[len(p.buf) : len(p.buf)+int(n.Size)]
+	p.buf = p.buf[:len(p.buf)+len(content)]
+	p.sum.Reset()
+	p.sum.Write(content)
+	n.Sum = hex.EncodeToString(p.sum.Sum(nil))
+	return nil
+}
+
+// flush writes what is not written yet.
+func (p *packer) flush() error {
+	n, err := p.f.WriteAt(p.buf, p.at)
+	p.at, p.buf = p.at+int64(n), p.buf[:0]
+	return err
+}
+
+// close ends the pack, if there is one.
+func (p *packer) close() error {
+	if p.f == nil {
+		return nil
+	}
+	err := errors.Join(p.flush(), p.f.Close())
+	p.f = nil
+	return err
+}
 
 // none is commit for a set without changes.
 func (w *writer) none() error {
@@ -143,6 +216,7 @@ func (w *writer) none() error {
 
 // abort removes what was written.
 func (w *writer) abort() {
+	w.small.close()
 	w.dir.Close()
 	w.store.root.RemoveAll(w.name)
 }
@@ -204,11 +278,6 @@ func (s *Store) Load(id string) (*Set, error) {
 	}
 	set.unseal()
 	return set, nil
-}
-
-// open opens the content of a file.
-func (s *Set) open(n *Node) (*os.File, error) {
-	return s.store.root.Open(s.ID + "/" + n.Blob)
 }
 
 // List describes all sets, the oldest first. One that cannot be read is passed

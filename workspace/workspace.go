@@ -92,8 +92,11 @@ type Node struct {
 	Ino        uint64 `json:"ino,omitempty"`
 	ChangeTime int64  `json:"ctime,omitempty"` // ns since 1970
 
-	// Of the sandbox's files: where in the set the content is.
+	// Of the sandbox's files: which file of the set has the content, all of it or from
+	// At on, bytes.
 	Blob string `json:"blob,omitempty"`
+	Pack string `json:"pack,omitempty"`
+	At   int64  `json:"at,omitempty"`
 }
 
 // same reports whether two nodes hold the same. Unknown content is never the same.

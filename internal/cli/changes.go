@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -194,10 +195,15 @@ with #.`,
 				if o.json {
 					return printChanges(set, w, all)
 				}
+				out := bufio.NewWriter(os.Stdout)
+				escape := isTerminal(os.Stdout)
 				for _, st := range all {
-					if err := printChange(os.Stdout, set, w, st, stat); err != nil {
-						return err
+					if err := printChange(out, set, w, st, stat, escape); err != nil {
+						return errors.Join(err, out.Flush())
 					}
+				}
+				if err := out.Flush(); err != nil {
+					return err
 				}
 				for _, s := range set.Skips {
 					say.note(quote.Inside(s.Path)+" is left out: "+s.Why, "")
@@ -241,9 +247,9 @@ func remark(st *workspace.Status) string {
 	return strings.Join(parts, "; ")
 }
 
-// printChange prints one change. On a terminal what a sandbox wrote may not act on
-// that.
-func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *workspace.Status, stat bool) error {
+// printChange prints one change. Escape is for a terminal: what a sandbox wrote may not
+// act on that.
+func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *workspace.Status, stat, escape bool) error {
 	name := st.Path
 	if st.New != nil && st.New.Type == workspace.Dir || st.New == nil && st.Old != nil && st.Old.Type == workspace.Dir {
 		name += "/"
@@ -268,7 +274,7 @@ func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *w
 		}
 		text += p
 	}
-	if isTerminal(os.Stdout) {
+	if escape {
 		text = printableLines(text)
 	}
 	_, err := io.WriteString(w, text)

@@ -5,18 +5,23 @@ package sparse
 import (
 	"io"
 	"os"
+	"sync"
 )
 
 // Copy writes all that is read to a new file, and leaves out what is zero.
 func Copy(to *os.File, from io.Reader) (int64, error) {
 	w := &writer{f: to}
 	// Not through ReadFrom or WriteTo, which would see no zeros.
-	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{from}, make([]byte, 64<<10))
+	buf := buffers.Get().(*[64 << 10]byte)
+	defer buffers.Put(buf)
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{from}, buf[:])
 	if err == nil {
 		err = to.Truncate(n)
 	}
 	return n, err
 }
+
+var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
 type writer struct {
 	f  *os.File

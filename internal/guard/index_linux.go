@@ -33,7 +33,7 @@ func (w *worker) moveCopy(from, to *entry, temp string, limit int64, no syscall.
 	if w.look(from) != 0 || w.stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		return no
 	}
-	fd, err := unix.Openat(from.dir, string(from.name), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := openUnseen(from.dir, string(from.name), unix.O_NOFOLLOW)
 	if err != nil {
 		return no
 	}

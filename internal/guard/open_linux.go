@@ -41,14 +41,16 @@ func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (in
 	} else if !w.l.Valid(w.n.ID) {
 		errno = unix.ESRCH
 	}
-	if errno != 0 {
-		return failed(errno)
-	}
 	var res int64
-	if flags&tmpfile != 0 {
+	switch {
+	case errno != 0:
+	case flags&tmpfile != 0:
 		res, errno = w.openTemporary(op, base, path, flags, mode)
-	} else {
+	default:
 		res, errno = w.openEntry(op, base, path, flags, mode)
+	}
+	if errno != 0 && fresh(flags) && w.full() {
+		errno = unix.EMFILE // which the kernel finds first
 	}
 	w.leave(base)
 	return res, errno

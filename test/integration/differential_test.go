@@ -516,6 +516,9 @@ var corpus = []string{
 	"ec2310d0fe45a560", // the same, which the guard opens for reading
 	"3926bdb4836a25be", // the access time of a configuration that is not removed
 
+	"889ffe0a",         // O_EXCL of what is there, without a descriptor left
+	"a82c4f8c95e4c4b6", // the access time of a file that is not taken for a configuration
+
 	"2304ed6c03992d69fd56e0687ee54990", // rename from a removed directory to another mount
 }
 

@@ -491,6 +491,15 @@ func (g *Group) closeForks(s *slot) error {
 	return nil
 }
 
+// ForksClosed says that somebody else lets nothing fork in the group any more, as Kill
+// does at the end, and what pids.events was before: forks that are refused since then
+// were refused by no limit of the policy's.
+func (g *Group) ForksClosed(events []byte) {
+	var denied uint64
+	scan(events, counter{"max", &denied})
+	g.closed.CompareAndSwap(0, denied+1)
+}
+
 // signalListed signals processes without hitting one that got a dead one's number:
 // what is listed both before and after its pidfd was opened is either what the
 // pidfd stands for, or that has died and the signal goes nowhere.

@@ -791,6 +791,58 @@ func TestReadUsual(t *testing.T) {
 	}
 }
 
+// A hierarchy that is mounted read-only is missing, with a cause, also where earlier runs
+// have made the groups' parents: a unit of systemd's with ProtectControlGroups=.
+func TestReadOnly(t *testing.T) {
+	prepare(t, strict())
+	l, err := Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	skip := make(chan error, 1)
+	go func() {
+		defer close(skip)
+		runtime.LockOSThread() // the thread ends with its mount namespace
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			skip <- err
+			return
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			t.Error(err)
+			return
+		}
+		for _, h := range l.Hierarchies {
+			attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+			if err := unix.MountSetattr(unix.AT_FDCWD, h.Dirs[0].Path, unix.AT_RECURSIVE, attr); err != nil {
+				t.Errorf("%s: %v", h.Dirs[0].Path, err)
+				return
+			}
+		}
+		l, err := Read()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		g, err := Prepare(l, strict())
+		if g != nil {
+			defer g.Close()
+		}
+		var missing *MissingError
+		if !errors.As(err, &missing) || !missing.Controllers().Has(Limiting) {
+			t.Errorf("%v; want all controllers missing", err)
+			return
+		}
+		for _, m := range missing.Missing {
+			if !strings.Contains(m.Cause, "read-only") {
+				t.Errorf("%s: %s", m.Controller, m.Cause)
+			}
+		}
+	}()
+	if err := <-skip; err != nil {
+		t.Skipf("needs a mount namespace: %v", err)
+	}
+}
+
 // v2's way in and out, also where v2 has no controllers (hybrid hosts).
 func TestV2WithoutControllers(t *testing.T) {
 	members, err := memberships()

@@ -81,8 +81,10 @@ func readUsual(members []Membership) (Layout, bool) {
 	for i := range devices {
 		dir := usual + "/" + controllerNames[i]
 		var st unix.Stat_t
-		// Its owner may write it, and one call is enough to see that.
-		if unix.Stat(dir+"/"+Parent, &st) != nil || st.Uid != euid || st.Mode&0o300 != 0o300 {
+		// Root may write what is another's, but its groups are not to be this caller's.
+		// A mount that is read-only (ProtectControlGroups= in systemd.exec(5)) shows by
+		// access(2) alone.
+		if unix.Stat(dir+"/"+Parent, &st) != nil || st.Uid != euid || !access(dir+"/"+Parent, unix.W_OK|unix.X_OK) {
 			return Layout{}, false
 		}
 		devices[i] = st.Dev

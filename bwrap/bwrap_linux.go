@@ -185,7 +185,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	st := &status{r: r, done: make(chan struct{})}
 	argv := append([]string{"bwrap", "--args", strconv.Itoa(first), "--json-status-fd", strconv.Itoa(first + 1), "--"}, p.OCI.Process.Args...)
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
-		Driver: Name, Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
+		Driver: Name, Policy: p, Layers: d.Describe().Claims.Given(p),
 		Paths: []string{path}, Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Dir: "/",
 		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true, Unwatched: []string{driver.Netlink, driver.FileLocks}, Stage: low.stage, Clean: clean,
 		Signal:    func(_ int, sig syscall.Signal) error { return st.signal(sig) },

@@ -175,6 +175,12 @@ func Wanted(p *policy.Policy) policy.Layers {
 	return (p.Require | Called(p)) &^ p.Dispensable()
 }
 
+// Given are the layers that a driver which claims these gives a run of the policy, but
+// for cgroup limits: also those that the run might have gone without.
+func (c Claims) Given(p *policy.Policy) policy.Layers {
+	return (p.Require | Called(p)) & c.Layers() &^ policy.LayerCgroup
+}
+
 // Without decides about layers that a run of the policy cannot have on this host, for
 // a cause and with what mends it, or "": nil if the caller agreed to go without all of
 // them, else an *UnavailableError.

@@ -183,7 +183,7 @@ func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tr
 		o.Seccomp = p.OCI.Linux.Seccomp
 	}
 	cfg := &supervisor.Config{
-		Driver: d.Name(), Policy: p, Layers: driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup,
+		Driver: d.Name(), Policy: p, Layers: d.Describe().Claims.Given(p),
 		Env:      []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "XDG_RUNTIME_DIR=" + c.dir},
 		Terminal: p.OCI.Process.Terminal, HostNodes: !c.t.kernel,
 		Nested: id(c.dir),

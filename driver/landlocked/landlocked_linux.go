@@ -100,7 +100,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		env = net.local.Environ(env)
 		keep = append(keep, net.guard.FD())
 	}
-	layers := driver.Wanted(p) & d.Describe().Claims.Layers() &^ policy.LayerCgroup
+	layers := d.Describe().Claims.Given(p) | policy.LayerLandlock
 	if net != nil {
 		layers |= policy.LayerEgress
 	}

@@ -129,3 +129,50 @@ my $b; print shmread($ARGV[1], $b, 0, 4) ? 1 : 0, " $!"`
 	}
 	exec.Command("ipcrm", "-S", fmt.Sprint(key), "-Q", fmt.Sprint(key)).Run()
 }
+
+// TestForksAfterTheEnd: what a command leaves behind forks as fast as it is killed, until
+// its group lets it fork no more. That is no limit of the command's, and no verdict.
+func TestForksAfterTheEnd(t *testing.T) {
+	if err := (landlocked.Driver{}).Available(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	const script = `use POSIX; $end = time + 20; for (1..48) { if (!fork) { while (time < $end) { POSIX::_exit(0) if fork } POSIX::_exit(0) } } select(undef, undef, undef, 0.3); POSIX::_exit(1)`
+	host, pids := policy.EgressHost, int64(1000)
+	for range 2 {
+		req := &profiles.Request{Command: []string{"perl", "-e", script}, Profile: "strict", Dir: t.TempDir(), Net: &host, Pids: &pids, Degrade: policy.LayerNamespaces | policy.LayerProtect}
+		r, err := profiles.Resolve(req, &profiles.Facts{Home: "/nonexistent", Cwd: "/", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), CPUs: 2, FS: os.DirFS("/")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := driver.Run(t.Context(), landlocked.Driver{RunDir: t.TempDir()}, r.Policy, driver.RunOptions{Capture: true})
+		if driver.CodeOf(err) == driver.CodeUnavailable {
+			t.Skip(err)
+		}
+		if err != nil || res.ExitCode != 1 || res.Usage.PidsPeak >= uint64(pids) {
+			t.Fatalf("%+v, %v", res, err)
+		}
+		if res.Reason != driver.ReasonExit || res.Usage.PidsDenied != 0 {
+			t.Errorf("%s, with %d forks denied and %d processes at most", res.Reason, res.Usage.PidsDenied, res.Usage.PidsPeak)
+		}
+	}
+}
+
+// TestHadAnyway: a layer that a run was allowed to go without, and has, is not missing.
+func TestHadAnyway(t *testing.T) {
+	if err := (landlocked.Driver{}).Available(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	host, had := policy.EgressHost, policy.LayerSeccomp|policy.LayerLandlock|policy.LayerNoNewPrivs|policy.LayerRlimits
+	req := &profiles.Request{Command: []string{"sed", "-n", "s/^Seccomp://p; s/^NoNewPrivs://p", "/proc/self/status"}, Profile: "strict", Dir: t.TempDir(), Net: &host, Degrade: had | policy.LayerNamespaces | policy.LayerProtect | policy.LayerCgroup}
+	r, err := profiles.Resolve(req, &profiles.Facts{Home: "/nonexistent", Cwd: "/", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), CPUs: 2, FS: os.DirFS("/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := driver.Run(t.Context(), landlocked.Driver{RunDir: t.TempDir()}, r.Policy, driver.RunOptions{Capture: true})
+	if err != nil || strings.Join(strings.Fields(res.Stdout), " ") != "1 2" {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if !res.Layers.Has(had) || res.Degraded&had != 0 || !res.Degraded.Has(policy.LayerNamespaces|policy.LayerProtect) {
+		t.Errorf("layers %v, degraded %v", res.Layers, res.Degraded)
+	}
+}

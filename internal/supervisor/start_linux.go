@@ -46,7 +46,8 @@ type Config struct {
 	// that no cgroup counts.
 	Unwatched []string
 
-	// Without are controllers whose limits the driver enforces by other means.
+	// Without are controllers that the driver has no use of: their limits are not
+	// enforced, and missing from the status.
 	Without cgroups.Controllers
 
 	// Overhead is how many processes of the program's own are in the cgroup
@@ -126,6 +127,7 @@ type starter struct {
 	slave  *os.File
 	null   *os.File
 	feeds  []*feed
+	events *[64]byte // what the group's pids.events was when the stage let nothing fork any more; zero if it did not
 }
 
 func (s *starter) release() {
@@ -251,6 +253,12 @@ func (s *starter) prepareCgroup() error {
 	if s.Without.Has(cgroups.CPU) {
 		r.CPU = nil
 	}
+	if l := Layers(s.Without) & driver.Called(s.Policy); l != 0 {
+		if err := driver.Without(s.Policy, l, "driver "+s.Driver+" does not have it", ""); err != nil {
+			return err
+		}
+		s.degraded |= l
+	}
 	switch {
 	case s.Without.Has(cgroups.Pids):
 		r.Pids = nil
@@ -309,7 +317,12 @@ func (s *starter) programs(fds []int) *reexec.Config {
 			cmd.Call(fd, step, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), cmd.Str(file), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 			cmd.Call(0, step, unix.SYS_WRITE, fd.Value(), cmd.Data("0"), sys.Imm(1))
 			if !slot.V2 {
-				// What forks faster than it is killed can fork no more.
+				// What forks faster than it is killed can fork no more. That is no limit
+				// of the policy's, so what was refused before is noted.
+				if s.events == nil {
+					s.events = new([64]byte)
+				}
+				get(freeze, slot.ParentFD, slot.Name+"/pids.events", s.events)
 				put(freeze, slot.ParentFD, slot.Name+"/pids.max", "0")
 			}
 		}
@@ -436,6 +449,15 @@ func put(p *sys.Program, parent int, name, value string) {
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }
 
+// get reads a file of a cgroup; that it cannot be read changes nothing.
+func get(p *sys.Program, parent int, name string, into *[64]byte) {
+	fd := p.NewReg()
+	step := sys.Step{Op: "read", Object: name}
+	p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name), sys.Imm(unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0)).AllowAny(2)
+	p.Call(0, step, unix.SYS_READ, fd.Value(), sys.Ptr(p, into), sys.Imm(len(into))).AllowAny(0)
+	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
+}
+
 func (s *starter) explain(err error) error {
 	var step *reexec.StepError
 	if errors.As(err, &step) && s.Explain != nil {
@@ -492,6 +514,9 @@ func (p *process) Wait() (*driver.Status, error) {
 	}
 	var stats cgroups.Stats // zero where it cannot be read
 	if p.group != nil {
+		if p.events != nil && p.events[0] != 0 {
+			p.group.ForksClosed(p.events[:])
+		}
 		stats, _ = p.group.Stats()
 	}
 	status := Counted(stats)

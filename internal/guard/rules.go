@@ -136,6 +136,7 @@ func (r *Rules) ready() {
 				add(i, copyPattern, false)
 			case commonPattern:
 				add(i, ".git/worktrees/*/commondir", false) // so that none of these directories is moved; see linked
+				add(i, ".git/"+anyHash, false)
 			}
 		}
 		slices.Reverse(r.last.globs)
@@ -393,6 +394,9 @@ func lastSlash(p []byte) int {
 // same reports whether a folded name is a name of a pattern, or what vfat could
 // call that in 8.3 characters.
 func same(pattern string, name []byte) bool {
+	if pattern == anyHash {
+		return hash(name)
+	}
 	if matchName(pattern, name) {
 		return true
 	}

@@ -6,6 +6,27 @@ import "bytes"
 // where the rest of its repository is.
 const commonPattern = ".git/commondir"
 
+// anyHash stands in a pattern for the hash of an object. No text of a policy's is that.
+//
+// Git on the host can make commondir itself, with a hash for its text: it updates a ref of
+// that name if a command says "ref: commondir" in .git/ORIG_HEAD, or names it in
+// rebase-merge/update-refs. What lies at .git/HASH would then be the repository's
+// configuration and hooks, so no command makes anything there.
+const anyHash = "*\x00"
+
+// hash reports whether a folded name is the hash of an object, by SHA-1 or SHA-256.
+func hash(name []byte) bool {
+	if len(name) != 40 && len(name) != 64 {
+		return false
+	}
+	for _, c := range name {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
 // commonDir is what that file says, always: .git/worktrees/NAME is two below.
 const commonDir = "../..\n"
 

@@ -22,6 +22,15 @@ func TestWorktree(t *testing.T) {
 		{"/w/.git/worktrees/x/logs/commondir", Free, ""},
 		{"/w/worktrees/x/config", Free, ""},
 		{"/w/.git/modules/x/config", Free, ""},
+		// What a commondir that Git makes of a ref would lead to.
+		{"/w/.git/46a69ff9cae972f562824dc31f09e03fb3376d08", Protected, ".git/commondir"},
+		{"/w/.git/46A69FF9cae972f562824dc31f09e03fb3376d08/config", Protected, ".git/commondir"},
+		{"/w/.git/worktrees/x/46a69ff9cae972f562824dc31f09e03fb3376d08/hooks", Protected, ".git/commondir"},
+		{"/w/.git/46a69ff9cae972f562824dc31f09e03fb3376d0846a69ff9cae972f562824dc3/refs", Protected, ".git/commondir"},
+		{"/w/.git/46a69ff9cae972f562824dc31f09e03fb3376d0", Free, ""},
+		{"/w/.git/g6a69ff9cae972f562824dc31f09e03fb3376d08", Free, ""},
+		{"/w/.git/rr-cache/46a69ff9cae972f562824dc31f09e03fb3376d08", Free, ""},
+		{"/w/46a69ff9cae972f562824dc31f09e03fb3376d08/config", Free, ""},
 	} {
 		if got, rule := r.Match([]byte(tt.path), len("/w"), tree{}); got != tt.want || rule != tt.rule {
 			t.Errorf("%s: %v %q", tt.path, got, rule)

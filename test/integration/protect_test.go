@@ -750,6 +750,51 @@ for f in [lambda t=t: directly(t) for t in (renamed, linked, written, own, remov
 	})
 }
 
+// TestCommonDir: Git on the host makes .git/commondir of a ref that a command names so. What
+// that file leads to is nothing of the command's.
+func TestCommonDir(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		// Git says which of its hashes the file will hold.
+		const plant = `h=$(git rev-parse HEAD); d=.git/$h; [ "$1" = rebase ] && h=$(git rev-parse HEAD~1) && d=.git/$h
+			mkdir $d || { mkdir -p x/$h && mv x/$h $d; } || { mkdir -p .git/y/$h && mv .git/y .git/worktrees; }; mkdir -p $d/info
+			cp -r .git/objects .git/refs $d/; printf '[core]\n\trepositoryformatversion = 0\n\tfsmonitor = "touch %s; false"\n' "$2" >$d/config
+			if [ "$1" = rebase ]; then
+				GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i HEAD~1
+				printf 'commondir\n%040d\n%s\n' 0 $h >.git/rebase-merge/update-refs
+			else
+				echo 'ref: commondir' >.git/ORIG_HEAD
+			fi
+			ls -d $d`
+		for _, act := range [][]string{{"reset", "-q", "--hard", "HEAD~1"}, {"rebase", "--continue"}} {
+			attack := func(f *fixture, flags ...string) (canary string, o *outcome) {
+				name := "r-" + act[0]
+				f.repository(name)
+				r := filepath.Join(f.ws, name)
+				os.Remove(filepath.Join(r, ".git/hooks/pre-commit"))
+				for _, args := range [][]string{{"config", "user.name", "Ann"}, {"config", "user.email", "ann@example.com"}, {"commit", "-q", "--allow-empty", "-m", "first"}, {"commit", "-q", "--allow-empty", "-m", "second"}} {
+					f.git(append([]string{"-C", r}, args...)...)
+				}
+				f.own()
+				canary = filepath.Join(f.ws, "canary")
+				o = f.do(call{args: f.strict(append([]string{"-C", r}, flags...), "bash", "-c", plant, "bash", act[0], canary)})
+				for _, args := range [][]string{act, {"status"}} {
+					f.do(call{args: f.who.command(append([]string{f.need("git"), "-C", r}, args...)...)})
+				}
+				return canary, o
+			}
+			if canary, o := attack(f); exists(canary) || o.code == 0 {
+				f.Errorf("git %s: Git on the host ran what the command planted, or could have: %v", act[0], o)
+			}
+			f.Run("control without protected paths, git "+act[0], func(t *testing.T) {
+				c := newFixture(t, f.who)
+				if canary, o := attack(c, "--unprotect", "all"); !exists(canary) {
+					t.Errorf("Git on the host ran nothing: the attack is none: %v", o)
+				}
+			})
+		}
+	})
+}
+
 // TestRerere: the next commit on the host resolves no conflict in a file that a command named,
 // and keeps no copy of one, where the command can read it.
 func TestRerere(t *testing.T) {

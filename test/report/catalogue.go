@@ -47,7 +47,7 @@ var catalogue = []threat{
 	{id: "F36", title: "protected paths in what is copied out of a session", tests: []string{"TestSessionCopyProtected", "TestSessionCopyPlanted", "internal/files.TestExtractAsks", "internal/files.TestExtractModes"}},
 	{id: "F32", title: "a workspace below /tmp, /var/tmp, /run, /dev/shm, and what leads to it renamed", tests: []string{"TestSessionPoints"}},
 	{id: "F37", title: "entries of a Git index that Git would not make, then git on the host", tests: []string{"TestIndexIsGood", "internal/guard.TestIndex", "workspace.TestIndexApplied"}},
-	{id: "F39", title: "linked worktrees with a configuration of the command's, then git on the host", tests: []string{"TestWorktree", "internal/guard.TestWorktree"}},
+	{id: "F39", title: "linked worktrees with a configuration of the command's, then git on the host", tests: []string{"TestWorktree", "TestCommonDir", "internal/guard.TestWorktree"}},
 	{id: "F38", title: "a repository that a command makes, and what it makes of others' configurations", tests: []string{"TestMadeRepository", "internal/guard.TestGoodConfig", "internal/guard.TestGoodConfigAsGit", "internal/guard.TestHashSize", "workspace.TestConfigApplied"}},
 
 	{id: "P01", title: "capabilities"},

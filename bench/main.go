@@ -72,6 +72,7 @@ func main() {
 		startup bool
 		network bool
 		tools   bool
+		calls   bool
 		guard   bool
 		ready   bool
 		idle    bool
@@ -83,6 +84,7 @@ func main() {
 	flag.BoolVar(&network, "network", false, "measure the egress gateway, and nothing else")
 	flag.BoolVar(&guard, "guard", false, "measure what protected paths cost, and nothing else")
 	flag.BoolVar(&tools, "tools", false, "measure a tool call of sbxrun mcp, and nothing else")
+	flag.BoolVar(&calls, "calls", false, "measure a call of Claude Code's, by way of integration, and nothing else")
 	flag.BoolVar(&ready, "ready", false, "measure sessions and pools, and nothing else")
 	flag.BoolVar(&idle, "idle", false, "measure a thousand sessions that nobody uses, and nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
@@ -94,7 +96,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup, network, tools, guard, ready, idle)
+	err := b.run(source, startup, network, tools, calls, guard, ready, idle)
 	b.end()
 	if err == nil && file != "" {
 		var text []byte
@@ -114,7 +116,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup, network, tools, guard, ready, idle bool) (err error) {
+func (b *bench) run(source string, startup, network, tools, calls, guard, ready, idle bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -152,6 +154,10 @@ func (b *bench) run(source string, startup, network, tools, guard, ready, idle b
 		return b.network()
 	case tools:
 		return b.tools()
+	case calls:
+		b.report.Host = describeHost(b)
+		b.report.Host.print(os.Stdout)
+		return b.calls()
 	case guard:
 		return b.guard()
 	}
@@ -192,6 +198,9 @@ func (b *bench) run(source string, startup, network, tools, guard, ready, idle b
 		return err
 	}
 	if err := b.tools(); err != nil {
+		return err
+	}
+	if err := b.calls(); err != nil {
 		return err
 	}
 	if err := b.guard(); err != nil {

@@ -6,6 +6,8 @@ import (
 	"archive/zip"
 	"bytes"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -230,22 +232,36 @@ type job struct {
 	flags  []string // without which strict does not do it
 	script string
 	want   string
+	npm    string // package of test/integration/npm that is shown, and is $tool in the script
 }
 
 // shortJobs cost little; longJobs do not.
 var shortJobs = []job{
-	{"make", []string{"make", "gcc"}, nil, `printf 'all: p\n\t./p\np: p.c\n\tgcc -o p p.c\n' >Makefile; echo 'int puts(const char *); int main(void) { puts("built"); return 0; }' >p.c; make -s -j4`, "built\n"},
-	{"cmake and ninja", []string{"cmake", "ninja", "gcc"}, nil, `printf 'cmake_minimum_required(VERSION 3.10)\nproject(p C)\nenable_testing()\nadd_executable(p p.c)\nadd_test(NAME p COMMAND p)\n' >CMakeLists.txt
-		echo 'int main(void) { return 0; }' >p.c; cmake -G Ninja -S . -B build >/dev/null; cmake --build build >/dev/null; ctest --test-dir build | grep -o '100% tests passed'`, "100% tests passed\n"},
-	{"node server", []string{"node", "curl"}, nil, `node -e 'require("http").createServer((q, r) => r.end("served\n")).listen(3000)' & until curl -s http://localhost:3000/; do sleep 0.1; done; kill $!`, "served\n"},
-	{"sqlite3", []string{"sqlite3"}, nil, `sqlite3 db 'create table t(n); insert into t values(42)'; sqlite3 db 'select n from t'`, "42\n"},
-	{"tmux", []string{"tmux"}, nil, `tmux new-session -d 'echo in tmux >out; tmux wait-for -S ready; sleep 60'; tmux wait-for ready; cat out; tmux kill-server`, "in tmux\n"},
-	{"strace", []string{"strace"}, []string{"--seccomp", "default"}, `strace -qq -e trace=write -o trace echo out; grep -o 'write(1, "out' trace`, "out\nwrite(1, \"out\n"},
-	{"tar", []string{"tar"}, nil, `mkdir -p d/e; echo x >d/e/f; tar czf d.tgz d; mkdir o; tar xzf d.tgz -C o; cat o/d/e/f`, "x\n"},
-	{"rsync", []string{"rsync"}, nil, `mkdir -p a/b c; echo x >a/b/f; echo old >c/old; rsync -a --delete a/ c/; diff -r a c; ls c`, "b\n"},
-	{"ssh-keygen", []string{"ssh-keygen"}, nil, `ssh-keygen -q -t ed25519 -N '' -f ~/key; ssh-keygen -y -f ~/key | cut -d' ' -f1`, "ssh-ed25519\n"},
-	{"perl and ruby", []string{"perl", "ruby"}, nil, `perl -e 'print 6*7, "\n"'; ruby -e 'puts 6*7'`, "42\n42\n"},
+	{name: "make", need: []string{"make", "gcc"}, script: `printf 'all: p\n\t./p\np: p.c\n\tgcc -o p p.c\n' >Makefile; echo 'int puts(const char *); int main(void) { puts("built"); return 0; }' >p.c; make -s -j4`, want: "built\n"},
+	{name: "cmake and ninja", need: []string{"cmake", "ninja", "gcc"}, script: `printf 'cmake_minimum_required(VERSION 3.10)\nproject(p C)\nenable_testing()\nadd_executable(p p.c)\nadd_test(NAME p COMMAND p)\n' >CMakeLists.txt
+		echo 'int main(void) { return 0; }' >p.c; cmake -G Ninja -S . -B build >/dev/null; cmake --build build >/dev/null; ctest --test-dir build | grep -o '100% tests passed'`, want: "100% tests passed\n"},
+	{name: "node server", need: []string{"node", "curl"}, script: `node -e 'require("http").createServer((q, r) => r.end("served\n")).listen(3000)' & until curl -s http://localhost:3000/; do sleep 0.1; done; kill $!`, want: "served\n"},
+	{name: "sqlite3", need: []string{"sqlite3"}, script: `sqlite3 db 'create table t(n); insert into t values(42)'; sqlite3 db 'select n from t'`, want: "42\n"},
+	{name: "tmux", need: []string{"tmux"}, script: `tmux new-session -d 'echo in tmux >out; tmux wait-for -S ready; sleep 60'; tmux wait-for ready; cat out; tmux kill-server`, want: "in tmux\n"},
+	{name: "strace", need: []string{"strace"}, flags: []string{"--seccomp", "default"}, script: `strace -qq -e trace=write -o trace echo out; grep -o 'write(1, "out' trace`, want: "out\nwrite(1, \"out\n"},
+	{name: "vim", need: []string{"vim", "tmux"}, want: "typed in vim\n", script: `
+		tmux new-session -d -x 80 -y 24 'vim -u NONE f; tmux wait-for -S ended'; for i in $(seq 100); do tmux capture-pane -p | grep -q '^~' && break; sleep 0.1; done
+		tmux send-keys 'ityped in vim' Escape ':wq' Enter; tmux wait-for ended; cat f`},
+	{name: "htop", need: []string{"htop", "tmux"}, want: "Load average\n", script: `
+		tmux new-session -d -x 100 -y 30 htop; for i in $(seq 100); do tmux capture-pane -p | grep -q Load && break; sleep 0.1; done
+		tmux capture-pane -p | grep -o 'Load average'; tmux kill-server`},
+	{name: "git commit -S with a key that the command made", need: []string{"git", "gpg", "gpg-agent"}, want: "G\n", script: `
+		export GNUPGHOME=/tmp/keys; mkdir -m 700 /tmp/keys; gpg -q --batch --passphrase '' --quick-gen-key 'me <me@example.org>' 2>/dev/null
+		git init -q .; git -c user.name=me -c user.email=me@example.org commit -q -S --allow-empty -m signed; git log -1 --format=%G?`},
+	{name: "tar", need: []string{"tar"}, script: `mkdir -p d/e; echo x >d/e/f; tar czf d.tgz d; mkdir o; tar xzf d.tgz -C o; cat o/d/e/f`, want: "x\n"},
+	{name: "rsync", need: []string{"rsync"}, script: `mkdir -p a/b c; echo x >a/b/f; echo old >c/old; rsync -a --delete a/ c/; diff -r a c; ls c`, want: "b\n"},
+	{name: "ssh-keygen", need: []string{"ssh-keygen"}, script: `ssh-keygen -q -t ed25519 -N '' -f ~/key; ssh-keygen -y -f ~/key | cut -d' ' -f1`, want: "ssh-ed25519\n"},
+	{name: "perl and ruby", need: []string{"perl", "ruby"}, script: `perl -e 'print 6*7, "\n"'; ruby -e 'puts 6*7'`, want: "42\n42\n"},
 }
+
+// localDep is a project that needs a package beside it: no registry is asked.
+const localDep = `mkdir dep; echo '{"name":"dep","version":"1.2.3"}' >dep/package.json; echo 'module.exports = 42' >dep/index.js; echo 'console.log(require("dep"))' >test.js
+		echo '{"name":"a","version":"1.0.0","license":"MIT","scripts":{"test":"node test.js"},"dependencies":{"dep":"file:./dep"}}' >package.json`
 
 var longJobs = []job{
 	{name: "cargo new, cargo build, cargo test", need: []string{"cargo", "git"}, want: "3\nhello\ntest result: ok.\n", script: `
@@ -266,6 +282,27 @@ var longJobs = []job{
 		printf '<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>p</artifactId><version>1</version><properties>
 			<maven.compiler.source>11</maven.compiler.source><maven.compiler.target>11</maven.compiler.target></properties></project>' >pom.xml
 		mvn -o -B -q -DskipTests package >log 2>&1 || cat log; java -cp target/p-1.jar H`},
+	{name: "gradle, offline", need: []string{"gradle", "javac"}, want: "hello\n", script: `
+		echo "apply plugin: 'java'" >build.gradle; mkdir -p src/main/java
+		echo 'public class H { public static void main(String[] a) { System.out.println("hello"); } }' >src/main/java/H.java
+		gradle --offline --no-daemon -q jar >log 2>&1 || cat log; java -cp "build/libs/*" H`},
+	{name: "pre-commit", need: []string{"pre-commit", "git"}, want: "shouts....................Failed\n- hook id: shouts\n- exit code: 1\nshouts....................Passed\n", script: `
+		printf 'repos:\n- repo: local\n  hooks:\n  - {id: shouts, name: shouts, entry: sh -c "! grep -q LOUD f", language: system, pass_filenames: false}\n' >/tmp/hooks.yaml
+		git init -q .; echo LOUD >f; git add f; export COLUMNS=33; hooks() { pre-commit run -c /tmp/hooks.yaml --color never -a | sed 's/\.\.*/..................../; /^$/d'; }
+		! hooks; echo quiet >f; git add f; hooks`},
+	{name: "pnpm", npm: "pnpm", need: []string{"node"}, want: "42\n", script: localDep + `
+		node $tool/bin/pnpm.cjs install --offline --reporter=silent; node $tool/bin/pnpm.cjs --silent test`},
+	{name: "yarn", npm: "yarn", need: []string{"node"}, want: "42\n", script: localDep + `
+		node $tool/bin/yarn.js install --offline --silent 2>/dev/null; node $tool/bin/yarn.js --silent test`},
+	{name: "Playwright", npm: "playwright-core", need: []string{"node", "chromium"}, want: "clicked\nPNG\n", script: `
+		node -e '
+			const {chromium} = require(process.argv[1]);
+			(async () => {
+				const b = await chromium.launch({executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--no-proxy-server", "--host-resolver-rules=MAP * ~NOTFOUND"]}), p = await b.newPage();
+				await p.setContent("<button onclick=\"document.title = this.id\" id=clicked>b</button>");
+				await p.click("button"); console.log(await p.title()); await p.screenshot({path: "s.png"}); await b.close();
+			})()' $tool
+		head -c 4 s.png | tail -c 3; echo`},
 	{name: "gdb", need: []string{"gdb", "gcc"}, flags: []string{"--seccomp", "default"}, want: "in broken ()\n", script: `
 		echo 'void broken(void) { *(volatile int *)0 = 1; } int main(void) { broken(); return 0; }' >p.c; gcc -o p p.c
 		gdb -q -batch -ex run -ex bt ./p 2>/dev/null | grep -o 'in broken ()' | head -1`},
@@ -279,7 +316,7 @@ var longJobs = []job{
 		head -c 4 /tmp/s.png | tail -c 3; echo
 		c --dump-dom 'data:text/html,<h1>hi</h1>' | grep -o '<body><h1>hi</h1>'`},
 	{name: "ipython", need: []string{"ipython3"}, want: "42\n", script: `ipython3 --no-term-title -c 'print(6*7)'`},
-	{"pip install of a wheel", []string{"python3"}, nil, `python3 - <<end
+	{name: "pip install of a wheel", need: []string{"python3"}, script: `python3 - <<end
 import zipfile
 with zipfile.ZipFile("hello-1.0-py3-none-any.whl", "w") as z:
     info = "hello-1.0.dist-info/"
@@ -288,9 +325,9 @@ with zipfile.ZipFile("hello-1.0-py3-none-any.whl", "w") as z:
     z.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
     z.writestr(info + "RECORD", "hello.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "RECORD,,\n")
 end
-		python3 -m venv env; env/bin/pip --disable-pip-version-check install -q --no-index ./hello-1.0-py3-none-any.whl; env/bin/python -c 'import hello; print(hello.answer)'`, "42\n"},
-	{"postgres", []string{"psql"}, nil, `PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin | tail -1); initdb -N -A trust -D db -U me >/dev/null 2>&1; pg_ctl -D db -o '-k /tmp -c fsync=off' -l log -w start >/dev/null
-		psql -h /tmp -U me -Atc 'select 6*7' postgres; pg_ctl -D db -m fast -w stop >/dev/null`, "42\n"},
+		python3 -m venv env; env/bin/pip --disable-pip-version-check install -q --no-index ./hello-1.0-py3-none-any.whl; env/bin/python -c 'import hello; print(hello.answer)'`, want: "42\n"},
+	{name: "postgres", need: []string{"psql"}, script: `PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin | tail -1); initdb -N -A trust -D db -U me >/dev/null 2>&1; pg_ctl -D db -o '-k /tmp -c fsync=off' -l log -w start >/dev/null
+		psql -h /tmp -U me -Atc 'select 6*7' postgres; pg_ctl -D db -m fast -w stop >/dev/null`, want: "42\n"},
 }
 
 // TestJobs does everyday jobs with the real tools, as each user, under strict and under
@@ -337,14 +374,23 @@ func runJobs(t *testing.T, list []job) {
 						for _, program := range j.need {
 							f.need(program)
 						}
+						script := j.script
 						var flags []string
+						if j.npm != "" {
+							dir, err := filepath.Abs("../../.cache/clients/jobs/node_modules/" + j.npm)
+							if err != nil || !exists(dir) {
+								t.Fatalf("%s is not installed: run tools/deps all, as make test-all does (%v)", j.npm, err)
+							}
+							tool := f.readable(dir, ".")
+							flags, script = tool.flags, "tool="+tool.root+"\n"+script
+						}
 						if profile == "strict" && j.flags != nil {
-							flags = j.flags
-							if o := f.as(profile, nil, j.script); o.code == 0 {
+							flags = append(flags, j.flags...)
+							if o := f.as(profile, nil, script); o.code == 0 {
 								f.Errorf("it does without %q: docs/jobs.md says otherwise: %v", flags, o)
 							}
 						}
-						o := f.as(profile, flags, j.script)
+						o := f.as(profile, flags, script)
 						if o.code != 0 || o.stdout != j.want || strings.Contains(o.stderr, "sbxrun:") {
 							f.Errorf("want %q\n%v", j.want, o)
 						}
@@ -383,6 +429,96 @@ func TestTold(t *testing.T) {
 			o := f.run(call{args: f.strict(tt.flags, "sh", "-c", tt.script), env: []string{tt.env}})
 			if o.code != tt.code || !strings.Contains(o.stderr, tt.want) || tt.not != "" && strings.Contains(o.stderr, tt.not) {
 				f.Errorf("%s: want %q, and not %q\n%v", tt.env, tt.want, tt.not, o)
+			}
+		}
+	})
+}
+
+// TestSigned: commits are signed by a key that a flag shows, and only by such a one.
+func TestSigned(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.need("git")
+		f.need("ssh-keygen")
+		f.write("home/.gitconfig", "[user]\n\tname = me\n\temail = me@example.org\n\tsigningkey = ~/.ssh/signing\n[gpg]\n\tformat = ssh\n[commit]\n\tgpgsign = true\n", 0o644)
+		f.own()
+		if o := f.do(call{args: f.who.command("/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f.home+"/.ssh/signing")}); o.code != 0 {
+			f.Fatalf("%v", o)
+		}
+		public, err := os.ReadFile(f.home + "/.ssh/signing.pub")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.write("home/signers", "me@example.org "+string(public), 0o644)
+		f.own()
+		f.before = f.snapshot()
+		commit := func(flags []string, script string) *outcome {
+			f.Helper()
+			return f.as("aicode", flags, "[ -d .git ] || git init -q .; git "+script)
+		}
+		if o := commit(nil, "commit -q --allow-empty -m one"); o.code != 128 || !strings.Contains(o.stderr, "ailed to write commit object") {
+			f.Errorf("without the key: %v", o)
+		}
+		if o := commit(nil, "commit -q --allow-empty --no-gpg-sign -m two"); o.code != 0 {
+			f.Errorf("not signed: %v", o)
+		}
+		if o := commit([]string{"--ro", "~/.ssh/signing"}, "commit -q --allow-empty -m three"); o.code != 0 {
+			f.Errorf("with the key: %v", o)
+		}
+		o := f.do(call{args: f.who.command("git", "-C", f.ws, "-c", "gpg.ssh.allowedSignersFile="+f.home+"/signers", "log", "--format=%s %G?")})
+		if o.stdout != "three G\ntwo N\n" {
+			f.Errorf("what the host sees: %v", o)
+		}
+		f.wantUnchanged()
+	})
+}
+
+// TestCompose: two servers that know each other, as developers start them, in one
+// session, and both reached from the host.
+func TestCompose(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		var ports []string
+		for range 2 {
+			l, err := net.Listen("tcp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			ports = append(ports, port)
+			l.Close()
+		}
+		s := newSession(t, w, "--publish", ports[0]+":8000", "--publish", ports[1]+":3000")
+		s.need("node")
+		s.files(map[string]string{"page": "a page\n", "web.js": `require("http").createServer(async (q, r) => {
+			try { r.end("by way of node: " + await (await fetch("http://localhost:8000/page")).text()) } catch (e) { r.statusCode = 502; r.end(String(e)) }
+		}).listen(3000)`})
+		for _, command := range [][]string{{"python3", "-m", "http.server", "--bind", "127.0.0.1", "8000"}, {"node", "web.js"}} {
+			if o := s.cli(append([]string{"exec", "-d", s.id, "--"}, command...)...); o.code != 0 {
+				t.Fatalf("exec -d: %v", o)
+			}
+		}
+		for i, want := range []string{"a page\n", "by way of node: a page\n"} {
+			var got string
+			if !within(20*time.Second, func() bool {
+				r, err := http.Get("http://127.0.0.1:" + ports[i] + "/page")
+				if err != nil {
+					got = err.Error()
+					return false
+				}
+				defer r.Body.Close()
+				b, _ := io.ReadAll(r.Body)
+				got = string(b)
+				return got == want
+			}) {
+				t.Errorf("port %s: %q, want %q: %v", ports[i], got, want, s.cli("logs", s.id))
+			}
+		}
+		if o := s.cli("rm", "--force", s.id); o.code != 0 {
+			t.Errorf("%v", o)
+		}
+		for _, port := range ports {
+			if c, err := net.Dial("tcp4", "127.0.0.1:"+port); err == nil {
+				c.Close()
+				t.Errorf("port %s is still open", port)
 			}
 		}
 	})

@@ -104,6 +104,7 @@ var packages = map[string]string{
 	"node": "nodejs", "npm": "npm", "javac": "default-jdk-headless", "java": "default-jdk-headless", "rustc": "rustc",
 	"bash": "bash", "script": "bsdutils", "flock": "util-linux", "sqlite3": "sqlite3", "tar": "tar", "find": "findutils", "xargs": "findutils", "ps": "procps",
 	"cmake": "cmake", "ninja": "ninja-build", "tmux": "tmux", "strace": "strace", "rsync": "rsync", "ssh-keygen": "openssh-client", "perl": "perl", "ruby": "ruby",
+	"vim": "vim", "htop": "htop", "gpg": "gpg", "gpg-agent": "gpg-agent", "gradle": "gradle", "pre-commit": "pre-commit",
 	"curl": "curl", "ssh": "openssh-client", "psql": "postgresql-client", "ip": "iproute2",
 }
 

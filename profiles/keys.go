@@ -262,14 +262,12 @@ func (p *profile) where(k key) string {
 	return keys[k].name
 }
 
-func (p *profile) setText(k key, s, origin string)      { p.values[k] = value{origin: origin, s: s} }
-func (p *profile) setNum(k key, n int64, origin string) { p.values[k] = value{origin: origin, n: n} }
+func (p *profile) setText(k key, s, origin string) { p.values[k] = value{origin: origin, s: s} }
 func (p *profile) setBool(k key, b bool, origin string) {
-	n := int64(0)
+	p.values[k] = value{origin: origin}
 	if b {
-		n = 1
+		p.values[k].n = 1
 	}
-	p.setNum(k, n, origin)
 }
 func (p *profile) add(k key, origin string, items ...string) {
 	if len(items) > 0 {
@@ -279,58 +277,53 @@ func (p *profile) add(k key, origin string, items ...string) {
 
 // parseScalar reads the text of a scalar value of key k.
 func parseScalar(k key, s, origin string) (value, error) {
-	v := value{origin: origin}
-	info := &keys[k]
-	switch info.kind {
+	v, err := scalar(k, s, origin)
+	if err == nil {
+		err = checkValue(k, &v)
+	}
+	return v, err
+}
+
+// scalar is parseScalar without a look at what the value means.
+func scalar(k key, s, origin string) (v value, err error) {
+	v.origin = origin
+	switch info := &keys[k]; info.kind {
 	case kindText:
 		v.s = s
 	case kindEnum:
-		if !slices.Contains(info.enum, s) {
-			return v, &Error{What: strconv.Quote(s) + " is not a value of " + info.name + ": want " + strings.Join(info.enum, ", "), Fix: didYouMean(s, info.enum)}
+		if v.s = s; !slices.Contains(info.enum, s) {
+			err = wrong(s, "is not a value of "+info.name+": want "+strings.Join(info.enum, ", "), didYouMean(s, info.enum))
 		}
-		v.s = s
 	case kindBool:
-		switch s {
-		case "true":
+		if s == "true" {
 			v.n = 1
-		case "false":
-		default:
-			return v, &Error{What: strconv.Quote(s) + " is not a value of " + info.name + ": want true or false"}
+		} else if s != "false" {
+			err = wrong(s, "is not a value of "+info.name+": want true or false", "")
 		}
 	case kindSize:
-		n, err := ParseSize(s)
-		if err != nil {
-			return v, err
-		}
+		var n uint64
+		n, err = ParseSize(s)
 		v.n = int64(n)
 	case kindCPUs:
-		n, err := ParseCPUs(s)
-		if err != nil {
-			return v, err
-		}
+		var n float64
+		n, err = ParseCPUs(s)
 		v.n = milli(n)
 	case kindCount:
 		parse := ParseCount
 		if k == keyRolloutPercent || k == keyAuditKeep { // no limits
 			parse = parseNumber
 		}
-		n, err := parse(s)
-		if err != nil {
-			return v, err
-		}
-		v.n = n
+		v.n, err = parse(s)
 	case kindDuration:
 		parse := ParseDuration
 		if k == keyKillAfter {
 			parse = ParseGrace
 		}
-		n, err := parse(s)
-		if err != nil {
-			return v, err
-		}
-		v.n = int64(n)
+		var d time.Duration
+		d, err = parse(s)
+		v.n = int64(d)
 	}
-	return v, checkValue(k, &v)
+	return v, err
 }
 
 // milli rounds to thousandths, and never to 0, which would be no limit.

@@ -121,90 +121,20 @@ func (p *profile) enum(k key) string {
 // flags lays the request's own values over all others.
 func (c *collected) flags(req *Request) error {
 	var f profile
-	text := func(k key, s, flag string) error {
-		if s == "" {
-			return nil
-		}
-		v, err := parseScalar(k, s, "flag --"+flag)
-		f.values[k] = v
-		return at("flag --"+flag, err)
-	}
-	var cpus *int64
-	if req.CPUs != nil {
-		n := int64(-1)
-		if *req.CPUs >= 0 && *req.CPUs <= 1<<16 {
-			n = milli(*req.CPUs)
-		}
-		cpus = &n
-	}
-	for _, err := range [...]error{
-		text(keyWorkspace, req.Workspace, "workspace"),
-		text(keySeccomp, req.Seccomp, "seccomp"),
-		text(keyHostname, req.Hostname, "hostname"),
-		text(keySELinux, req.SELinux, "selinux-label"),
-		text(keyAuditFile, req.Audit, "audit"),
-		text(keyAppArmor, req.AppArmor, "apparmor-profile"),
-		text(keyDriver, req.Driver, "driver"),
-		text(keyImage, req.Image, "image"),
-		number(&f, keyMemory, req.Memory, "memory"),
-		number(&f, keyFileSize, req.FileSize, "fsize"),
-		number(&f, keyOpenFiles, req.OpenFiles, "nofile"),
-		number(&f, keyDisk, req.Disk, "disk"),
-		number(&f, keyCPUs, cpus, "cpus"),
-		number(&f, keyPids, req.Pids, "pids"),
-		number(&f, keyWallTime, req.Timeout, "timeout"),
-		number(&f, keyKillAfter, req.KillAfter, "kill-after"),
-		number(&f, keyOutput, req.MaxOutput, "max-output"),
-	} {
-		if err != nil {
+	for i := range Flags {
+		if err := Flags[i].lay(&f, req); err != nil {
 			return err
 		}
-	}
-	if req.Net != nil {
-		if err := text(keyNetMode, req.Net.String(), "net"); err != nil {
-			return err
-		}
-	}
-	if req.User != nil {
-		f.setText(keyUser, fmt.Sprintf("%d:%d", req.User.UID, req.User.GID), "flag --user")
-	}
-	if req.Verify != nil {
-		f.setBool(keyVerify, *req.Verify, "flag --verify")
-	}
-	if req.NoGit {
-		f.setBool(keyGit, false, "flag --no-git")
-	}
-	if req.InheritEnv {
-		f.setBool(keyEnvInherit, true, "flag --inherit-env")
 	}
 	if err := c.network(req, &f); err != nil {
 		return err
 	}
-	f.add(keyUnprotect, "flag --unprotect", req.Unprotect...)
-	f.add(keyFallback, "flag --fallback", req.Fallback...)
-	f.add(keyDevices, "flag --device", req.Devices...)
 	f.over(&c.profile)
 	c.profile = f
 	return nil
 }
 
-// number sets a key to what a flag says, if it was given.
-func number[T ~int64 | ~uint64](p *profile, k key, n *T, flag string) error {
-	if n == nil {
-		return nil
-	}
-	v := value{origin: "flag --" + flag, n: int64(*n)}
-	p.values[k] = v
-	switch {
-	case v.n >= 0:
-		return at(v.origin, checkValue(k, &v))
-	case k == keyCPUs:
-		return &Error{Where: v.origin, What: "want a number from 0.01 up"}
-	}
-	return &Error{Where: v.origin, What: "the value is negative"}
-}
-
-// network adds the flags about hosts and ports.
+// network decides what flags about hosts mean for the mode.
 func (c *collected) network(req *Request, f *profile) error {
 	const allow = "flag --allow-host"
 	mode := c.enum(keyNetMode)
@@ -221,9 +151,6 @@ func (c *collected) network(req *Request, f *profile) error {
 	if len(req.AllowHosts)+len(req.DenyHosts) > 0 && mode == "host" {
 		return &Error{Where: "network.mode", What: "the host's own network is not filtered: --allow-host and --deny-host would have no effect", Fix: "add --net proxy"}
 	}
-	f.add(keyNetAllow, allow, req.AllowHosts...)
-	f.add(keyNetDeny, "flag --deny-host", req.DenyHosts...)
-	f.add(keyNetPublish, "flag --publish", req.Publish...)
 	return nil
 }
 

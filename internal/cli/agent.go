@@ -111,7 +111,7 @@ func newAgent() *cobra.Command {
 	fs := newRunFlags(o, "agent")
 	fs.Lookup("profile").Usage = "profile to run under (default aicode)"
 	program, state := "", "default"
-	fs.VarPF(&value{"FILE", func(f string) error { program = f; return checkPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
+	fs.VarPF(&value{"FILE", func(f string) error { program = f; return profiles.CheckPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
 	fs.VarPF(&value{"NAME", func(s string) error { state = s; return checkState(s) }}, "state", "", "keep the agent's files apart from those of other names (default default)")
 	c := &cobra.Command{
 		Use:                   "agent AGENT [flags] [--] [ARG...]",

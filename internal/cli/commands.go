@@ -148,7 +148,7 @@ mistake.`,
 			}
 			failed := false
 			for _, name := range args {
-				if err := checkPath(name); err != nil {
+				if err := profiles.CheckPath(name); err != nil {
 					return err
 				}
 				if err := profiles.Check(name, &f.Facts); err != nil {

@@ -58,7 +58,7 @@ func (o *options) gitFlags(fs *pflag.FlagSet) {
 	})
 	arg("git-token-env", "NAME", "variable that holds a token for --git; nothing but the clone gets it", func(s string) error {
 		c.tokenEnv = s
-		return checkEnv(s)
+		return profiles.CheckVariable(s)
 	})
 	fs.BoolVar(&c.install, "install-deps", false, "first install what the workspace's files say it depends on, in the sandbox")
 }

@@ -76,7 +76,7 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 	}, o)
 	o.policyFlags(c.Flags())
 	rolloutFlag(c.Flags(), &key)
-	c.Flags().VarPF(&value{"FILE|none", func(f string) error { policyFile = f; return checkPath(f) }}, "command-policy", "", "JSON file with the lists of execute_command (default: the built-in ones); none leaves them out")
+	c.Flags().VarPF(&value{"FILE|none", func(f string) error { policyFile = f; return profiles.CheckPath(f) }}, "command-policy", "", "JSON file with the lists of execute_command (default: the built-in ones); none leaves them out")
 	return c
 }
 
@@ -91,8 +91,11 @@ func (b *Beside) newIntegrate() *cobra.Command {
 	fs.BoolVar(&verify, "verify", false, "prove that a command of the agent's really runs in the sandbox")
 	fs.VarPF(&value{"prefix|hook", oneOf(&i.By, "prefix", "hook")}, "by", "", "the means, for claude-code (default prefix)")
 	fs.BoolVar(&i.Managed, "managed", false, "for every user of the host, by settings that no project's can replace: claude-code; needs root")
-	fs.VarPF(&value{"FILE", func(f string) (err error) { i.File, err = filepath.Abs(f); return errors.Join(err, checkPath(f)) }}, "file", "", "for mcp: the JSON file in which the agent looks for mcpServers")
-	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return checkPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
+	fs.VarPF(&value{"FILE", func(f string) (err error) {
+		i.File, err = filepath.Abs(f)
+		return errors.Join(err, profiles.CheckPath(f))
+	}}, "file", "", "for mcp: the JSON file in which the agent looks for mcpServers")
+	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return profiles.CheckPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
 	c := &cobra.Command{
 		Use:   "integrate AGENT [flags] [--verify -- COMMAND]",
 		Short: "Have a coding agent run its commands in a sandbox: claude-code, codex, opencode, gemini, qwen, pi, goose, any",

@@ -87,7 +87,7 @@ each session.`,
 	}}, "max-sessions", "", "sessions that a client can have at a time (default 4)")
 	rolloutFlag(c.Flags(), &s.RolloutKey)
 	o.pythonFlags(c.Flags())
-	o.auditFlag(c.Flags())
+	o.policyFlags(c.Flags(), "audit")
 	s.httpFlags(c.Flags())
 	return c
 }
@@ -109,7 +109,7 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 		return nil
 	}}, "python-index", "", "package index for the dependencies of python_execute; lets commands reach its host")
 	fs.VarPF(&value{"DIR", func(s string) error {
-		if err := checkPath(s); err != nil {
+		if err := profiles.CheckPath(s); err != nil {
 			return err
 		}
 		dir, err := filepath.Abs(s)

@@ -85,7 +85,7 @@ var rooms = map[string][]string{
 	"cmd/sbxrun-seccomp":           {"seccomp", "seccomp/compile"},
 	"seccomp/internal/gen":         {"seccomp", "seccomp/compile", "internal/sys"},
 	"profiles/internal/gen":        {"profiles"},
-	"internal/cli/man":             {"internal/cli", "driver"},
+	"internal/cli/man":             {"internal/cli", "driver", "profiles"},
 	"tools/man":                    {"internal/cli"},
 	"bench":                        {"policy", "internal/rootfs", "mounts", "seccomp", "driver", "native", "pool", "session"},
 	"test/dispositions":            {},

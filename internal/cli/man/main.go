@@ -1,7 +1,7 @@
 // Command man writes what documents sbxrun and is made of the program itself: the
-// manual pages from its tree of commands, and the tables of drivers, in
-// docs/drivers.md and README.md, from what the drivers say of themselves. It is a
-// program of its own so that sbxrun does not link what formats them.
+// manual pages from its tree of commands, the table of flags in docs/cli.md, and the
+// tables of drivers, in docs/drivers.md and README.md, from what the drivers say of
+// themselves. It is a program of its own so that sbxrun does not link what formats them.
 //
 //	man ROOT
 package main
@@ -23,6 +23,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 func main() {
@@ -32,8 +33,9 @@ func main() {
 	}
 	root := os.Args[1]
 	err := errors.Join(write(filepath.Join(root, "docs", "man"), root),
-		insert(filepath.Join(root, "docs", "drivers.md"), features()),
-		insert(filepath.Join(root, "README.md"), summary()))
+		insert(filepath.Join(root, "docs", "cli.md"), "the table of flags", flags()),
+		insert(filepath.Join(root, "docs", "drivers.md"), drivers, features()),
+		insert(filepath.Join(root, "README.md"), drivers, summary()))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "man:", err)
 		os.Exit(1)
@@ -117,14 +119,11 @@ func plain(c *cobra.Command) {
 	}
 }
 
-// What is generated stands between these lines.
-const (
-	begin = "<!-- generated from what the drivers say of themselves: make generate -->\n"
-	end   = "<!-- end -->\n"
-)
+const drivers = "what the drivers say of themselves"
 
 // insert replaces what stands between the marks in a file.
-func insert(file, text string) error {
+func insert(file, from, text string) error {
+	begin, end := "<!-- generated from "+from+": make generate -->\n", "<!-- end -->\n"
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -135,6 +134,24 @@ func insert(file, text string) error {
 		return fmt.Errorf("%s: no lines %q and %q", file, begin, end)
 	}
 	return os.WriteFile(file, []byte(head+begin+text+end+tail), 0o644)
+}
+
+// flags is a table of the flags that make a policy, and what else says the same.
+func flags() string {
+	var b strings.Builder
+	b.WriteString("| flag | | key of a profile | variable |\n|---|---|---|---|\n")
+	code := func(s string) string {
+		if s == "" {
+			return ""
+		}
+		return "`" + cell(s) + "`"
+	}
+	for i := range profiles.Flags {
+		f := &profiles.Flags[i]
+		flag := strings.TrimSpace("--" + f.Name + " " + f.Value)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", code(flag), cell(f.Usage), code(f.Key()), code(f.Variable()))
+	}
+	return b.String()
 }
 
 // summary is a table with a line for each driver.

@@ -24,7 +24,9 @@ func TestGenerated(t *testing.T) {
 			names[filepath.Join(pages, filepath.Base(name))] = true
 		}
 	}
-	for name, text := range map[string]string{filepath.Join("docs", "drivers.md"): features(), "README.md": summary()} {
+	for name, part := range map[string][2]string{
+		filepath.Join("docs", "cli.md"): {"the table of flags", flags()}, filepath.Join("docs", "drivers.md"): {drivers, features()}, "README.md": {drivers, summary()},
+	} {
 		b, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +35,7 @@ func TestGenerated(t *testing.T) {
 		if err := os.WriteFile(file, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := insert(file, text); err != nil {
+		if err := insert(file, part[0], part[1]); err != nil {
 			t.Fatal(err)
 		}
 		names[name] = true

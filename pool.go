@@ -3,7 +3,6 @@ package sbxrun
 import (
 	"context"
 
-	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/pool"
 )
@@ -29,11 +28,10 @@ func NewPool(ctx context.Context, o Options, s pool.Settings) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, ok := p.driver.(driver.Preparer)
-	if !ok {
-		return nil, &driver.UnsupportedError{Driver: p.driver.Name(), Rules: []string{"pools"}, Fix: "pools need the native driver"}
+	if err := engine.Stays(p.driver, "pools", "pools need the native driver"); err != nil {
+		return nil, err
 	}
-	q, err := pool.New(pool.Config{Driver: d, Policy: p.policy, Settings: s})
+	q, err := pool.New(pool.Config{Driver: p.driver, Policy: p.policy, Settings: s})
 	if err != nil {
 		return nil, err
 	}

@@ -30,13 +30,12 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	keeper, ok := p.driver.(driver.Keeper)
-	if !ok {
-		return nil, &driver.UnsupportedError{Driver: p.driver.Name(), Rules: []string{"sessions"}, Fix: "sessions need the native driver"}
+	if err := engine.Stays(p.driver, "sessions", "sessions need the native driver"); err != nil {
+		return nil, err
 	}
 	s := &Session{p: p}
 	tell := func(c *driver.Changes, _ error) { s.changes = c }
-	s.box, err = engine.KeepsChanges{Keeper: keeper, Facts: p.facts, ID: engine.ChangesID, Tell: tell}.Open(ctx, p.policy)
+	s.box, err = engine.KeepsChanges{Driver: p.driver, Facts: p.facts, ID: engine.ChangesID, Tell: tell}.Open(ctx, p.policy)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ const Name = "bwrap"
 
 // A Driver runs commands by bubblewrap. The zero value finds it in PATH.
 type Driver struct {
+	driver.Basic
+
 	// Path is bubblewrap's, absolute; "" is bwrap from PATH.
 	Path string
 
@@ -39,11 +41,7 @@ type Driver struct {
 	SeccompCompiler, CacheDir string
 }
 
-var (
-	_ driver.Driver    = Driver{}
-	_ driver.Describer = Driver{}
-	_ driver.Versioner = Driver{}
-)
+var _ driver.Driver = Driver{}
 
 // Name returns "bwrap".
 func (Driver) Name() string { return Name }

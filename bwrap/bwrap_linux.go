@@ -37,14 +37,15 @@ func (d Driver) find() (string, error) {
 }
 
 // Program is the path of its file.
-func (d Driver) Program() string {
+func (d Driver) Program() (string, error) {
 	path, _ := d.find()
-	return path
+	return path, nil
 }
 
 // Version is what bwrap --version says.
 func (d Driver) Version() string {
-	return programs.Version(d.Program())
+	path, _ := d.find()
+	return programs.Version(path)
 }
 
 // parseVersion reads "bubblewrap 0.8.0".

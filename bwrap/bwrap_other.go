@@ -16,12 +16,6 @@ func unavailable() error {
 // Available reports that the driver needs Linux.
 func (Driver) Available(context.Context) error { return unavailable() }
 
-// Version returns "".
-func (Driver) Version() string { return "" }
-
-// Program returns "".
-func (Driver) Program() string { return "" }
-
 // Check reports what bubblewrap could not be told.
 func (Driver) Check(p *policy.Policy) error { return check(p) }
 

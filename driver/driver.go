@@ -1,5 +1,5 @@
-// Package driver is the contract between a policy and what enforces it: one
-// small interface, the result of a run, and the errors that every driver
+// Package driver is the contract between a policy and what enforces it: an
+// interface, the result of a run, and the errors that every driver
 // speaks. The native driver, bubblewrap, Docker and the bare host are
 // implementations in packages of their own; this one knows none of them.
 //
@@ -42,7 +42,64 @@ type Driver interface {
 	// The context bounds set-up only; the process lives until it ends, is
 	// killed, or its Process is closed.
 	Start(ctx context.Context, p *policy.Policy, stdio Stdio) (Process, error)
+
+	// Describe says what the driver can and cannot enforce. It is a function of the
+	// driver alone, not of the host.
+	Describe() Description
+
+	// The rest is not every driver's to give: see [Basic], which a driver embeds.
+
+	// Open builds the sandbox of a policy, to stay for many commands, and without
+	// one: of the policy's process only what is not about one command counts (user,
+	// limits, labels), and the rest is what Exec takes as its default. When it
+	// returns an error nothing is left behind.
+	//
+	// The context bounds set-up only.
+	Open(ctx context.Context, p *policy.Policy) (Sandbox, error)
+
+	// Prepare builds as much of a sandbox as the policy, and every policy that
+	// shows more files than that, has in common: most of the work of Open, before
+	// the policy is known in full. When it returns an error nothing is left behind.
+	Prepare(ctx context.Context, p *policy.Policy) (Prepared, error)
+
+	// Lowered returns what the driver hands on to another program, in that program's
+	// own words: the arguments of one, the profile of the other. It starts nothing,
+	// and works where the driver does not.
+	Lowered(p *policy.Policy) (any, error)
+
+	// Program is the path of the program's file that the driver is made of, "" if
+	// that is not there.
+	Program() (string, error)
+
+	// Version is that program's version in its own words, "" if it is not there. To
+	// ask starts it.
+	Version() string
 }
+
+// Basic is embedded by a driver for what it has no means to give.
+type Basic struct{}
+
+// Open is ErrUnsupported.
+func (Basic) Open(context.Context, *policy.Policy) (Sandbox, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Prepare is ErrUnsupported.
+func (Basic) Prepare(context.Context, *policy.Policy) (Prepared, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Describe claims nothing.
+func (Basic) Describe() Description { return Description{} }
+
+// Lowered is ErrUnsupported.
+func (Basic) Lowered(*policy.Policy) (any, error) { return nil, errors.ErrUnsupported }
+
+// Program is ErrUnsupported.
+func (Basic) Program() (string, error) { return "", errors.ErrUnsupported }
+
+// Version is "".
+func (Basic) Version() string { return "" }
 
 // MaxExtra is how many files besides the standard streams a command can be given. A
 // message to a sandbox that stays holds no more descriptors, with those that go along.
@@ -119,19 +176,6 @@ func (Fixed) Reload(policy.Egress) error { return errors.ErrUnsupported }
 // Layer is ErrUnsupported.
 func (Fixed) Layer() (*os.File, error) { return nil, errors.ErrUnsupported }
 
-// A Keeper is a driver whose sandboxes can stay, with many commands in each.
-type Keeper interface {
-	Driver
-
-	// Open builds the sandbox of a policy, without a command: of the policy's
-	// process only what is not about one command counts (user, limits,
-	// labels), and the rest is what Exec takes as its default. When it returns
-	// an error nothing is left behind.
-	//
-	// The context bounds set-up only.
-	Open(ctx context.Context, p *policy.Policy) (Sandbox, error)
-}
-
 // A Sandbox is one that stays until it is closed, or until the process that
 // opened it ends. Its methods may be called at the same time.
 type Sandbox interface {
@@ -175,17 +219,6 @@ type Sandbox interface {
 	Close() error
 
 	Changeable
-}
-
-// A Preparer is a Keeper that can do most of the work of Open before the policy is
-// known in full: what files are to be shown, above all.
-type Preparer interface {
-	Keeper
-
-	// Prepare builds as much of a sandbox as the policy, and every policy that
-	// shows more files than that, has in common. When it returns an error nothing
-	// is left behind.
-	Prepare(ctx context.Context, p *policy.Policy) (Prepared, error)
 }
 
 // A Prepared is a sandbox in which nothing has run yet. Its methods may be called

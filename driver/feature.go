@@ -59,8 +59,7 @@ type Claim struct {
 // does not mention is not supported.
 type Claims map[string]Claim
 
-// A Description is what a driver says of itself. It is a function of the driver
-// alone, not of the host.
+// A Description is what a driver says of itself.
 type Description struct {
 	Summary string // one line
 	Claims  Claims // of every feature
@@ -69,24 +68,12 @@ type Description struct {
 	// nothing of the user are: no engine, image or program of others.
 	Auto bool
 
+	// Stays says that Open and Prepare are supported.
+	Stays bool
+
 	// Kernel says that the command runs on a kernel of the driver's own: a device
 	// node that it makes is one of that kernel's, not of the host's.
 	Kernel bool
-}
-
-// A Describer is a driver that says what it can and cannot enforce.
-type Describer interface {
-	Describe() Description
-}
-
-// A Versioner is a driver that is made of another program.
-type Versioner interface {
-	// Version is that program's version in its own words, "" if it is not
-	// there. To ask starts it.
-	Version() string
-
-	// Program is the path of that program's file, "" if it is not there.
-	Program() string
 }
 
 // Refused returns an *UnsupportedError that names all that the policy asks for

@@ -20,6 +20,7 @@ import (
 
 // fake is a driver whose command is a function.
 type fake struct {
+	Basic
 	name      string
 	bare      bool
 	available error
@@ -33,6 +34,7 @@ type fake struct {
 	last *fakeProcess
 }
 
+func (*fake) Describe() Description             { return Description{Auto: true} }
 func (f *fake) Name() string                    { return f.name }
 func (f *fake) Sandboxed() bool                 { return !f.bare }
 func (f *fake) Available(context.Context) error { return f.available }

@@ -103,15 +103,7 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 }
 
 // automatic reports whether [Auto] stands for a driver.
-func automatic(d Driver) bool {
-	if !d.Sandboxed() {
-		return false
-	}
-	if x, ok := d.(Describer); ok {
-		return x.Describe().Auto
-	}
-	return true
-}
+func automatic(d Driver) bool { return d.Sandboxed() && d.Describe().Auto }
 
 // only returns the driver that Auto stands for and that can enforce the policy,
 // by its claims, if there is exactly one.
@@ -121,11 +113,11 @@ func only(known []Driver, p *policy.Policy) Driver {
 		if !automatic(d) {
 			continue
 		}
-		x, ok := d.(Describer)
-		if !ok {
+		claims := d.Describe().Claims
+		if claims == nil {
 			return nil
 		}
-		if x.Describe().Claims.Refused(d.Name(), p) != nil {
+		if claims.Refused(d.Name(), p) != nil {
 			continue
 		}
 		if found != nil {

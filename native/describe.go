@@ -2,14 +2,13 @@ package native
 
 import "github.com/sbxrun/sbxrun/driver"
 
-var _ driver.Describer = Driver{}
-
 // Describe says what the driver enforces.
 func (Driver) Describe() driver.Description {
 	yes := driver.Claim{Support: driver.Yes}
 	return driver.Description{
 		Summary: "the Linux kernel's own means: namespaces, mounts, cgroups, Landlock and seccomp, without another program",
 		Auto:    true,
+		Stays:   true,
 		Claims: driver.Claims{
 			"process": yes, "terminal": yes, "user": yes, "hostname": yes,
 			"files.read": yes, "files.write": yes, "files.noexec": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,

@@ -26,12 +26,16 @@
 // The package knows nothing of profiles.
 package native
 
+import "github.com/sbxrun/sbxrun/driver"
+
 // Name is the driver's name.
 const Name = "native"
 
 // A Driver is the native driver. The zero value is ready to use, but for
 // policies with a seccomp profile of their own.
 type Driver struct {
+	driver.Basic
+
 	// SeccompCompiler is the path of sbxrun-seccomp, which compiles seccomp
 	// profiles that are not built in, and CacheDir the directory in which the
 	// results are kept. Both are absolute.

@@ -34,4 +34,4 @@ func (Driver) Prepare(context.Context, *policy.Policy) (driver.Prepared, error) 
 	return nil, unavailable()
 }
 
-var _ driver.Preparer = Driver{}
+var _ driver.Driver = Driver{}

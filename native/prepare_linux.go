@@ -22,8 +22,6 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-var _ driver.Preparer = Driver{}
-
 // Prepare builds what sandboxes of the policy, and of policies that show more,
 // have in common: the program of Open, cut off before the first thing that is not
 // known yet. Process 1 waits there, in its namespaces and in the new root, with the

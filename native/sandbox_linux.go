@@ -26,8 +26,6 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-var _ driver.Keeper = Driver{}
-
 // maxCommands is how many commands may run in one sandbox at a time. As many may
 // have ended and left processes behind.
 const maxCommands = 1024

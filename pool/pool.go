@@ -7,7 +7,7 @@
 // all. It is then its owner's, who closes it; it never comes back, so that no owner
 // finds what another has left. If no member is ready or about to be, or none can be
 // completed to the policy, a sandbox is built from nothing: Acquire fails only where
-// [driver.Keeper.Open] would. A member may still be at work on the last of it when it
+// [driver.Driver.Open] would. A member may still be at work on the last of it when it
 // is handed out. Should that fail, the first Exec does with [driver.ErrIncomplete],
 // and [Pool.Open] is what is left to try; see also [Sandbox.Completed].
 //
@@ -116,7 +116,7 @@ func (s Settings) withDefaults() (Settings, error) {
 
 // Config is what a pool is made of.
 type Config struct {
-	Driver driver.Preparer
+	Driver driver.Driver
 
 	// Policy is what all sandboxes have in common.
 	Policy *policy.Policy

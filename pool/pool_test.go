@@ -18,6 +18,7 @@ import (
 
 // fake is a driver whose sandboxes are counters.
 type fake struct {
+	driver.Basic
 	mu        sync.Mutex
 	alive     map[*box]bool
 	opened    int

@@ -34,6 +34,8 @@ const Name = "seatbelt"
 
 // A Driver runs commands under Seatbelt. The zero value is ready to use.
 type Driver struct {
+	driver.Basic
+
 	// Home is the caller's home directory, where agents' sockets lie; "" if
 	// there is none.
 	Home string
@@ -49,8 +51,6 @@ func (Driver) Name() string { return Name }
 
 // Sandboxed reports true.
 func (Driver) Sandboxed() bool { return true }
-
-var _ driver.Describer = Driver{}
 
 // Describe says what the driver enforces.
 func (d Driver) Describe() driver.Description {

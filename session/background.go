@@ -277,10 +277,11 @@ func In(box driver.Sandbox, name string, process *specs.Process) driver.Driver {
 // Within is In with limits of the one command's own; see ExecWithin of
 // [driver.Sandbox].
 func Within(box driver.Sandbox, name string, process *specs.Process, limits *specs.LinuxResources) driver.Driver {
-	return inside{box, name, process, limits}
+	return inside{box: box, name: name, process: process, limits: limits}
 }
 
 type inside struct {
+	driver.Basic
 	box     driver.Sandbox
 	name    string
 	process *specs.Process

@@ -66,7 +66,7 @@ type command struct {
 // it until it is stopped, or ends. Started is called when clients can reach it.
 // Before that nothing is left of the sandbox if there is an error; the session's
 // directory is the caller's.
-func Hold(ctx context.Context, st *Store, d driver.Keeper, spec *Spec, started func()) error {
+func Hold(ctx context.Context, st *Store, d driver.Driver, spec *Spec, started func()) error {
 	// Nobody removes it while this process may write there.
 	dir, err := st.hold(spec.ID, lookPatience)
 	if err != nil {

@@ -2,7 +2,7 @@
 // come and go.
 //
 // There is no central daemon. Each session has a holder, a process that opened
-// the sandbox ([driver.Keeper]) and lives as long as that; it listens on a socket
+// the sandbox (Open of a [driver.Driver]) and lives as long as that; it listens on a socket
 // in the session's directory, which only its owner can reach. [Hold] is the
 // holder; [Client] is the other end, and is a [driver.Sandbox] itself: a command
 // gets its caller's own descriptors, passed over the socket, so that no byte of

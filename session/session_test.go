@@ -31,6 +31,7 @@ import (
 // keeper is a driver whose sandboxes isolate nothing: these tests are about what
 // lies between a client and a sandbox.
 type keeper struct {
+	driver.Basic
 	openErr error
 	opened  **box
 }
@@ -153,13 +154,13 @@ func hold(t *testing.T, st *Store, id string) (*Client, <-chan error) {
 	return holdIn(t, st, id, keeper{})
 }
 
-func holdIn(t *testing.T, st *Store, id string, d driver.Keeper) (*Client, <-chan error) {
+func holdIn(t *testing.T, st *Store, id string, d driver.Driver) (*Client, <-chan error) {
 	t.Helper()
 	return holdKept(t, st, id, d, 1000)
 }
 
 // holdKept is holdIn with the limit on what is kept of a stream.
-func holdKept(t *testing.T, st *Store, id string, d driver.Keeper, output int64) (*Client, <-chan error) {
+func holdKept(t *testing.T, st *Store, id string, d driver.Driver, output int64) (*Client, <-chan error) {
 	t.Helper()
 	p := &policy.Policy{Profile: "bare", Limits: policy.Limits{Output: output}, OCI: &specs.Spec{Process: &specs.Process{}}}
 	if err := st.Create(&Info{ID: id, State: Created, Created: time.Now()}, p); err != nil {

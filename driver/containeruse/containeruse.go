@@ -43,6 +43,8 @@ const Name = "container-use"
 // A Driver runs commands in environments of container-use. The zero value makes
 // one for each run and deletes it.
 type Driver struct {
+	driver.Basic
+
 	// Image is what a new environment is made of; "" is the project's own
 	// configuration.
 	Image string
@@ -51,10 +53,7 @@ type Driver struct {
 	ID string
 }
 
-var (
-	_ driver.Driver    = Driver{}
-	_ driver.Describer = Driver{}
-)
+var _ driver.Driver = Driver{}
 
 // Name returns "container-use".
 func (Driver) Name() string { return Name }

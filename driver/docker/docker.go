@@ -39,6 +39,8 @@ import (
 // A Driver runs commands in containers. The zero value is Docker without an
 // image, which refuses to run.
 type Driver struct {
+	driver.Basic
+
 	// Podman uses podman in Docker's place.
 	Podman bool
 
@@ -69,8 +71,6 @@ func (d Driver) Name() string {
 
 // Sandboxed reports true.
 func (Driver) Sandboxed() bool { return true }
-
-var _ driver.Describer = Driver{}
 
 // Describe says what the driver enforces.
 func (d Driver) Describe() driver.Description {
@@ -398,12 +398,12 @@ func (c *client) unavailable(err error) error {
 }
 
 // Program is the path of the client's file.
-func (d Driver) Program() string {
+func (d Driver) Program() (string, error) {
 	c, err := d.find()
 	if err != nil {
-		return ""
+		return "", nil
 	}
-	return c.path
+	return c.path, nil
 }
 
 // Version is that of the client.

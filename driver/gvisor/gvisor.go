@@ -32,6 +32,8 @@ const Name = "gvisor"
 
 // A Driver runs commands by an OCI runtime. The zero value is gVisor's, from PATH.
 type Driver struct {
+	driver.Basic
+
 	// Runtime is the runtime's program: runsc, runc, crun. "" is runsc.
 	Runtime string
 
@@ -42,11 +44,7 @@ type Driver struct {
 	RunDir string
 }
 
-var (
-	_ driver.Driver    = Driver{}
-	_ driver.Describer = Driver{}
-	_ driver.Versioner = Driver{}
-)
+var _ driver.Driver = Driver{}
 
 // Name returns "gvisor", or the name of another runtime.
 func (d Driver) Name() string {

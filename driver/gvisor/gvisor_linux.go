@@ -42,14 +42,15 @@ func (d Driver) find() (string, error) {
 }
 
 // Program is the path of its file.
-func (d Driver) Program() string {
+func (d Driver) Program() (string, error) {
 	path, _ := d.find()
-	return path
+	return path, nil
 }
 
 // Version is the first line that the runtime's --version prints.
 func (d Driver) Version() string {
-	line, _, _ := strings.Cut(programs.Version(d.Program()), "\n")
+	path, _ := d.find()
+	line, _, _ := strings.Cut(programs.Version(path), "\n")
 	return strings.TrimSpace(line)
 }
 

@@ -16,12 +16,6 @@ func (d Driver) unavailable() error {
 // Available reports that the driver needs Linux.
 func (d Driver) Available(context.Context) error { return d.unavailable() }
 
-// Version returns "".
-func (Driver) Version() string { return "" }
-
-// Program returns "".
-func (Driver) Program() string { return "" }
-
 // Check reports what a runtime could not be told.
 func (d Driver) Check(p *policy.Policy) error { return d.check(p) }
 

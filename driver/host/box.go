@@ -18,7 +18,7 @@ import (
 // still run. Unlike in a sandbox, what a command leaves behind in its process
 // group ends with it, and what left the group is out of reach.
 //
-// The driver is no [driver.Keeper]: whoever takes a Box says so to the user, which
+// The driver does not Open: whoever takes a Box says so to the user, which
 // code that asks for any Keeper would not.
 func (d *Driver) Box(p *policy.Policy) driver.Sandbox {
 	return &box{driver: Driver{Home: d.Home}, policy: p, done: make(chan struct{}), running: map[driver.Process]bool{}}

@@ -2,8 +2,6 @@ package host
 
 import "github.com/sbxrun/sbxrun/driver"
 
-var _ driver.Describer = (*Driver)(nil)
-
 // Describe says that the driver enforces nothing. Unlike every other driver it
 // refuses no policy for that: to choose it by its name is to agree.
 func (*Driver) Describe() driver.Description {

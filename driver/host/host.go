@@ -32,6 +32,8 @@ const Name = "host"
 
 // A Driver runs commands on the bare host. The zero value is ready to use.
 type Driver struct {
+	driver.Basic
+
 	// Home replaces a HOME of the policy that is private storage, or does not
 	// exist: there is none on the bare host. "" leaves it.
 	Home string

@@ -51,6 +51,8 @@ const MinABI = 3
 // A Driver runs commands that restrict themselves. The zero value is ready to
 // use, but for policies with a seccomp profile of their own.
 type Driver struct {
+	driver.Basic
+
 	// SeccompCompiler and CacheDir are for system call filters of one's own; see
 	// [seccomp.Custom].
 	SeccompCompiler, CacheDir string
@@ -62,10 +64,7 @@ type Driver struct {
 	RunDir string
 }
 
-var (
-	_ driver.Driver    = Driver{}
-	_ driver.Describer = Driver{}
-)
+var _ driver.Driver = Driver{}
 
 // Name returns "landlock".
 func (Driver) Name() string { return Name }

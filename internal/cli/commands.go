@@ -255,14 +255,9 @@ type driverEntry struct {
 }
 
 func entryOf(d driver.Driver) driverEntry {
-	e := driverEntry{Name: d.Name(), Sandboxed: d.Sandboxed(), Available: true}
-	if x, ok := d.(driver.Describer); ok {
-		about := x.Describe()
-		e.Summary, e.Auto, e.Claims, e.Layers = about.Summary, about.Auto, about.Claims, about.Claims.Layers()
-	}
-	if x, ok := d.(driver.Versioner); ok {
-		e.Version = x.Version()
-	}
+	about := d.Describe()
+	e := driverEntry{Name: d.Name(), Summary: about.Summary, Sandboxed: d.Sandboxed(), Auto: about.Auto, Available: true,
+		Version: d.Version(), Layers: about.Claims.Layers(), Claims: about.Claims}
 	if err := d.Available(context.Background()); err != nil {
 		e.Available, e.Error, e.Hint = false, err.Error(), driver.HintOf(err)
 	}
@@ -283,11 +278,10 @@ func driverNames(f *facts) (names []string) {
 // printClaims prints what one driver can enforce.
 func printClaims(f *facts, name string) error {
 	for _, d := range engine.Drivers(f) {
-		x, ok := d.(driver.Describer)
-		if d.Name() != name || !ok {
+		if d.Name() != name {
 			continue
 		}
-		claims := x.Describe().Claims
+		claims := d.Describe().Claims
 		rows := [][]string{{"FEATURE", "ENFORCED", "WHAT"}}
 		for i := range driver.Features {
 			feature := &driver.Features[i]

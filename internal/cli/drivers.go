@@ -13,14 +13,6 @@ import (
 // Drivers returns all that this build has, for who documents them.
 func Drivers() []driver.Driver { return engine.Drivers(&facts{}) }
 
-// A lowerer is a driver that hands the policy on to another program, in that
-// program's own words: the arguments of one, the profile of the other.
-type lowerer interface {
-	// Lowered returns what the driver would use. It starts nothing, and works
-	// where the driver does not.
-	Lowered(p *policy.Policy) (any, error)
-}
-
 // driverError says what to do about a driver that there is not.
 func driverError(err error, known []driver.Driver) error {
 	var invalid *policy.InvalidError

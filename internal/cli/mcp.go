@@ -215,8 +215,8 @@ func (o *options) service(s *Service) error {
 			return d, err
 		}
 		fitted := fit(d, f, r, false)
-		if _, ok := fitted.(driver.Keeper); !ok {
-			return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "mcp needs the native driver"}
+		if err := engine.Stays(fitted, "sessions", "mcp needs the native driver"); err != nil {
+			return nil, err
 		}
 		return d, o.verify(ctx, fitted, r, f)
 	}

@@ -162,11 +162,11 @@ func (o *options) servePool(f *facts, name string, settings pool.Settings) (*eng
 	if err != nil {
 		return nil, err
 	}
-	k, ok := fit(d, f, r, false).(driver.Preparer)
-	if !ok {
-		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"pools"}, Fix: "serve needs the native driver"}
+	d = fit(d, f, r, false)
+	if err := engine.Stays(d, "pools", "serve needs the native driver"); err != nil {
+		return nil, err
 	}
-	return &engine.ServedPool{Name: r.Policy.Profile, Config: pool.Config{Driver: k, Policy: r.Policy, Settings: settings}, Resolve: func(workspace string) (*policy.Policy, error) {
+	return &engine.ServedPool{Name: r.Policy.Profile, Config: pool.Config{Driver: d, Policy: r.Policy, Settings: settings}, Resolve: func(workspace string) (*policy.Policy, error) {
 		q := req
 		if workspace == "" {
 			q = base

@@ -164,8 +164,8 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, ok := d.(driver.Keeper); !ok {
-		return nil, nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"sessions"}, Fix: "sessions need the native driver"}
+	if err := engine.Stays(d, "sessions", "sessions need the native driver"); err != nil {
+		return nil, nil, err
 	}
 	if err := o.verify(ctx, d, r, f); err != nil {
 		return nil, nil, err

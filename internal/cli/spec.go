@@ -45,10 +45,8 @@ func (o *options) printDryRun(ctx context.Context, r *profiles.Resolved, f *fact
 		if err := d.Check(p); err != nil {
 			out.Error, out.Hint = err.Error(), driver.HintOf(err)
 		}
-		if l, ok := d.(lowerer); ok {
-			if out.Lowered, err = l.Lowered(p); err != nil && out.Error == "" {
-				out.Error, out.Hint = err.Error(), driver.HintOf(err)
-			}
+		if out.Lowered, err = d.Lowered(p); err != nil && err != errors.ErrUnsupported && out.Error == "" {
+			out.Error, out.Hint = err.Error(), driver.HintOf(err)
 		}
 	}
 	return printJSON(out)
@@ -126,11 +124,10 @@ func printLowered(r *profiles.Resolved, f *facts) error {
 		if d.Name() != r.Drivers[0] {
 			continue
 		}
-		l, ok := fit(d, f, r, false).(lowerer)
-		if !ok {
+		v, err := fit(d, f, r, false).Lowered(r.Policy)
+		if err == errors.ErrUnsupported {
 			break
 		}
-		v, err := l.Lowered(r.Policy)
 		if err != nil {
 			return err
 		}

@@ -173,7 +173,7 @@ func (c *Changes) Into(res *driver.Result, err error) error {
 
 // KeepsChanges is a driver whose sandboxes leave a change set each when they end.
 type KeepsChanges struct {
-	driver.Keeper
+	driver.Driver
 	Facts   *Facts
 	ID      func() string
 	Session bool
@@ -188,7 +188,7 @@ func (k KeepsChanges) Open(ctx context.Context, p *policy.Policy) (driver.Sandbo
 	if err != nil {
 		return nil, err
 	}
-	box, err := k.Keeper.Open(ctx, p)
+	box, err := k.Driver.Open(ctx, p)
 	if c == nil || err != nil {
 		if c != nil {
 			c.Close()

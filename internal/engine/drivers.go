@@ -55,6 +55,14 @@ func Select(ctx context.Context, f *Facts, r *profiles.Resolved, require policy.
 	return d, nil
 }
 
+// Stays reports that a driver's sandboxes cannot stay, for sessions or pools.
+func Stays(d driver.Driver, what, fix string) error {
+	if d.Describe().Stays {
+		return nil
+	}
+	return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{what}, Fix: fix}
+}
+
 // Fit sets a driver up for one run: what compiles a filter that is not built in,
 // and for the native driver the caller's own proxy, and that it reads no counts
 // that nobody will see. Progress, which may be nil, is where what is downloaded is told.

@@ -124,9 +124,9 @@ func OriginOf(req *profiles.Request, r *profiles.Resolved, f *Facts) (json.RawMe
 	return oncejson.Marshal(&origin{*req, f.Home, f.Cwd, f.UID, f.GID, environ, f.CPUs, f.ConfigDirs, f.Own})
 }
 
-// Follows is a keeper whose sandboxes follow the network rules of their origin.
+// Follows is a driver whose sandboxes follow the network rules of their origin.
 type Follows struct {
-	driver.Keeper
+	driver.Driver
 	Origin json.RawMessage
 
 	mu     sync.Mutex
@@ -158,7 +158,7 @@ func (k *Follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, e
 		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: HostFS{}}
 	// What the workspace says counts as it did before a command could write there.
 	began, err := profiles.Resolve(&from.Request, facts)
-	box, operr := k.Keeper.Open(ctx, p)
+	box, operr := k.Driver.Open(ctx, p)
 	if operr != nil {
 		return nil, operr
 	}

@@ -43,14 +43,13 @@ type pooled struct {
 // FromPool lets a driver have its sandbox from a server of the same build, if one runs.
 // Frugal reads no counts that nobody will see. Not is told why there was none.
 func FromPool(d driver.Driver, p *policy.Policy, build string, frugal bool, not func(why string)) driver.Driver {
-	_, ok := d.(driver.Preparer)
 	dir := ServerDir()
 	// What the gateway counts, and changes of its rules, are of a run's own.
-	if !ok || dir == "" || p.Egress.Mode == policy.EgressProxy || len(p.Egress.Publish) > 0 {
+	if dir == "" || p.Egress.Mode == policy.EgressProxy || len(p.Egress.Publish) > 0 {
 		return d
 	}
 	socket := filepath.Join(dir, runSocket)
-	if _, err := os.Lstat(socket); err != nil {
+	if _, err := os.Lstat(socket); err != nil || !d.Describe().Stays {
 		return d
 	}
 	return &pooled{d, socket, build, frugal, not}

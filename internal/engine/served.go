@@ -74,11 +74,10 @@ func (v *Served) Open(ctx context.Context) (*session.Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, ok := d.(driver.Keeper)
-	if !ok {
+	if !d.Sandboxed() {
 		return v.onHost(r, "the driver is "+d.Name()), nil
 	}
-	sb, err := KeepsChanges{Keeper: k, Facts: v.Facts, ID: ChangesID, Tell: v.Tell}.Open(ctx, r.Policy)
+	sb, err := KeepsChanges{Driver: d, Facts: v.Facts, ID: ChangesID, Tell: v.Tell}.Open(ctx, r.Policy)
 	if err != nil {
 		return nil, err
 	}

@@ -208,14 +208,14 @@ func (b *bait) taken() probe.Check {
 // describe returns what a driver says of itself. One that says nothing is held to
 // everything.
 func describe(d driver.Driver) driver.Description {
-	if x, ok := d.(driver.Describer); ok {
-		return x.Describe()
+	about := d.Describe()
+	if about.Claims == nil {
+		about.Claims = driver.Claims{}
+		for _, f := range driver.Features {
+			about.Claims[f.Name] = driver.Claim{Support: driver.Yes}
+		}
 	}
-	all := driver.Claims{}
-	for _, f := range driver.Features {
-		all[f.Name] = driver.Claim{Support: driver.Yes}
-	}
-	return driver.Description{Claims: all}
+	return about
 }
 
 // acts lists the canaries whose acts the policy denies. What a policy allows on
@@ -330,7 +330,7 @@ func verifiedMark(d driver.Driver, r *profiles.Resolved, f *Facts) string {
 	// What one driver was seen to deny says nothing of another, nor of what comes
 	// in the place of the program that it is made of.
 	word(d.Name())
-	if x, ok := d.(driver.Versioner); ok && !fileIdentity(x.Program(), num) {
+	if program, err := d.Program(); err == nil && !fileIdentity(program, num) {
 		return ""
 	}
 	if runsImages(d) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ import (
 // claims is a driver that isolates by its own word only: in place of the
 // canaries it says what it is told to.
 type claims struct {
+	driver.Basic
 	driver.Fixed
 	say    func(acts []string) string
 	status driver.Status
@@ -99,9 +101,9 @@ type made struct {
 	name, program string
 }
 
-func (m *made) Name() string    { return m.name }
-func (m *made) Version() string { panic("the program was started for its version") }
-func (m *made) Program() string { return m.program }
+func (m *made) Name() string             { return m.name }
+func (m *made) Version() string          { panic("the program was started for its version") }
+func (m *made) Program() (string, error) { return m.program, nil }
 
 // A self-test that passed vouches for its own driver only, and for the program that
 // this was made of.
@@ -232,6 +234,21 @@ func TestActsOfDrivers(t *testing.T) {
 		}
 		if s := strings.Join(got, " "); s != tt.want {
 			t.Errorf("%s as %d: %s, want %s", tt.driver.Name(), tt.uid, s, tt.want)
+		}
+	}
+}
+
+// What wraps a driver loses none of its abilities, and gives it none.
+func TestWrappersForward(t *testing.T) {
+	for _, d := range []driver.Driver{native.Driver{}, &made{}} {
+		for _, w := range []driver.Driver{KeepsChanges{Driver: d}, &Follows{Driver: d}, &pooled{Driver: d}} {
+			want := d.Describe().Stays
+			if err := Stays(w, "sessions", ""); (err == nil) != want {
+				t.Errorf("%T of %T: %v", w, d, err)
+			}
+			if _, err := w.Prepare(t.Context(), &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Cwd: "relative"}}}); errors.Is(err, errors.ErrUnsupported) == want {
+				t.Errorf("%T of %T: prepare: %v", w, d, err)
+			}
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -137,15 +138,12 @@ func Hold() int {
 	if err != nil {
 		return report(err)
 	}
-	var keeper driver.Keeper
-	for _, d := range engine.Drivers(f) {
-		if k, ok := engine.Fit(d, f, &profiles.Resolved{Policy: spec.Policy}, false, nil).(driver.Keeper); ok && d.Name() == spec.Driver {
-			keeper = k
-		}
-	}
-	if keeper == nil {
+	known := engine.Drivers(f)
+	i := slices.IndexFunc(known, func(d driver.Driver) bool { return d.Name() == spec.Driver })
+	if i < 0 || !known[i].Describe().Stays {
 		return report(&driver.UnsupportedError{Driver: spec.Driver, Rules: []string{"sessions"}})
 	}
+	d := engine.Fit(known[i], f, &profiles.Resolved{Policy: spec.Policy}, false, nil)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	var ownerGone atomic.Bool
@@ -164,12 +162,12 @@ func Hold() int {
 		go func() { <-gone; ownerGone.Store(true); stop() }()
 	}
 	if spec.Origin != nil {
-		k := &engine.Follows{Keeper: keeper, Origin: spec.Origin}
-		keeper, spec.Notice = k, k.Notice
+		k := &engine.Follows{Driver: d, Origin: spec.Origin}
+		d, spec.Notice = k, k.Notice
 	}
 	served := false
-	keeper = engine.KeepsChanges{Keeper: keeper, Facts: f, ID: func() string { return spec.ID }, Session: true}
-	err = session.Hold(ctx, st, keeper, &spec, func() {
+	d = engine.KeepsChanges{Driver: d, Facts: f, ID: func() string { return spec.ID }, Session: true}
+	err = session.Hold(ctx, st, d, &spec, func() {
 		served = true
 		json.NewEncoder(out).Encode(readiness{})
 		out.Close()

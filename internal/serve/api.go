@@ -492,9 +492,9 @@ func (s *server) session(r *http.Request) (int, any, error) {
 	return http.StatusOK, sessionInfo{Info: i, Socket: s.Store.Socket(id)}, nil
 }
 
-// handedOut is a keeper whose one sandbox is there already.
+// handedOut is a driver whose one sandbox is there already.
 type handedOut struct {
-	driver.Keeper
+	driver.Driver
 	box driver.Sandbox
 }
 

@@ -159,11 +159,7 @@ func summary() string {
 	var b strings.Builder
 	b.WriteString("| driver | what it is | layers |\n|---|---|---|\n")
 	for _, d := range cli.Drivers() {
-		x, ok := d.(driver.Describer)
-		if !ok {
-			continue
-		}
-		about := x.Describe()
+		about := d.Describe()
 		layers := about.Claims.Layers().Names()
 		for i, name := range layers {
 			if about.Claims["layer."+name].Support == driver.Partly {
@@ -184,9 +180,7 @@ func features() string {
 	var b strings.Builder
 	names, claims := []string{}, []driver.Claims{}
 	for _, d := range cli.Drivers() {
-		if x, ok := d.(driver.Describer); ok {
-			names, claims = append(names, d.Name()), append(claims, x.Describe().Claims)
-		}
+		names, claims = append(names, d.Name()), append(claims, d.Describe().Claims)
 	}
 	b.WriteString("| | " + strings.Join(names, " | ") + " |\n|---" + strings.Repeat("|---", len(names)) + "|\n")
 	for _, f := range driver.Features {

@@ -169,7 +169,7 @@ func TestConformance(t *testing.T) {
 				}
 				t.Fatalf("%v (%s)", err, driver.HintOf(err))
 			}
-			claims := s.driver.(driver.Describer).Describe().Claims
+			claims := s.driver.Describe().Claims
 			t.Run("required and agreed to be missing", func(t *testing.T) { both(t, s, claims) })
 			for _, c := range cases() {
 				ok := t.Run(c.name, func(t *testing.T) {
@@ -575,7 +575,7 @@ func TestDeviceNodes(t *testing.T) {
 					t.Skip(err)
 				}
 				c := scenario{script: act + "; : </dev/zero; echo x 2>/dev/null >/dev/full || echo full"}
-				p := c.policy(t, newWorld(t), s.driver.(driver.Describer).Describe().Claims.Layers()&^s.lacks, nil)
+				p := c.policy(t, newWorld(t), s.driver.Describe().Claims.Layers()&^s.lacks, nil)
 				r, w, err := os.Pipe()
 				if err != nil {
 					t.Fatal(err)
@@ -625,7 +625,7 @@ func TestPassedForReading(t *testing.T) {
 			defer in.Close()
 			run := func(script string) (string, error) {
 				c := scenario{script: script}
-				p := c.policy(t, w, s.driver.(driver.Describer).Describe().Claims.Layers()&^s.lacks, nil)
+				p := c.policy(t, w, s.driver.Describe().Claims.Layers()&^s.lacks, nil)
 				res, err := driver.Run(context.Background(), s.driver, p, driver.RunOptions{Capture: true, Stdio: driver.Stdio{Stdin: in}})
 				if err != nil {
 					return "", err
@@ -706,7 +706,7 @@ func TestSwappedForProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := scenario{script: "cat file ../list; echo new >made; : >../list; : >canary", request: func(w *world, r *profiles.Request) { r.ReadWrite = []string{w.dir + "/list"} }}
-		p := c.policy(t, w, d.(driver.Describer).Describe().Claims.Layers(), nil)
+		p := c.policy(t, w, d.Describe().Claims.Layers(), nil)
 		res, err := driver.Run(context.Background(), d, p, driver.RunOptions{Capture: true})
 		if err != nil || res.Stdout != "in the workspace\nlist\n" {
 			t.Errorf("%+v, %v", res, err)
@@ -738,7 +738,7 @@ func TestSwappedMountPoint(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := scenario{script: "cat ." + hidden, request: func(w *world, r *profiles.Request) { r.Hide = []string{w.ws + hidden} }}
-			p := c.policy(t, w, d.(driver.Describer).Describe().Claims.Layers(), nil)
+			p := c.policy(t, w, d.Describe().Claims.Layers(), nil)
 			// bwrap refuses with an error, the others' cat finds nothing.
 			res, err := driver.Run(context.Background(), d, p, driver.RunOptions{Capture: true})
 			if err == nil && res.ExitCode == 0 || res.Stdout != "" {

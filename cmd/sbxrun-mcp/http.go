@@ -14,6 +14,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/mcpserver"
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -88,7 +89,7 @@ func tokenOf(h *cli.HTTP) (token string, made bool, err error) {
 		}
 		return rand.Text(), true, nil
 	}
-	file, err := cli.Named(h.TokenFile)
+	file, err := engine.Named(h.TokenFile)
 	if err != nil {
 		return "", false, bad("token-file", h.TokenFile, "a file in a directory that is there and that you can write to: "+err.Error())
 	}

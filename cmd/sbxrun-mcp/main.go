@@ -14,6 +14,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/internal/command"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/mcpserver"
 	"github.com/sbxrun/sbxrun/internal/strictjson"
 	"github.com/sbxrun/sbxrun/policy"
@@ -42,7 +43,7 @@ func serve(s *cli.Service) error {
 func readRules(name string) (*command.Rules, error) {
 	var c command.Config
 	if name != "" {
-		data, err := cli.ReadNamed(name, 1<<20)
+		data, err := engine.ReadNamed(name, 1<<20)
 		if err != nil {
 			return nil, err
 		}

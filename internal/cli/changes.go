@@ -15,6 +15,7 @@ import (
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
@@ -196,7 +197,7 @@ with #.`,
 					return printChanges(set, w, all)
 				}
 				out := bufio.NewWriter(os.Stdout)
-				escape := isTerminal(os.Stdout)
+				escape := terminal.Is(os.Stdout)
 				for _, st := range all {
 					if err := printChange(out, set, w, st, stat, escape); err != nil {
 						return errors.Join(err, out.Flush())

@@ -11,6 +11,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 )
 
 // exitError ends the program with a code, after everything was said.
@@ -143,5 +144,5 @@ func (s *speaker) colored() bool {
 	case "never":
 		return false
 	}
-	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(os.Stderr)
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && terminal.Is(os.Stderr)
 }

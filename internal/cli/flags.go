@@ -30,7 +30,7 @@ type options struct {
 	dryRun     bool
 	noPool     bool
 	keys       []byte // that detach from a command of a session
-	checkout   checkout
+	checkout   engine.Checkout
 	session    string         // to run in, instead of a sandbox of the command's own
 	policy     *policy.Policy // that runs; nil before, and where nothing is resolved
 	given      *pflag.FlagSet // the flags of a run; nil where the command has others
@@ -196,13 +196,13 @@ const maxNamed = 16 << 20
 // the caller's value there, counts from a descriptor and from the configuration only:
 // anywhere else a command of an earlier run can have written it, to be given a secret.
 func readEnvFile(name string) ([]string, error) {
-	kept := isDescriptor(name)
+	kept := engine.IsDescriptor(name)
 	if facts, err := engine.GatherFacts(); err == nil && !kept {
 		if real, err := facts.Named(name, false); err == nil {
 			kept = slices.ContainsFunc(facts.ConfigDirs, func(d string) bool { return strings.HasPrefix(real, d+"/") })
 		}
 	}
-	data, err := ReadNamed(name, maxNamed)
+	data, err := engine.ReadNamed(name, maxNamed)
 	if err != nil {
 		return nil, unnamed(name, err)
 	}
@@ -225,4 +225,13 @@ func readEnvFile(name string) ([]string, error) {
 		env = append(env, line)
 	}
 	return env, nil
+}
+
+// unnamed words an error about a file that a flag names, which stands before it.
+func unnamed(file string, err error) error {
+	fix := driver.HintOf(err)
+	if fix == "" {
+		fix = "name a regular file, or a descriptor: /dev/stdin, /dev/fd/3"
+	}
+	return engine.Usage(file+": "+err.Error(), fix)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sbxrun/sbxrun/internal/agents/whole"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -240,7 +242,7 @@ func (i *Integration) locate(f *facts) error {
 	if i.Agent == "shell" || i.Agent == "mcp" {
 		return nil
 	}
-	_, file, err := agentProgram(i.Program, strings.TrimSuffix(i.Agent, "-code"))
+	_, file, err := whole.Program(i.Program, strings.TrimSuffix(i.Agent, "-code"))
 	if file != "" {
 		i.Program = file
 	}
@@ -262,19 +264,4 @@ func (i *Integration) checkFile(f *facts) error {
 		return unnamed("flag --file", err)
 	}
 	return nil
-}
-
-// launched is the program that an npm package's launcher starts: the launcher needs
-// node, which need not be in a sandbox.
-func launched(path string) string {
-	if filepath.Ext(path) != ".js" {
-		return path
-	}
-	root := filepath.Dir(filepath.Dir(path)) // PACKAGE/bin/NAME.js
-	for _, pattern := range []string{root + "-linux-*/vendor/*/bin/codex", root + "/node_modules/@openai/codex-linux-*/vendor/*/bin/codex", root + "/vendor/*/bin/codex"} {
-		if found, err := filepath.Glob(pattern); err == nil && len(found) == 1 {
-			return found[0]
-		}
-	}
-	return path
 }

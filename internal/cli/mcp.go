@@ -10,11 +10,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sbxrun/sbxrun/internal/agents/whole"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -70,7 +73,7 @@ each session.`,
 			if err := o.service(s); err != nil {
 				return err
 			}
-			if s.HTTP == nil && isTerminal(os.Stdin) {
+			if s.HTTP == nil && terminal.Is(os.Stdin) {
 				say.note("waiting for a client of the Model Context Protocol on stdin", "an agent starts this command; docs/agents.md tells how")
 			}
 			return b.MCP(s)
@@ -101,7 +104,7 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 			return engine.Usage(strconv.Quote(s)+" is not the address of a package index", "for example https://pypi.org/simple")
 		}
-		o.req.AllowHosts = append(o.req.AllowHosts, hostPort(u))
+		o.req.AllowHosts = append(o.req.AllowHosts, whole.HostPort(u))
 		o.req.Env = append(o.req.Env, "PIP_INDEX_URL="+s)
 		if u.Scheme == "http" {
 			o.req.Env = append(o.req.Env, "PIP_TRUSTED_HOST="+u.Host)
@@ -148,12 +151,12 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 // and none reads the token. What is wrong with them is told when they are opened.
 func (s *Service) own() (own []profiles.Own) {
 	if s.HTTP != nil && s.HTTP.TokenFile != "" {
-		if file, err := Named(s.HTTP.TokenFile); err == nil {
+		if file, err := engine.Named(s.HTTP.TokenFile); err == nil {
 			own = append(own, profiles.Own{What: "the token", Path: file, File: true})
 		}
 	}
-	if s.Commands != "" && !isDescriptor(s.Commands) {
-		if file, err := Named(s.Commands); err == nil {
+	if s.Commands != "" && !engine.IsDescriptor(s.Commands) {
+		if file, err := engine.Named(s.Commands); err == nil {
 			own = append(own, profiles.Own{What: "the command policy", Path: file, File: true, Shown: true})
 		}
 	}

@@ -118,30 +118,4 @@ func TestNamed(t *testing.T) {
 		}
 	}
 	untouched()
-
-	// The file in which an agent looks for the directory that a script ended in.
-	if err := os.WriteFile(ws+"/real/cwd", []byte("old\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := deliver(ws+"/real/cwd", -1, "/x"); err != nil {
-		t.Error(err)
-	}
-	if b, _ := os.ReadFile(ws + "/real/cwd"); string(b) != "/x\n" {
-		t.Errorf("cwd: %q", b)
-	}
-	for _, name := range []string{"planted/victim", "planted/new", "fifo"} {
-		if err := deliver(ws+"/"+name, -1, "/x"); err == nil {
-			t.Errorf("the directory was written to %s", name)
-		}
-	}
-	untouched()
-}
-
-func TestIsDescriptor(t *testing.T) {
-	for name, want := range map[string]bool{"/dev/stdin": true, "/dev/fd/63": true, "/proc/self/fd/3": true, "/dev/null": true, "/dev/full": true, "/dev/fd": false, "/dev/./null": false,
-		"/dev/shm/fifo": false, "/dev/fd/../shm/x": false, "/dev/fd/": false, "/proc/self/fd/3/x": false, "dev/stdin": false, "/proc/1/fd/3": false} {
-		if isDescriptor(name) != want {
-			t.Errorf("%s: %v", name, !want)
-		}
-	}
 }

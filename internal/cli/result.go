@@ -107,12 +107,12 @@ func (o *options) openResult() (*results, error) {
 	if o.resultFile == "" {
 		return r, nil
 	}
-	if isDescriptor(o.resultFile) {
+	if engine.IsDescriptor(o.resultFile) {
 		var err error
 		r.file, err = os.OpenFile(o.resultFile, os.O_WRONLY, 0)
 		return r, err
 	}
-	file, err := Named(o.resultFile)
+	file, err := engine.Named(o.resultFile)
 	if err != nil {
 		return nil, unnamed("--result-file "+o.resultFile, err)
 	}
@@ -128,7 +128,7 @@ func (o *options) openResult() (*results, error) {
 		return nil, err
 	}
 	dir, name := filepath.Split(file)
-	if r.dir, err = openRoot(dir); err != nil {
+	if r.dir, err = engine.OpenRoot(dir); err != nil {
 		return nil, o.cannotWrite(err)
 	}
 	r.name = name

@@ -3,7 +3,6 @@ package cli
 import (
 	"os"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -13,6 +12,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/persona"
+	"github.com/sbxrun/sbxrun/internal/standin"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -71,25 +71,6 @@ func (s *shell) outside(op *profiles.Operator, why, file, start string, args, en
 	if at, ok := persona.Script(args); ok && s.cwdFD >= 0 {
 		argv[1+at] = persona.Telling(persona.Name(file), args[at], s.cwdFD)
 	}
-	err := syscall.Exec(file, argv, outsideEnviron(environ))
+	err := syscall.Exec(file, argv, standin.OutsideEnviron(environ))
 	return commandError(&driver.CommandError{Command: file, Err: err})
-}
-
-// outsideEnviron is the agent's environment, but for what leads back to sbxrun where
-// a shell is looked for: what a shell starts is part of the agent, for which it has
-// been decided. A home that the caller took away is the user's.
-func outsideEnviron(environ []string) []string {
-	env := []string{}
-	home := false
-	for _, kv := range environ {
-		if p, ok := strings.CutPrefix(kv, "PATH="); ok && p != "" {
-			kv = "PATH=" + cleanPath(p)
-		}
-		home = home || strings.HasPrefix(kv, "HOME=") && kv != "HOME="
-		env = append(env, kv)
-	}
-	if dir := engine.HomeOf(os.Getuid()); !home && dir != "" {
-		env = append(env, "HOME="+dir)
-	}
-	return env
 }

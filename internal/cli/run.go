@@ -19,6 +19,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -151,10 +152,10 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.checkout.check(); err != nil {
+	if err := o.checkout.Check(); err != nil {
 		return nil, err
 	}
-	if o.dryRun && o.checkout.git != nil {
+	if o.dryRun && o.checkout.Git != nil {
 		return nil, engine.Usage("--dry-run starts nothing, and --git clones", "leave out one of the two")
 	}
 	done, err := o.clone(context.Background(), facts, false)
@@ -227,7 +228,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	}
 	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
 	if inst != nil {
-		res.Dependencies = inst.result()
+		res.Dependencies = inst.Result()
 	}
 	if kept != nil {
 		failed := err != nil
@@ -250,20 +251,20 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	if !o.json {
 		ro.Stdio.Stdout, ro.Stdio.Stderr = os.Stdout, os.Stderr
 	}
-	term := terminal{keys: o.keys, killAfter: p.Limits.KillAfter}
+	term := terminal.Terminal{Keys: o.keys, KillAfter: p.Limits.KillAfter}
 	if p.Limits.WallTime > 0 {
-		term.deadline = time.Now().Add(p.Limits.WallTime)
+		term.Deadline = time.Now().Add(p.Limits.WallTime)
 	}
-	defer term.restore()
+	defer term.Restore()
 	signals := make(chan os.Signal, 16)
 	ro.Signals = signals
 	// Caught while the sandbox is mounted. A signal before that ends sbxrun, and
 	// the sandbox with it.
-	ro.Stdio.Starting = func() { catch(signals, p.OCI.Process.Terminal) }
+	ro.Stdio.Starting = func() { terminal.Catch(signals, p.OCI.Process.Terminal) }
 	ro.Started = started
 	if p.OCI.Process.Terminal {
-		ro.Started = both(term.attach, started)
-		p.OCI.Process.ConsoleSize = consoleSize()
+		ro.Started = both(term.Attach, started)
+		p.OCI.Process.ConsoleSize = terminal.Size()
 	}
 	res, err := driver.Run(ctx, d, p, ro)
 	if o.hasScript && isNotFound(err) && p.OCI.Process.Args[0] == "bash" {
@@ -488,7 +489,7 @@ func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require p
 // fit is [engine.Fit] for one run of this program's.
 func fit(d driver.Driver, f *facts, r *profiles.Resolved, frugal bool) driver.Driver {
 	var progress *os.File
-	if isTerminal(os.Stderr) && !say.quiet {
+	if terminal.Is(os.Stderr) && !say.quiet {
 		progress = os.Stderr
 	}
 	return engine.Fit(d, f, r, frugal, progress)

@@ -17,6 +17,7 @@ import (
 	"github.com/sbxrun/sbxrun/cgroups"
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -118,7 +119,7 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 	s.Version, s.Encode = buildOf(), encodeResult
 	s.Serving = func() {
 		os.Stdout.WriteString(s.Dir + "\n")
-		if isTerminal(os.Stdout) {
+		if terminal.Is(os.Stdout) {
 			say.note("serving, until this program is ended", "sbxrun pool status, in another terminal, shows what is ready")
 		}
 	}

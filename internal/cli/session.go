@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,13 +22,11 @@ import (
 	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/files"
-	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/internal/holder"
-	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
-	"github.com/sbxrun/sbxrun/workspace"
 )
 
 func newSession() *cobra.Command {
@@ -134,7 +131,7 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 
 // createSession starts a holder and returns when the session is ready. It ends with
 // the process that owns it, if one does, and with this process until that calls confirm.
-func (o *options) createSession(id string, owner *process) (info *session.Info, confirm func() error, err error) {
+func (o *options) createSession(id string, owner *holder.Process) (info *session.Info, confirm func() error, err error) {
 	if err := session.CheckID(id); err != nil {
 		return nil, nil, err
 	}
@@ -148,7 +145,7 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := o.checkout.check(); err != nil {
+	if err := o.checkout.Check(); err != nil {
 		return nil, nil, err
 	}
 	if _, err := o.clone(context.Background(), f, true); err != nil {
@@ -175,34 +172,10 @@ func (o *options) createSession(id string, owner *process) (info *session.Info, 
 		return nil, nil, err
 	}
 	defer st.Close()
-	info = &session.Info{ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
-		Created: time.Now(), Limits: r.Policy.Limits, Files: r.Files}
-	origin, err := engine.OriginOf(&o.req, r, f)
-	if err != nil {
+	if confirm, err = holder.Create(st, id, &o.req, r, d, f, owner); err != nil {
 		return nil, nil, err
 	}
-	info.Follows = origin != nil
-	if err := engine.FreeForChanges(f, r.Policy, id); err != nil {
-		return nil, nil, err
-	}
-	if err := st.Create(info, r.Policy); err != nil {
-		return nil, nil, err
-	}
-	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy, Origin: origin}
-	if owner != nil {
-		spec.Owner, spec.OwnerBegan = owner.Pid, owner.Began
-	}
-	if confirm, err = holder.Start(spec); err != nil {
-		rerr := st.Record(&session.Info{ID: id, State: session.Failed, Error: err.Error()})
-		if rerr == nil {
-			rerr = st.Remove(id)
-		}
-		if rerr != nil {
-			say.warn("session " + id + " was not removed: " + rerr.Error())
-		}
-		return nil, nil, err
-	}
-	if o.checkout.install {
+	if o.checkout.Install {
 		if err := o.installInSession(id, r.Workspace.Path); err != nil {
 			if c, cerr := st.Connect(id); cerr == nil {
 				c.Stop(0)
@@ -285,8 +258,8 @@ func sessionExec(args []string) (code int, ok bool) {
 
 // keysFlag defines the flag for the keys that detach.
 func (o *options) keysFlag(fs *pflag.FlagSet) {
-	o.keys, _ = parseKeys(defaultKeys)
-	fs.VarPF(&value{"KEYS", into(&o.keys, parseKeys)}, "detach-keys", "", "what to type to leave a command with a terminal to itself (default "+defaultKeys+")")
+	o.keys, _ = terminal.ParseKeys(terminal.DefaultKeys)
+	fs.VarPF(&value{"KEYS", into(&o.keys, terminal.ParseKeys)}, "detach-keys", "", "what to type to leave a command with a terminal to itself (default "+terminal.DefaultKeys+")")
 }
 
 func newSessionAttach() *cobra.Command {
@@ -336,17 +309,17 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 	}
 	fds := [2]*os.File{}
 	for i, f := range []*os.File{a.Terminal, a.Output} {
-		fd, err := dup(f)
+		fd, err := terminal.Dup(f)
 		if err != nil {
 			return err
 		}
 		fds[i] = os.NewFile(uintptr(fd), f.Name())
 	}
 	defer fds[1].Close()
-	t := terminal{keys: o.keys}
-	defer t.restore()
+	t := terminal.Terminal{Keys: o.keys}
+	defer t.Restore()
 	left := make(chan struct{})
-	end := t.join(fds[0], fds[1], func() { close(left) })
+	end := t.Join(fds[0], fds[1], func() { close(left) })
 	end()
 	select {
 	case <-left:
@@ -375,42 +348,11 @@ func (o *options) process(st *session.Store, f *facts) (*session.Info, *specs.Pr
 		return nil, nil, err
 	}
 	o.explainAge(info, f)
-	pr := &specs.Process{Args: o.req.Command, Terminal: o.req.Terminal}
-	if pr.Terminal {
-		pr.ConsoleSize = consoleSize()
+	pr, err := engine.SessionProcess(st, o.session, &o.req)
+	if err == nil && pr.Terminal {
+		pr.ConsoleSize = terminal.Size()
 	}
-	if o.req.Dir == "" && len(o.req.Env) == 0 && !o.req.ClearEnv {
-		return info, pr, nil
-	}
-	p, err := st.Policy(o.session)
-	if err != nil {
-		return nil, nil, err
-	}
-	if o.req.Dir != "" {
-		// In the sandbox; it need not be there on the host.
-		pr.Cwd = o.req.Dir
-		if !filepath.IsAbs(pr.Cwd) {
-			pr.Cwd = filepath.Join(p.OCI.Process.Cwd, pr.Cwd)
-		}
-		pr.Cwd = filepath.Clean(pr.Cwd)
-	}
-	pr.Env = slices.Clone(p.OCI.Process.Env)
-	if o.req.ClearEnv {
-		// As in a run, the mark stays. Without any variable it would be the
-		// session's own environment.
-		pr.Env = slices.DeleteFunc(pr.Env, func(s string) bool { return !strings.HasPrefix(s, profiles.MarkerEnv+"=") })
-	}
-	for _, e := range o.req.Env {
-		k, v, given := strings.Cut(e, "=")
-		if !given {
-			if v, given = os.LookupEnv(k); !given {
-				continue
-			}
-		}
-		pr.Env = slices.DeleteFunc(pr.Env, func(s string) bool { return strings.HasPrefix(s, k+"=") })
-		pr.Env = append(pr.Env, k+"="+v)
-	}
-	return info, pr, nil
+	return info, pr, err
 }
 
 // within are the limits that a session's command has of its own; nil for none.
@@ -577,7 +519,7 @@ func newSessionList() *cobra.Command {
 		Short:   "List sessions",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			list, err := listSessions()
+			list, err := engine.ListSessions()
 			if err != nil {
 				return err
 			}
@@ -622,30 +564,6 @@ func newSessionList() *cobra.Command {
 			return err
 		},
 	}, o)
-}
-
-// listSessions are the sessions of this user, as those that run describe themselves.
-func listSessions() ([]*session.Info, error) {
-	st, err := engine.FindSessions()
-	if st == nil {
-		return nil, err
-	}
-	defer st.Close()
-	list, err := st.List()
-	if err != nil {
-		return nil, err
-	}
-	for _, i := range list {
-		if i.State != session.Ready {
-			continue
-		}
-		if c, err := st.Connect(i.ID); err == nil {
-			if now, _, err := c.Info(); err == nil {
-				*i = *now
-			}
-		}
-	}
-	return list, nil
 }
 
 func newSessionInspect() *cobra.Command {
@@ -793,7 +711,7 @@ command can have made.`,
 					return err
 				}
 				b := &files.Box{Sandbox: c}
-				if b.Check, err = unprotected(pol.Protect, allow, engine.Obeyed(facts), dir, chosen); err != nil {
+				if b.Check, err = engine.Unprotected(pol.Protect, allow, engine.Obeyed(facts), dir, chosen); err != nil {
 					return err
 				}
 				defer b.Close()
@@ -803,34 +721,6 @@ command can have made.`,
 	}, o)
 	c.Flags().Var(&value{"PATTERN", more(&allow, checked)}, "allow-protected", "copy protected paths of this pattern, or this path, to the host; all for every one")
 	return c
-}
-
-// unprotected refuses paths below a directory that patterns protect or that are obeyed,
-// and nothing allows. The directory is a whole path without symbolic links; what of it is
-// below chosen counts, too.
-func unprotected(protect, allow, obeyed []string, dir, chosen string) (files.Check, error) {
-	rules, err := guard.NewRules(protect)
-	if err != nil {
-		return nil, err
-	}
-	return func(path string, link bool, parent int) error {
-		whole := filepath.Join(dir, path)
-		within, err := filepath.Rel(chosen, whole)
-		if err != nil {
-			return err
-		}
-		pattern := rules.Copied(chosen, within, link, parent)
-		if pattern == "" {
-			fi, err := os.Lstat(whole)
-			pattern = workspace.ObeyedAt(obeyed, whole, !link && (err != nil || fi.IsDir()))
-		}
-		if pattern == "" || guard.Allowed(allow, pattern, path) {
-			return nil
-		}
-		return engine.Hinted(errors.New(quote.Inside(path)+" is protected ("+pattern+"): it was not copied, nor what follows it"),
-			"--allow-protected "+pattern+" lets such paths be copied: look at them first, in the session")
-
-	}, nil
 }
 
 // cutSession reads ID:PATH. A path of the host's that has a colon is said with

@@ -16,6 +16,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/setup"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -235,7 +236,7 @@ func (p *preparation) own(f *setup.Facts) error {
 
 // ask asks a person. Where there is none, the answer is no.
 func ask(question string) bool {
-	if !isTerminal(os.Stdin) || !isTerminal(os.Stdout) {
+	if !terminal.Is(os.Stdin) || !terminal.Is(os.Stdout) {
 		return false
 	}
 	fmt.Print(question + " [y/N] ")

@@ -2,9 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
-	"hash/fnv"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/internal/standin"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -176,9 +174,9 @@ func (s *shell) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	file, err := findShell(s.name)
+	file, err := standin.Find(s.name)
 	if err != nil {
-		return err
+		return commandError(err)
 	}
 	op, why, err := rolledOut(&s.req, s.key)
 	if err != nil {
@@ -190,29 +188,34 @@ func (s *shell) run(args []string) error {
 	// Before the agent's own, which count less than what the flags say.
 	s.req.Env = append(s.environ(), s.req.Env...)
 
-	script, err := s.prepare(filepath.Base(file), args)
+	script, err := standin.Prepare(filepath.Base(file), args, s.cwdFD)
 	if err != nil {
 		return err
 	}
-	defer script.close()
-	s.req.Command = append([]string{file}, script.args...)
-	s.req.Terminal = isTerminal(os.Stdin) && isTerminal(os.Stdout)
-	s.extra = script.extra
+	defer script.Close()
+	s.req.Command = append([]string{file}, script.Args...)
+	s.req.Terminal = terminal.Is(os.Stdin) && terminal.Is(os.Stdout)
+	s.extra = script.Extra
 
 	if s.keep == "" {
 		s.cwd = start
-		s.decided = func(p *policy.Policy) { script.policy = p }
-	} else if script.policy, err = s.enter(agent, start); err != nil {
+		s.decided = func(p *policy.Policy) { script.Policy = p }
+	} else if script.Policy, err = s.enter(agent, start); err != nil {
 		return err
 	}
 	err = s.options.run(s.req.Command)
-	script.tell(s.cwdFD)
+	switch dir, alone, terr := script.Tell(s.cwdFD); {
+	case terr != nil:
+		say.warn("the next command does not start in " + quote.Inside(dir) + ": " + terr.Error())
+	case alone:
+		say.note("the next command does not start in "+quote.Inside(dir)+", which is the sandbox's alone", "")
+	}
 	return err
 }
 
 // settle takes from the environment what no flag said, and finds the agent that
 // calls and the directory that its command starts in.
-func (s *shell) settle() (agent *process, start string, err error) {
+func (s *shell) settle() (agent *standin.Process, start string, err error) {
 	if s.ignoreEnv {
 		for _, kv := range os.Environ() {
 			if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "SBXRUN_") {
@@ -235,7 +238,7 @@ func (s *shell) settle() (agent *process, start string, err error) {
 			}
 		}
 	}
-	agent = caller()
+	agent = standin.Caller()
 	if start, err = engine.WorkingDirectory(); err != nil {
 		return nil, "", err
 	}
@@ -245,11 +248,11 @@ func (s *shell) settle() (agent *process, start string, err error) {
 // place chooses the workspace. What an agent passes for one command, the current
 // directory among it, may be a model's choice; where the agent itself runs is its
 // owner's.
-func (s *shell) place(start string, agent *process) error {
+func (s *shell) place(start string, agent *standin.Process) error {
 	if s.req.Dir != "" {
 		return nil
 	}
-	dir, err := agent.dir()
+	dir, err := agent.Dir()
 	if errors.Is(err, errors.ErrUnsupported) {
 		dir, err = start, nil
 	}
@@ -266,57 +269,16 @@ func (s *shell) place(start string, agent *process) error {
 func (s *shell) environ() []string {
 	env := persona.Environ(os.Environ())
 	if path, ok := os.LookupEnv("PATH"); ok {
-		if clean := cleanPath(path); clean != path {
+		if clean := standin.CleanPath(path); clean != path {
 			env = append(env, "PATH="+clean)
 		}
 	}
 	return env
 }
 
-// cleanPath is a search path on which no shell leads back to this program.
-func cleanPath(path string) string {
-	self, err := os.Executable()
-	if err != nil {
-		return path
-	}
-	me, err := os.Stat(self)
-	if err != nil {
-		return path
-	}
-	return persona.Path(path, func(file string) bool {
-		fi, err := os.Stat(file)
-		return err == nil && os.SameFile(fi, me)
-	})
-}
-
-// findShell returns the shell itself, which is not this program.
-func findShell(name string) (string, error) {
-	names := []string{name}
-	if name == "" {
-		names = []string{"bash", "sh"}
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	me, err := os.Stat(self)
-	if err != nil {
-		return "", err
-	}
-	for _, n := range names {
-		for _, dir := range []string{"/bin", "/usr/bin", "/usr/local/bin", "/run/current-system/sw/bin", "/opt/homebrew/bin"} {
-			file := filepath.Join(dir, n)
-			if fi, err := os.Stat(file); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 && !os.SameFile(fi, me) {
-				return file, nil
-			}
-		}
-	}
-	return "", notFound{&driver.CommandError{Command: names[0], Err: syscall.ENOENT, Fix: "install it in /bin or /usr/bin"}}
-}
-
 // startIn has a run begin in a directory that need not be the workspace itself.
 func startIn(p *policy.Policy, dir string) error {
-	if !shown(p, dir) {
+	if !engine.Shown(p, dir) {
 		return engine.Usage("the directory to start in, "+quote.Inside(dir)+", is not in the sandbox: its workspace is "+p.OCI.Process.Cwd,
 			"--cd DIR or "+envShellWorkspace+" names another workspace, --ro and --rw show more")
 
@@ -325,41 +287,11 @@ func startIn(p *policy.Policy, dir string) error {
 	return nil
 }
 
-// shown reports whether a directory of the host is in the sandbox under its own
-// name.
-func shown(p *policy.Policy, dir string) bool {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil || real != dir {
-		return false
-	}
-	fi, err := os.Stat(dir)
-	return err == nil && fi.IsDir() && engine.Access(p, dir)&(policy.Read|policy.Execute) != 0
-}
-
 // enter makes sure that there is the session to run in, and returns its policy.
-func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
+func (s *shell) enter(agent *standin.Process, start string) (*policy.Policy, error) {
 	id := s.keep
 	if id == autoSession {
-		// The command line, the configuration and the workspace are the session's; a shell
-		// with another must not get into it, nor one for which another directory has the
-		// workspace's name by now.
-		h := fnv.New64a()
-		if fi, err := os.Stat(s.req.Dir); err == nil {
-			if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-				fmt.Fprintf(h, "%d %d\x00", st.Dev, st.Ino)
-			}
-		}
-		for _, a := range append([]string{s.req.Dir, os.Getenv("PATH")}, os.Args[:max(1, len(os.Args)-len(s.req.Command)+1)]...) {
-			h.Write([]byte(a))
-			h.Write([]byte{0})
-		}
-		for _, kv := range os.Environ() {
-			if strings.HasPrefix(kv, "SBXRUN_") || strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "XDG_") {
-				h.Write([]byte(kv))
-				h.Write([]byte{0})
-			}
-		}
-		id = "agent-" + strconv.Itoa(agent.Pid) + "-" + strconv.FormatUint(agent.Began, 36) + "-" + strconv.FormatUint(h.Sum64(), 36)
+		id = standin.SessionID(agent, s.req.Dir, os.Args[:max(1, len(os.Args)-len(s.req.Command)+1)])
 		if err := s.open(id, agent); err != nil {
 			return nil, err
 		}
@@ -375,7 +307,7 @@ func (s *shell) enter(agent *process, start string) (*policy.Policy, error) {
 	if err != nil {
 		return nil, sessionError(err)
 	}
-	if !shown(p, start) {
+	if !engine.Shown(p, start) {
 		return nil, startIn(p, start)
 	}
 	// From here on the flags are those of a command in a session.
@@ -393,7 +325,7 @@ func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
 }
 
 // open makes an agent's session, unless it is there.
-func (s *shell) open(id string, agent *process) error {
+func (s *shell) open(id string, agent *standin.Process) error {
 	if agent.Pid <= 1 || agent.Began == 0 {
 		return engine.Usage("there is no calling process whose session this could be", "name a session, or leave --session out")
 	}
@@ -419,7 +351,7 @@ func (s *shell) open(id string, agent *process) error {
 		case errors.Is(err, session.ErrNotFound):
 			child := s.options
 			child.req.Terminal = false
-			_, confirm, err := child.createSession(id, agent)
+			_, confirm, err := child.createSession(id, &agent.Process)
 			if err == nil {
 				return sessionError(confirm())
 			}
@@ -466,175 +398,4 @@ func (s *shell) retired(st *session.Store, info *session.Info) bool {
 	}
 	say.note("the configuration has changed: this command begins a new session, with empty private directories", "")
 	return true
-}
-
-// A script is what a shell was asked to run, and what it tells in the end.
-type script struct {
-	args   []string
-	extra  []*os.File
-	file   string // of the host, for the directory; "" if there is none
-	says   *os.File
-	policy *policy.Policy // decides whether the directory can be told
-}
-
-func (s *script) close() {
-	for _, f := range append(s.extra, s.says) {
-		if f != nil {
-			f.Close()
-		}
-	}
-}
-
-// prepare makes of a shell's arguments those of the shell inside.
-func (s *shell) prepare(name string, args []string) (*script, error) {
-	sc := &script{args: slices.Clone(args)}
-	at, ok := persona.Script(args)
-	if !ok {
-		return sc, nil
-	}
-	w, ok := &persona.Wrapped{}, false
-	if os.Getenv("CLAUDECODE") == "1" {
-		w, ok = persona.Wrap(args[at], claude())
-	}
-	if !ok && s.cwdFD < 0 {
-		return sc, nil
-	}
-	next := 3
-	snapshotFD, cwdFD := 0, 0
-	if ok && w.Snapshot != "" {
-		if f := copyOf(w.Snapshot); f != nil {
-			sc.extra = append(sc.extra, f)
-			snapshotFD = next
-			next++
-		} else {
-			w.Forget()
-		}
-	}
-	if s.cwdFD >= 0 || w.Cwd != "" {
-		r, pipe, err := os.Pipe()
-		if err != nil {
-			return nil, err
-		}
-		sc.extra, sc.says, sc.file = append(sc.extra, pipe), r, w.Cwd
-		cwdFD = next
-	}
-	if s.cwdFD >= 0 {
-		sc.args[at] = persona.Telling(name, args[at], cwdFD)
-	} else {
-		sc.args[at] = w.Script(name, snapshotFD, cwdFD)
-	}
-	return sc, nil
-}
-
-// claude is where Claude Code has its files, by the environment that it gives its
-// commands.
-func claude() persona.Claude {
-	c := persona.Claude{Temp: []string{"/tmp"}}
-	for _, name := range []string{"TMPDIR", "CLAUDE_CODE_TMPDIR"} {
-		if dir := os.Getenv(name); filepath.IsAbs(dir) {
-			c.Temp = append(c.Temp, filepath.Clean(dir))
-		}
-	}
-	if dir := os.Getenv("CLAUDE_CONFIG_DIR"); filepath.IsAbs(dir) {
-		c.Config = filepath.Clean(dir)
-	} else {
-		home := os.Getenv("HOME")
-		if home == "" {
-			home = engine.HomeOf(os.Geteuid())
-		}
-		if filepath.IsAbs(home) {
-			c.Config = filepath.Join(home, ".claude")
-		}
-	}
-	return c
-}
-
-// maxSnapshot bounds the copy of a snapshot: they are some ten kilobytes.
-const maxSnapshot = 4 << 20
-
-// copyOf returns a file that holds what a regular file of the caller's own holds,
-// nil if it cannot be had: the script does without.
-func copyOf(name string) *os.File {
-	from, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil
-	}
-	defer from.Close()
-	if !own(from) {
-		return nil
-	}
-	to, err := anonymous("snapshot")
-	if err != nil {
-		return nil
-	}
-	if _, err := io.Copy(to, io.LimitReader(from, maxSnapshot)); err == nil {
-		_, err = to.Seek(0, io.SeekStart)
-		if err == nil {
-			return to
-		}
-	}
-	to.Close()
-	return nil
-}
-
-// own reports whether a file is a regular one of this user's, by one name.
-func own(f *os.File) bool {
-	fi, err := f.Stat()
-	if err != nil || !fi.Mode().IsRegular() {
-		return false
-	}
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	return ok && int(st.Uid) == os.Geteuid() && st.Nlink == 1
-}
-
-// tell passes on the directory that a script ended in, if there is such a one
-// outside, too.
-func (s *script) tell(fd int) {
-	if s.says == nil || s.policy == nil {
-		return
-	}
-	s.extra[len(s.extra)-1].Close()
-	// What the command left running may have the descriptor too: what there is
-	// now is all that counts.
-	dir := persona.Told(string(driver.Waiting(s.says, 64<<10)))
-	switch {
-	case dir == "":
-		return // the script failed before its end, as it may
-	case !shown(s.policy, dir):
-		say.note("the next command does not start in "+quote.Inside(dir)+", which is the sandbox's alone", "")
-		return
-	}
-	if err := deliver(s.file, fd, dir); err != nil {
-		say.warn("the next command does not start in " + quote.Inside(dir) + ": " + err.Error())
-	}
-}
-
-// deliver writes a directory where the agent reads it.
-func deliver(file string, fd int, dir string) error {
-	if fd >= 0 {
-		f := os.NewFile(uintptr(fd), "cwd-fd")
-		if f == nil {
-			return syscall.EBADF
-		}
-		_, err := f.WriteString(dir + "\n")
-		return err
-	}
-	// TMPDIR can lie in the workspace, and a command change what leads there.
-	file, err := Named(file)
-	if err != nil {
-		return err
-	}
-	f, err := openRegular(file, os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if !own(f) {
-		return &os.PathError{Op: "write", Path: file, Err: errors.New("not a file of this user's alone")}
-	}
-	if err := f.Truncate(0); err != nil {
-		return err
-	}
-	_, err = f.WriteString(dir + "\n")
-	return err
 }

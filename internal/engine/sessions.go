@@ -5,8 +5,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/internal/guard"
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
+	"github.com/sbxrun/sbxrun/workspace"
 )
 
 // OpenSessions opens the directory that this user's sessions are in, and makes it if
@@ -34,4 +42,93 @@ func FindSessions() (*session.Store, error) {
 		return nil, nil
 	}
 	return OpenSessions()
+}
+
+// ListSessions are the sessions of this user, as those that run describe themselves.
+func ListSessions() ([]*session.Info, error) {
+	st, err := FindSessions()
+	if st == nil {
+		return nil, err
+	}
+	defer st.Close()
+	list, err := st.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range list {
+		if i.State != session.Ready {
+			continue
+		}
+		if c, err := st.Connect(i.ID); err == nil {
+			if now, _, err := c.Info(); err == nil {
+				*i = *now
+			}
+		}
+	}
+	return list, nil
+}
+
+// SessionProcess is the process of a command in a session, by what a request changes of the
+// session's own.
+func SessionProcess(st *session.Store, id string, req *profiles.Request) (*specs.Process, error) {
+	pr := &specs.Process{Args: req.Command, Terminal: req.Terminal}
+	if req.Dir == "" && len(req.Env) == 0 && !req.ClearEnv {
+		return pr, nil
+	}
+	p, err := st.Policy(id)
+	if err != nil {
+		return nil, err
+	}
+	if req.Dir != "" {
+		// In the sandbox; it need not be there on the host.
+		pr.Cwd = req.Dir
+		if !filepath.IsAbs(pr.Cwd) {
+			pr.Cwd = filepath.Join(p.OCI.Process.Cwd, pr.Cwd)
+		}
+		pr.Cwd = filepath.Clean(pr.Cwd)
+	}
+	pr.Env = slices.Clone(p.OCI.Process.Env)
+	if req.ClearEnv {
+		// As in a run, the mark stays. Without any variable it would be the
+		// session's own environment.
+		pr.Env = slices.DeleteFunc(pr.Env, func(s string) bool { return !strings.HasPrefix(s, profiles.MarkerEnv+"=") })
+	}
+	for _, e := range req.Env {
+		k, v, given := strings.Cut(e, "=")
+		if !given {
+			if v, given = os.LookupEnv(k); !given {
+				continue
+			}
+		}
+		pr.Env = slices.DeleteFunc(pr.Env, func(s string) bool { return strings.HasPrefix(s, k+"=") })
+		pr.Env = append(pr.Env, k+"="+v)
+	}
+	return pr, nil
+}
+
+// Unprotected refuses paths below a directory that patterns protect or that are obeyed,
+// and nothing allows. The directory is a whole path without symbolic links; what of it is
+// below chosen counts, too.
+func Unprotected(protect, allow, obeyed []string, dir, chosen string) (func(path string, link bool, parent int) error, error) {
+	rules, err := guard.NewRules(protect)
+	if err != nil {
+		return nil, err
+	}
+	return func(path string, link bool, parent int) error {
+		whole := filepath.Join(dir, path)
+		within, err := filepath.Rel(chosen, whole)
+		if err != nil {
+			return err
+		}
+		pattern := rules.Copied(chosen, within, link, parent)
+		if pattern == "" {
+			fi, err := os.Lstat(whole)
+			pattern = workspace.ObeyedAt(obeyed, whole, !link && (err != nil || fi.IsDir()))
+		}
+		if pattern == "" || guard.Allowed(allow, pattern, path) {
+			return nil
+		}
+		return Hinted(errors.New(quote.Inside(path)+" is protected ("+pattern+"): it was not copied, nor what follows it"),
+			"--allow-protected "+pattern+" lets such paths be copied: look at them first, in the session")
+	}, nil
 }

@@ -375,3 +375,14 @@ func verifiedMark(d driver.Driver, r *profiles.Resolved, f *Facts) string {
 	}
 	return cache + "/sbxrun/verified-" + hex.EncodeToString(h.Sum(nil))
 }
+
+// Shown reports whether a directory of the host is in the sandbox under its own
+// name.
+func Shown(p *policy.Policy, dir string) bool {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil || real != dir {
+		return false
+	}
+	fi, err := os.Stat(dir)
+	return err == nil && fi.IsDir() && Access(p, dir)&(policy.Read|policy.Execute) != 0
+}

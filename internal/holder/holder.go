@@ -20,6 +20,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
@@ -35,6 +36,40 @@ const Command = "session-holder"
 // directories and what the drivers run. Commands have the policy's environment.
 var environ = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
 	"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
+
+// Create records a session, and starts what holds it; see Start. It ends with the process
+// that owns it, if one does. After an error nothing is left of it.
+func Create(st *session.Store, id string, req *profiles.Request, r *profiles.Resolved, d driver.Driver, f *engine.Facts, owner *Process) (confirm func() error, err error) {
+	origin, err := engine.OriginOf(req, r, f)
+	if err != nil {
+		return nil, err
+	}
+	if err := engine.FreeForChanges(f, r.Policy, id); err != nil {
+		return nil, err
+	}
+	info := &session.Info{
+		ID: id, State: session.Created, Profile: r.Policy.Profile, Driver: d.Name(), Dir: r.Policy.OCI.Process.Cwd,
+		Created: time.Now(), Limits: r.Policy.Limits, Files: r.Files, Follows: origin != nil,
+	}
+	if err := st.Create(info, r.Policy); err != nil {
+		return nil, err
+	}
+	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy, Origin: origin}
+	if owner != nil {
+		spec.Owner, spec.OwnerBegan = owner.Pid, owner.Began
+	}
+	if confirm, err = Start(spec); err == nil {
+		return confirm, nil
+	}
+	rerr := st.Record(&session.Info{ID: id, State: session.Failed, Error: err.Error()})
+	if rerr == nil {
+		rerr = st.Remove(id)
+	}
+	if rerr != nil {
+		err = errors.Join(err, errors.New("session "+id+" was not removed: "+rerr.Error()))
+	}
+	return nil, err
+}
 
 // Start starts the process that holds a session, and waits until it
 // serves. The holder ends, and its session with it, when this process does

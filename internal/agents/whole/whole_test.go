@@ -1,4 +1,4 @@
-package cli
+package whole
 
 import (
 	"os"
@@ -7,22 +7,23 @@ import (
 	"strings"
 	"testing"
 
-	specs "github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// prepared is the request for an agent's run with these flags.
-func prepared(t *testing.T, name string, args ...string) (*options, error) {
+// prepared is the request for an agent's run with these flags, a name and a value each.
+func prepared(t *testing.T, name string, args ...string) (*profiles.Request, error) {
 	t.Helper()
-	o := &options{}
-	fs := newRunFlags(o, "agent")
-	if err := fs.Parse(append([]string{"--dry-run"}, args...)); err != nil {
-		t.Fatal(err)
+	r := &profiles.Request{}
+	for flag := range slices.Chunk(args, 2) {
+		i := slices.IndexFunc(profiles.Flags[:], func(f profiles.Flag) bool { return f.Name == flag[0] })
+		if err := profiles.Flags[i].Set(r, flag[1]); err != nil {
+			t.Fatal(err)
+		}
 	}
-	i := slices.IndexFunc(codingAgents, func(a codingAgent) bool { return a.name == name })
-	return o, codingAgents[i].prepare(o, fs, "", "default")
+	i := slices.IndexFunc(Agents, func(a Agent) bool { return a.Name == name })
+	_, err := Agents[i].Prepare(r, "", "default", true)
+	return r, err
 }
 
 // TestAgentPrepared: an agent gets its own hosts, keys and directories, and no flag of
@@ -51,11 +52,10 @@ func TestAgentPrepared(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", "")
 	t.Setenv("PATH", dir+"/bin")
 	t.Setenv("ANTHROPIC_BASE_URL", "http://[::1]:99/x")
-	o, err := prepared(t, "claude", "--env", "DISABLE_AUTOUPDATER=0", "--allow-host", "example.com")
+	r, err := prepared(t, "claude", "env", "DISABLE_AUTOUPDATER=0", "allow-host", "example.com")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &o.req
 	if r.Profile != "aicode" || r.Timeout == nil || *r.Timeout != 0 || r.Terminal {
 		t.Errorf("%+v", r)
 	}
@@ -77,8 +77,8 @@ func TestAgentPrepared(t *testing.T) {
 
 	// A program that the workspace has is not shown by where a link in it leads.
 	t.Setenv("PATH", workspace)
-	if o, err = prepared(t, "claude", "--net", "none", "-P", "strict"); err != nil || len(o.req.ReadOnly) > 0 || len(o.req.AllowHosts) > 0 || o.req.Profile != "strict" {
-		t.Errorf("%v %+v", err, o.req)
+	if r, err = prepared(t, "claude", "net", "none", "profile", "strict"); err != nil || len(r.ReadOnly) > 0 || len(r.AllowHosts) > 0 || r.Profile != "strict" {
+		t.Errorf("%v %+v", err, r)
 	}
 	if _, err = prepared(t, "codex"); err == nil || !strings.Contains(err.Error(), "no directory of PATH has it") {
 		t.Errorf("%v", err)
@@ -122,7 +122,7 @@ func TestAgentPlaces(t *testing.T) {
 
 func TestAgentState(t *testing.T) {
 	for name, ok := range map[string]bool{"default": true, "a-b_c.1": true, "": false, "..": false, ".a": false, "a/b": false, "a b": false, "ä": false} {
-		if err := checkState(name); (err == nil) != ok {
+		if err := CheckState(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -130,9 +130,9 @@ func TestAgentState(t *testing.T) {
 
 // TestAgentAddress: the address of an API lets the agent reach that host, and no others.
 func TestAgentAddress(t *testing.T) {
-	a := &codingAgents[0]
+	a := &Agents[0]
 	for address, want := range map[string]string{"https://a.example": "a.example:443", "http://10.0.0.1:99/x": "10.0.0.1:99", "https://*": "", "http://*.example": "", "https://10.0.0.0%2f8": "", "x": ""} {
-		t.Setenv(a.base, address)
+		t.Setenv(a.Base, address)
 		r := &profiles.Request{}
 		err := a.reach(r)
 		if want == "" && err == nil || want != "" && (err != nil || !slices.Contains(r.AllowHosts, want)) {
@@ -185,21 +185,5 @@ func TestMakeKept(t *testing.T) {
 	}
 	if list, err := os.ReadDir(secret); err != nil || len(list) != 0 {
 		t.Errorf("%v, %v", list, err)
-	}
-}
-
-// TestUnmade: a dry run checks a policy without the kept directories that are not made yet,
-// and with all else.
-func TestUnmade(t *testing.T) {
-	dir := t.TempDir()
-	var p policy.Policy
-	p.OCI = &specs.Spec{Mounts: []specs.Mount{{Source: dir}, {Source: dir + "/kept"}, {Source: dir + "/missing"}}}
-	kept := []profiles.Keep{{Source: dir}, {Source: dir + "/kept"}}
-	var sources []string
-	for _, m := range unmade(&p, kept).OCI.Mounts {
-		sources = append(sources, m.Source)
-	}
-	if want := []string{dir, dir + "/missing"}; !slices.Equal(sources, want) || len(p.OCI.Mounts) != 3 {
-		t.Errorf("%q, want %q; %v", sources, want, p.OCI.Mounts)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package standin
 
 import (
 	"os"
@@ -12,13 +12,13 @@ import (
 	"github.com/sbxrun/sbxrun/internal/persona"
 )
 
-// A process is the one that calls a shell: an agent.
-type process struct{ holder.Process }
+// A Process is the one that calls a shell: an agent.
+type Process struct{ holder.Process }
 
-// caller is the process that called this one. A shell in between, which an agent
+// Caller is the process that called this one. A shell in between, which an agent
 // starts for one command and which did not become it, is passed over.
-func caller() *process {
-	p := &process{holder.Process{Pid: os.Getppid()}}
+func Caller() *Process {
+	p := &Process{holder.Process{Pid: os.Getppid()}}
 	for range 4 {
 		_, parent := holder.Stat(p.Pid)
 		cmdline, err := os.ReadFile(proc(p.Pid, "cmdline"))
@@ -39,8 +39,8 @@ func caller() *process {
 	return p
 }
 
-// dir is the directory that the process runs in.
-func (p *process) dir() (string, error) {
+// Dir is the directory that the process runs in.
+func (p *Process) Dir() (string, error) {
 	dir, err := os.Readlink(proc(p.Pid, "cwd"))
 	if err != nil {
 		return "", err

@@ -1,4 +1,6 @@
-package cli
+// Package terminal joins the caller's terminal to that of a command, with the keys that
+// detach from it. It knows nothing of flags.
+package terminal
 
 import (
 	"io"
@@ -27,10 +29,11 @@ const (
 	again = 200 * time.Millisecond
 )
 
-func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+// Is reports whether a file is a terminal.
+func Is(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// catch has the signals that are for the command sent to the channel.
-func catch(to chan<- os.Signal, tty bool) {
+// Catch has the signals that are for the command sent to the channel.
+func Catch(to chan<- os.Signal, tty bool) {
 	want := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
 	if tty {
 		// With a terminal of its own the command learns of a new size from the
@@ -40,8 +43,8 @@ func catch(to chan<- os.Signal, tty bool) {
 	sigpipe.Notify(to, want...)
 }
 
-// consoleSize is the size of the caller's terminal, nil if it has none.
-func consoleSize() *specs.Box {
+// Size is the size of the caller's terminal, nil if it has none.
+func Size() *specs.Box {
 	for _, f := range []*os.File{os.Stdout, os.Stdin} {
 		if ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && ws.Row != 0 {
 			return &specs.Box{Height: uint(ws.Row), Width: uint(ws.Col)}
@@ -50,25 +53,25 @@ func consoleSize() *specs.Box {
 	return nil
 }
 
-// terminal joins the caller's terminal to the command's. The zero value is
+// A Terminal joins the caller's terminal to the command's. The zero value is
 // ready to use.
-type terminal struct {
+type Terminal struct {
 	once  sync.Once
 	state *term.State // what to restore, or nil
 
 	// For commands of sessions.
-	keys      []byte    // that detach, nil for none
-	deadline  time.Time // of the time limit, zero for none
-	killAfter time.Duration
+	Keys      []byte    // that detach, nil for none
+	Deadline  time.Time // of the time limit, zero for none
+	KillAfter time.Duration
 }
 
-// attach copies both ways between the caller's standard streams and the
+// Attach copies both ways between the caller's standard streams and the
 // command's terminal. The function that it returns waits for the last output
 // and restores the terminal.
-func (t *terminal) attach(p driver.Process) func() {
+func (t *Terminal) Attach(p driver.Process) func() {
 	// A descriptor of our own: Wait closes the Process's, perhaps before the
 	// last output was read.
-	fd, err := dup(p.Pty())
+	fd, err := Dup(p.Pty())
 	if err != nil {
 		p.Kill()
 		return nil
@@ -77,9 +80,9 @@ func (t *terminal) attach(p driver.Process) func() {
 	master := os.NewFile(uintptr(fd), "pty")
 	d, ok := p.(detacher)
 	if !ok {
-		return t.join(master, master, nil)
+		return t.Join(master, master, nil)
 	}
-	return t.join(master, master, func() { d.Detach(t.left(), t.killAfter) })
+	return t.Join(master, master, func() { d.Detach(t.left(), t.KillAfter) })
 }
 
 // A detacher is a process that can be left to itself.
@@ -88,17 +91,17 @@ type detacher interface {
 }
 
 // left is what is left of the time limit, 0 for none.
-func (t *terminal) left() time.Duration {
-	if t.deadline.IsZero() {
+func (t *Terminal) left() time.Duration {
+	if t.Deadline.IsZero() {
 		return 0
 	}
-	return max(time.Until(t.deadline), time.Millisecond)
+	return max(time.Until(t.Deadline), time.Millisecond)
 }
 
-// join copies between the caller's standard streams and a terminal: to its master,
+// Join copies between the caller's standard streams and a terminal: to its master,
 // and from what it shows. If the keys to detach are typed the copying ends, and
 // then detach is called, if it is not nil.
-func (t *terminal) join(master, from *os.File, detach func()) func() {
+func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
 	tty := term.IsTerminal(in)
 	if tty {
@@ -127,7 +130,7 @@ func (t *terminal) join(master, from *os.File, detach func()) func() {
 	var leaving atomic.Bool
 	go func() {
 		defer t.recover()
-		keys := &keyWriter{w: master, keys: t.keys}
+		keys := &keyWriter{w: master, keys: t.Keys}
 		if detach == nil || !tty {
 			keys.keys = nil
 		}
@@ -173,7 +176,7 @@ func (t *terminal) join(master, from *os.File, detach func()) func() {
 		signal.Stop(changed)
 		close(changed)
 		master.Close()
-		t.restore()
+		t.Restore()
 	}
 }
 
@@ -204,23 +207,23 @@ func (c *counter) wait(done <-chan struct{}, idle time.Duration) {
 	}
 }
 
-// restore gives the caller's terminal its modes back. It may be called often.
-func (t *terminal) restore() {
+// Restore gives the caller's terminal its modes back. It may be called often.
+func (t *Terminal) Restore() {
 	if t.state != nil {
 		t.once.Do(func() { term.Restore(int(os.Stdin.Fd()), t.state) })
 	}
 }
 
 // recover restores the terminal when a goroutine crashes, and crashes.
-func (t *terminal) recover() {
+func (t *Terminal) recover() {
 	if e := recover(); e != nil {
-		t.restore()
+		t.Restore()
 		panic(e)
 	}
 }
 
-// dup duplicates a descriptor. os.File.Fd would make the file blocking.
-func dup(f *os.File) (fd int, err error) {
+// Dup duplicates a descriptor. os.File.Fd would make the file blocking.
+func Dup(f *os.File) (fd int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return 0, err

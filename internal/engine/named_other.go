@@ -1,6 +1,6 @@
 //go:build !linux
 
-package cli
+package engine
 
 import (
 	"os"
@@ -14,5 +14,5 @@ func openUnlinked(name string, flags int, mode uint32) (int, error) {
 	return unix.Open(name, flags|unix.O_NOFOLLOW_ANY, mode)
 }
 
-// openRoot opens a directory.
-func openRoot(dir string) (*os.Root, error) { return os.OpenRoot(dir) }
+// OpenRoot opens a directory.
+func OpenRoot(dir string) (*os.Root, error) { return os.OpenRoot(dir) }

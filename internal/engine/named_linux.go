@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"os"
@@ -23,8 +23,8 @@ func openUnlinked(name string, flags int, mode uint32) (int, error) {
 	}
 }
 
-// openRoot opens a directory by a path in which no part is a symbolic link.
-func openRoot(dir string) (*os.Root, error) {
+// OpenRoot opens a directory by a path in which no part is a symbolic link.
+func OpenRoot(dir string) (*os.Root, error) {
 	fd, err := openUnlinked(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: dir, Err: err}

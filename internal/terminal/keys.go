@@ -1,4 +1,4 @@
-package cli
+package terminal
 
 import (
 	"errors"
@@ -9,12 +9,12 @@ import (
 	"github.com/sbxrun/sbxrun/internal/engine"
 )
 
-// defaultKeys detach from a command, as in docker attach.
-const defaultKeys = "ctrl-p,ctrl-q"
+// DefaultKeys detach from a command, as in docker attach.
+const DefaultKeys = "ctrl-p,ctrl-q"
 
-// parseKeys reads a sequence of keys: characters, or ctrl- and a letter or one of
+// ParseKeys reads a sequence of keys: characters, or ctrl- and a letter or one of
 // @ [ \\ ] ^ _, with commas between them. "none" is none.
-func parseKeys(s string) ([]byte, error) {
+func ParseKeys(s string) ([]byte, error) {
 	if s == "none" {
 		return nil, nil
 	}

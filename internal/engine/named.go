@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"errors"
@@ -9,9 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/internal/engine"
 )
 
 // Files that flags name, and those that agents have in a directory for temporary
@@ -19,9 +16,9 @@ import (
 // have made is followed, nothing but a regular file is opened, and nothing is waited
 // for.
 
-// isDescriptor reports whether a path is a descriptor of this process, as shells have
+// IsDescriptor reports whether a path is a descriptor of this process, as shells have
 // it for process substitution, or a device.
-func isDescriptor(name string) bool {
+func IsDescriptor(name string) bool {
 	for _, dir := range []string{"/dev/fd/", "/proc/self/fd/"} {
 		if n, ok := strings.CutPrefix(name, dir); ok {
 			_, err := strconv.ParseUint(n, 10, 31)
@@ -35,8 +32,8 @@ func isDescriptor(name string) bool {
 // errIrregular says that a file is not what a name has to stand for.
 var errIrregular = errors.New("it is not a regular file")
 
-// openRegular opens a regular file by a path without symbolic links.
-func openRegular(name string, flags int, mode uint32) (*os.File, error) {
+// OpenRegular opens a regular file by a path without symbolic links.
+func OpenRegular(name string, flags int, mode uint32) (*os.File, error) {
 	fd, err := openUnlinked(name, flags|syscall.O_NONBLOCK|syscall.O_CLOEXEC|syscall.O_NOCTTY, mode)
 	if err == syscall.ENXIO { // a FIFO that nobody reads
 		err = errIrregular
@@ -59,7 +56,7 @@ func openRegular(name string, flags int, mode uint32) (*os.File, error) {
 // Named is the path of a file that a flag names, without symbolic links; see
 // [profiles.Facts.Named].
 func Named(name string) (string, error) {
-	f, err := engine.GatherFacts()
+	f, err := GatherFacts()
 	if err != nil {
 		return "", err
 	}
@@ -69,14 +66,14 @@ func Named(name string) (string, error) {
 // ReadNamed reads a file that a flag names, of no more than limit bytes.
 func ReadNamed(name string, limit int64) ([]byte, error) {
 	var from *os.File
-	if isDescriptor(name) {
+	if IsDescriptor(name) {
 		f, err := os.Open(name)
 		if err != nil {
 			return nil, err
 		}
 		from = f
 	} else {
-		facts, err := engine.GatherFacts()
+		facts, err := GatherFacts()
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +81,7 @@ func ReadNamed(name string, limit int64) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if from, err = openRegular(real, os.O_RDONLY, 0); err != nil {
+		if from, err = OpenRegular(real, os.O_RDONLY, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -94,13 +91,4 @@ func ReadNamed(name string, limit int64) ([]byte, error) {
 		err = &fs.PathError{Op: "read", Path: name, Err: syscall.EFBIG}
 	}
 	return b, err
-}
-
-// unnamed words an error about a file that a flag names, which stands before it.
-func unnamed(file string, err error) error {
-	fix := driver.HintOf(err)
-	if fix == "" {
-		fix = "name a regular file, or a descriptor: /dev/stdin, /dev/fd/3"
-	}
-	return engine.Usage(file+": "+err.Error(), fix)
 }

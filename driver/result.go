@@ -107,15 +107,6 @@ type Dependency struct {
 	ExitCode *int   `json:"exit_code"` // nil if it did not come to that, or not to its end
 }
 
-// A Denial is something that the command tried and the policy refused.
-type Denial struct {
-	Operation string `json:"operation"`       // "open", "connect", …
-	Target    string `json:"target"`          // path or host
-	Rule      string `json:"rule"`            // the rule that refused it
-	Grant     string `json:"grant,omitempty"` // what to add to allow it
-	Reason    string `json:"reason,omitempty"`
-}
-
 // Network is what went through the egress gateway. Bytes are those of the
 // connections' contents.
 type Network struct {

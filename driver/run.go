@@ -355,7 +355,37 @@ func (r *run) verdict(res *Result, st *Status) {
 	if st.PidsDenied > res.Usage.PidsDenied {
 		res.Usage.PidsDenied = st.PidsDenied
 	}
+	res.Denials = append(res.Denials, limits(res)...)
 	res.SetupMS = float64(st.SetupNanos) / float64(time.Millisecond)
+}
+
+// limits are the limits that a run met, as denials.
+func limits(res *Result) (out []Denial) {
+	met := func(what, by, flag string, n uint64) {
+		d := Denial{Operation: OpLimit, Target: what, Rule: "limit of the policy", Count: n}
+		if by != "" {
+			d.Rule = by
+		} else {
+			d.Grant = Grant("--" + flag)
+		}
+		out = append(out, d)
+	}
+	if res.Reason == ReasonTimeout {
+		met("time", "", "timeout DURATION", 1)
+	}
+	if n := res.Usage.OOMKills; n > 0 || res.Reason == ReasonOOM {
+		met("memory", res.OOMBy, "memory SIZE", max(n, 1))
+	}
+	if n := res.Usage.PidsDenied; n > 0 {
+		met("processes", res.PidsBy, "pids N", n)
+	}
+	if res.StorageFull && res.ExitCode != 0 {
+		met("private storage", "", "disk SIZE", 0)
+	}
+	if res.NetworkTried {
+		out = append(out, Denial{Operation: OpConnect, Target: "network", Rule: RuleNoNetwork, Grant: GrantOf("allow-host", "HOST"), Reason: "the command asked for a name or an address"})
+	}
+	return out
 }
 
 // capture keeps one stream of the command, up to a limit.

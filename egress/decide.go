@@ -58,7 +58,7 @@ type query struct {
 type decision struct {
 	allow  bool
 	rule   string // as it was written
-	grant  string // the flag that would allow what was denied; "" if none would, or if none is to be advised
+	grant  string // the rule that would allow what was denied; "" if none would, or if none is to be advised
 	reason string // why it was denied
 }
 
@@ -303,17 +303,17 @@ func (r *rules) allowAddr(a netip.Addr, q query) decision {
 	return d
 }
 
-// grant is the flag that allows t, carrying p.
+// grant is the rule that allows t, carrying p.
 func grant(t target, p protocol) string {
 	switch u := usual(t.port); {
 	case p == protoUnknown || u == protoUnknown || u == p:
-		return "--allow-host " + t.String()
+		return t.String()
 	case p == protoTLS:
-		return "--allow-host tls://" + t.String()
+		return "tls://" + t.String()
 	case p == protoHTTP:
-		return "--allow-host http://" + t.String()
+		return "http://" + t.String()
 	}
-	return "--allow-host tcp://" + t.String()
+	return "tcp://" + t.String()
 }
 
 // ports lists the ports of allow rules. Where they are too many, those of rules for

@@ -85,7 +85,7 @@ func TestDNS(t *testing.T) {
 		}
 	}
 	r := w.record(func(r Record) bool { return r.Route == RouteDNS && r.Name == "evil.example" })
-	if r.Verdict != Deny || r.Grant != "--allow-host evil.example" || r.Port != 0 {
+	if r.Verdict != Deny || r.Grant != "evil.example" || r.Port != 0 {
 		t.Errorf("%+v", r)
 	}
 	r = w.record(func(r Record) bool { return r.Route == RouteDNS && r.Name == "nothing.b.example" })

@@ -108,7 +108,7 @@ type Record struct {
 	Method   string        `json:"method,omitempty"` // of a plain HTTP request
 	Verdict  Verdict       `json:"verdict"`
 	Rule     string        `json:"rule,omitempty"`   // the rule that decided
-	Grant    string        `json:"grant,omitempty"`  // the flag that would allow it, if one would
+	Grant    string        `json:"grant,omitempty"`  // the rule that would allow it, if one is to be advised
 	Reason   string        `json:"reason,omitempty"` // why it was refused or failed, in words
 	BytesIn  int64         `json:"bytes_in"`         // from the network to the sandbox
 	BytesOut int64         `json:"bytes_out"`        // from the sandbox to the network

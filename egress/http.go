@@ -738,7 +738,7 @@ func explain(reason string, r *refusal) string {
 		s += "rule: " + clean(r.rule) + "\n"
 	}
 	if r.grant != "" {
-		s += "hint: to allow it, run sbxrun with " + clean(r.grant) + "\n"
+		s += "hint: to allow it, run sbxrun with --allow-host " + clean(r.grant) + "\n"
 	}
 	return s
 }

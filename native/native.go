@@ -50,6 +50,10 @@ type Driver struct {
 	// reaches without, as the variable NO_PROXY does. Sandboxes in egress mode
 	// proxy use them without seeing them.
 	Upstream, NoProxy string
+
+	// Secret, if not nil, reports whether nothing is to propose to show a path, whoever
+	// asked for it inside.
+	Secret func(path string) bool
 }
 
 // Name returns the driver's name.

@@ -137,7 +137,7 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	s.layer.started()
-	proc := &process{layer: s.layer, child: child, group: s.group, policy: s.p, layers: s.layers, degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
+	proc := &process{layer: s.layer, child: child, group: s.group, driver: s.d, policy: s.p, layers: s.layers, degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
 	proc.hoard = s.newHoard(child, func() { proc.Kill() }, nil)
 	proc.hoard.start()
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
@@ -196,7 +196,7 @@ func (d Driver) plan(ctx context.Context, p *policy.Policy, host rootfs.Host) (*
 	if err != nil {
 		return nil, err
 	}
-	s := &starter{p: p, low: low, layers: planned(p)}
+	s := &starter{d: d, p: p, low: low, layers: planned(p)}
 	if err := s.filter(ctx, d); err != nil {
 		return nil, err
 	}
@@ -214,6 +214,7 @@ func (d Driver) plan(ctx context.Context, p *policy.Policy, host rootfs.Host) (*
 
 // starter is a run that is being set up.
 type starter struct {
+	d        Driver
 	p        *policy.Policy
 	low      *rootfs.Root
 	layers   policy.Layers
@@ -502,6 +503,7 @@ func (s *starter) clone(cfg *reexec.Config) (*reexec.Child, error) {
 type process struct {
 	child    *reexec.Child
 	group    *cgroups.Group
+	driver   Driver
 	policy   *policy.Policy
 	layers   policy.Layers
 	degraded policy.Layers
@@ -574,7 +576,8 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 	status.StorageFull, status.NetworkTried = p.hoard.scratchFull(), tried
 	p.net.report(status)
 	if p.guard != nil {
-		status.Denials = append(status.Denials, denials(p.guard.Close())...)
+		list, untold := p.guard.Close()
+		status.Denials = append(status.Denials, p.driver.denials(p.policy, list, untold)...)
 	}
 	if err != nil {
 		if gone && p.killed.Load() {

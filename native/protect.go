@@ -1,13 +1,17 @@
 package native
 
 import (
+	"path"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/internal/rootfs"
 	"github.com/sbxrun/sbxrun/landlock"
 	"github.com/sbxrun/sbxrun/mounts"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // grants are the rights to write that the guard of protected paths goes by: what
@@ -31,10 +35,25 @@ func grants(l *rootfs.Root, free []string) []guard.Grant {
 }
 
 // denials are what a guard refused, as results tell it.
-func denials(list []guard.Denial) []driver.Denial {
+func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []driver.Denial {
 	var out []driver.Denial
-	for _, d := range list {
-		out = append(out, driver.Denial{Operation: d.Operation, Target: d.Path, Rule: "protected path " + d.Rule, Grant: "--unprotect " + d.Rule})
+	for i := range list {
+		g := &list[i]
+		to := driver.Denial{Operation: driver.OpWrite, Call: g.Call, Target: g.Path, Count: g.Count, Process: driver.NewAsker(g.PID, g.Command)}
+		switch {
+		case g.Rule != "":
+			to.Rule, to.Grant = driver.RuleProtected+g.Rule, driver.GrantOf("unprotect", g.Rule)
+		default:
+			narrow := g.Path
+			if g.Entry {
+				narrow = path.Dir(narrow)
+			}
+			to.Explain(p, narrow, policy.Write, d.Secret, func(at string) bool { return unix.Access(at, unix.W_OK) == nil })
+		}
+		out = append(out, to)
+	}
+	if untold > 0 {
+		out = append(out, driver.Others(driver.OpWrite, untold))
 	}
 	return out
 }

@@ -939,7 +939,8 @@ func (in *inside) Wait() (*driver.Status, error) {
 		st.EndedFirst = false // what was signalled is the group, past the stage
 	}
 	if in.guard != nil {
-		st.Denials = denials(in.guard.Denials())
+		list, untold := in.guard.Denials()
+		st.Denials = b.s.d.denials(b.s.p, list, untold)
 	}
 	// It may have been another command's doing: they share the network.
 	st.Denials = append(st.Denials, b.net.since(in.refused)...)

@@ -101,6 +101,24 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 // directory of the system's, and nothing that a preset has as a secret. A secret
 // within is no matter: it stays hidden unless a grant names it.
 func Proposable(p, home string) bool {
+	if !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 {
+		return false
+	}
+	for _, h := range homesOf(p, home) {
+		if policy.Below(h, p) {
+			return false
+		}
+	}
+	for _, d := range [...]string{"/boot", "/dev", "/etc", "/proc", "/sys", "/run", "/var/run"} {
+		if policy.Below(p, d) {
+			return false
+		}
+	}
+	return !Secret(p, home)
+}
+
+// homesOf are the homes that a path may be about.
+func homesOf(p, home string) []string {
 	homes := []string{"/root"}
 	if home != "" && home != "/" {
 		homes = append(homes, home)
@@ -111,19 +129,12 @@ func Proposable(p, home string) bool {
 			homes = append(homes, all+user)
 		}
 	}
-	if !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 {
-		return false
-	}
-	for _, h := range homes {
-		if policy.Below(h, p) {
-			return false
-		}
-	}
-	for _, d := range [...]string{"/boot", "/dev", "/etc", "/proc", "/sys", "/run", "/var/run"} {
-		if policy.Below(p, d) {
-			return false
-		}
-	}
+	return homes
+}
+
+// Secret reports whether a preset has a path as a secret, in any home.
+func Secret(p, home string) bool {
+	homes := homesOf(p, home)
 	for _, list := range [][]string{listStrictSecrets, listAicodeSecrets, listDevelopmentSecrets} {
 		for _, s := range list {
 			rest, ofHome := strings.CutPrefix(s, "~")
@@ -131,17 +142,17 @@ func Proposable(p, home string) bool {
 			case ofHome:
 				for _, h := range homes {
 					if covers([]string{h + rest}, p) {
-						return false
+						return true
 					}
 				}
 			case path.IsAbs(s) && !policy.Below(home, s) && covers([]string{s}, p):
-				return false
+				return true
 			case strings.HasPrefix(s, "./") && covers([]string{"/**/" + s[2:]}, p):
-				return false
+				return true
 			}
 		}
 	}
-	return true
+	return false
 }
 
 // systemDirectory reports whether dir belongs to the system (hier(7)). Places

@@ -185,8 +185,11 @@ func (l *Log) line(r *Record) ([]byte, error) {
 	}
 	if c.Denial != nil {
 		d := *c.Denial
-		for _, s := range []*string{&d.Operation, &d.Target, &d.Rule, &d.Grant, &d.Reason} {
+		for _, s := range []*string{&d.Operation, &d.Target, &d.Rule, &d.Origin, (*string)(&d.Grant), &d.Reason} {
 			*s = l.text(*s)
+		}
+		if d.Process != nil {
+			d.Process = &driver.Asker{PID: d.Process.PID, Command: l.text(d.Process.Command)}
 		}
 		c.Denial = &d
 	}

@@ -320,7 +320,7 @@ func FuzzLine(f *testing.F) {
 	l := &Log{redact: NewRedactor([]string{"A_TOKEN=secretsecret"})}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		line, err := l.line(&Record{Event: "run", Source: a, Command: []string{a, b, a + b}, Cwd: b, Session: a, Tool: b, Profile: a, Driver: b, Why: a,
-			Outcome: &Outcome{Error: a, Signal: b}, Denial: &driver.Denial{Operation: a, Target: b, Rule: a, Grant: b, Reason: a}})
+			Outcome: &Outcome{Error: a, Signal: b}, Denial: &driver.Denial{Operation: a, Target: b, Rule: a, Grant: driver.Grant(b), Reason: a}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -120,7 +120,7 @@ func TestEncodeResult(t *testing.T) {
 // first; --verbose has all, --quiet none.
 func TestExplainDenials(t *testing.T) {
 	path := func(name string) driver.Denial {
-		return driver.Denial{Operation: "openat", Target: "/w/" + name, Rule: "protected path " + name, Grant: "--unprotect " + name}
+		return driver.Denial{Operation: "openat", Target: "/w/" + name, Rule: "protected path " + name, Grant: driver.GrantOf("unprotect", name)}
 	}
 	again := path(".bashrc")
 	again.Operation = "rename"

@@ -425,14 +425,17 @@ func oomNote(what, by string) (text, hint string) {
 const mostDenials = 3
 
 // explainDenials says what was refused: a program's own message is "connection
-// refused" or "permission denied" at best, and never what would allow it.
+// refused" or "permission denied" at best, and never what would allow it. Of a command
+// that succeeded nobody asks why: programs try what they can do without.
 func explainDenials(res *driver.Result) {
 	var network, paths []driver.Denial
 	targets := map[string]bool{}
 	for _, d := range res.Denials {
 		switch {
-		case d.Operation == "connect" || d.Operation == "resolve":
+		case d.Operation == driver.OpLimit, d.Rule == driver.RuleNoNetwork: // said already, with how the command ended
+		case d.Operation == driver.OpConnect || d.Operation == driver.OpResolve:
 			network = append(network, d)
+		case res.ExitCode == 0 && !strings.HasPrefix(d.Rule, driver.RuleProtected):
 		case !targets[d.Target]:
 			targets[d.Target] = true
 			paths = append(paths, d)
@@ -444,7 +447,16 @@ func explainDenials(res *driver.Result) {
 		}
 		return d.Reason
 	})
-	explainKind(paths, "refused: ", "more path", "more paths", func(d *driver.Denial) string { return quote.Inside(d.Target) + ": " + d.Rule })
+	explainKind(paths, "refused: ", "more path", "more paths", func(d *driver.Denial) string {
+		s := quote.Inside(d.Target) + ": " + quote.Line(d.Rule)
+		if d.Origin != "" {
+			s += " (" + quote.Line(d.Origin) + ")"
+		}
+		if d.Reason != "" {
+			s += ", " + quote.Line(d.Reason)
+		}
+		return s
+	})
 	if res.Network != nil && res.Network.Error != "" {
 		say.warn("the network gateway stopped before the command did: " + res.Network.Error)
 	}
@@ -457,11 +469,19 @@ func explainKind(list []driver.Denial, kind, one, many string, text func(*driver
 		most = min(most, mostDenials)
 	}
 	for i := range list[:most] {
-		say.note(kind+text(&list[i]), list[i].Grant)
+		say.note(kind+text(&list[i]), shellGrant(list[i].Grant))
 	}
 	if more := len(list) - most; more > 0 {
 		say.note(kind+count(uint64(more), one, many)+", in the denials of --json", "")
 	}
+}
+
+// shellGrant is a grant as it can be pasted into a shell.
+func shellGrant(g driver.Grant) string {
+	if flag, value := g.Parts(); flag == "ro" || flag == "rw" || flag == "bind" || flag == "device" {
+		return "--" + flag + " " + quoted(value)
+	}
+	return string(g)
 }
 
 // selectDriver chooses what runs the policy, and says what was passed over.

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"slices"
-	"strconv"
 	"sync"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -38,14 +37,18 @@ func (j *Journal) Record(r egress.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if r.Verdict == egress.Deny {
-		d := driver.Denial{Operation: "connect", Target: r.Target(), Rule: r.Rule, Grant: r.Grant, Reason: r.Reason}
+		d := driver.Denial{Operation: driver.OpConnect, Target: r.Target(), Rule: r.Rule, Reason: r.Reason, Count: 1}
+		if r.Grant != "" {
+			d.Grant = driver.GrantOf("allow-host", r.Grant)
+		}
 		if r.Route == egress.RouteDNS {
-			d.Operation = "resolve"
+			d.Operation = driver.OpResolve
 		}
 		j.refused++
-		switch i := slices.Index(j.denials, d); {
+		switch i := slices.IndexFunc(j.denials, d.Same); {
 		case i >= 0:
 			j.last[i] = j.refused
+			j.denials[i].Count++
 		case len(j.denials) < maxDenials:
 			j.denials, j.last = append(j.denials, d), append(j.last, j.refused)
 		default:
@@ -92,7 +95,7 @@ func (j *Journal) Since(refused uint64) (all []driver.Denial) {
 
 // others is what denials have no room for. Preconditions: the caller holds j.mu.
 func (j *Journal) others() driver.Denial {
-	return driver.Denial{Operation: "connect", Target: "others", Rule: "limit", Reason: strconv.FormatUint(j.untold, 10) + " more refusals are not listed one by one"}
+	return driver.Others(driver.OpConnect, j.untold)
 }
 
 // Failed notes why the gateway ended before the run did.

@@ -157,9 +157,10 @@ func (w *worker) repositoryOf(e *entry) (File, bool) {
 	return w.same(), true
 }
 
-// note records a refusal.
+// note records a refusal by a pattern.
 func (w *worker) note(op string, path []byte, rule string) {
-	w.g.deny(Denial{Operation: op, Path: string(path), Rule: rule})
+	w.told = true
+	w.g.deny(Denial{Kind: Write, Call: op, Path: string(path), Rule: rule}, w.asker)
 }
 
 // there reports whether an entry exists.

@@ -64,12 +64,30 @@ import (
 	"syscall"
 )
 
-// A Denial is a call that was refused.
+// A Denial is a call that was refused, by this or by what it was made in the place of.
 type Denial struct {
-	Operation string // the system call: "openat"
-	Path      string // in the sandbox
-	Rule      string // the pattern that protects it
+	Kind  Kind
+	Call  string // the system call: "openat"
+	Path  string // in the sandbox; "" for a call that is refused whatever its arguments
+	Entry bool   // it was about the name in its directory, not about what a file holds
+	Rule  string // the pattern that protects it; "" if none does
+
+	// Count is how often it was met, and the others are the process that met it first:
+	// its number in the sandbox, and its arguments, as much of them as fits, with NULs
+	// between.
+	Count   uint64
+	PID     int
+	Command string
 }
+
+// Kind is what was tried.
+type Kind uint8
+
+// The kinds of denials.
+const (
+	Write   Kind = iota // to change, make, rename or remove a file
+	Syscall             // a call that nothing in the sandbox may make
+)
 
 // A Grant is a right to write below a path in the sandbox, where something is
 // mounted. A mount has the nearest grant at or above its place. It repeats what

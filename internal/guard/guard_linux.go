@@ -36,7 +36,7 @@ type Guard struct {
 
 	mu      sync.Mutex // guards what follows
 	denials []Denial
-	seen    map[Denial]bool
+	untold  uint64 // that denials have no room for
 
 	work    chan *Guard // to the thread
 	started bool
@@ -57,7 +57,7 @@ func New(cfg Config) (*Guard, error) {
 			return nil, err
 		}
 	}
-	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock, connect: cfg.Connect, dial: cfg.Dial, seen: map[Denial]bool{}, done: make(chan struct{})}
+	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock, connect: cfg.Connect, dial: cfg.Dial, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.work, err = hire(); err != nil {
 		return nil, err
@@ -112,15 +112,15 @@ func (g *Guard) Start() {
 }
 
 // Close ends the guard once nothing is left that it could answer, and returns
-// what was refused: each call and path once, and no more than [MaxDenials].
-func (g *Guard) Close() []Denial {
+// what [Guard.Denials] does.
+func (g *Guard) Close() (list []Denial, untold uint64) {
 	if g.sock[1] >= 0 {
 		unix.Close(g.sock[1])
 	}
 	if !g.started {
 		unix.Close(g.sock[0])
 		release(g.work)
-		return nil
+		return nil, 0
 	}
 	// Where the kernel does not tell that the last caller is gone, a signal
 	// that the runtime has for such purposes does.
@@ -143,11 +143,12 @@ func (g *Guard) Close() []Denial {
 	}
 }
 
-// Denials are what was refused so far.
-func (g *Guard) Denials() []Denial {
+// Denials are what was refused so far: each call and path once, and no more than
+// [MaxDenials]. Untold counts the others.
+func (g *Guard) Denials() (list []Denial, untold uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return slices.Clone(g.denials)
+	return slices.Clone(g.denials), g.untold
 }
 
 func (g *Guard) stopped() bool {
@@ -156,14 +157,23 @@ func (g *Guard) stopped() bool {
 	return g.stop
 }
 
-// deny notes a refusal.
-func (g *Guard) deny(d Denial) {
+// deny notes a refusal. Who is asked who met it, if it is a new one.
+func (g *Guard) deny(d Denial, who func() (pid int, command string)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.seen[d] && len(g.denials) < MaxDenials {
-		g.seen[d] = true
-		g.denials = append(g.denials, d)
+	for i := range g.denials {
+		if e := &g.denials[i]; e.Kind == d.Kind && e.Path == d.Path && e.Call == d.Call && e.Rule == d.Rule {
+			e.Count++
+			return
+		}
 	}
+	if len(g.denials) == MaxDenials {
+		g.untold++
+		return
+	}
+	d.Count = 1
+	d.PID, d.Command = who()
+	g.denials = append(g.denials, d)
 }
 
 // threads are those that wait for another guard. A thread that makes calls is
@@ -363,6 +373,7 @@ type worker struct {
 	value  []byte
 	held   held
 	unlock func() // what exclude holds, nil for nothing
+	told   bool   // the refusal of this call was noted
 
 	begins [4]begin // where relative paths began last
 	newest int      // of those
@@ -436,7 +447,11 @@ func (w *worker) answer() (rest time.Duration) {
 	if begin.Sub(w.pace.last) > pause {
 		w.l.Far() // others may be on that processor by now
 	}
+	w.told = false
 	res, errno := w.handle()
+	if errno == unix.EROFS || errno == unix.EACCES || errno == unix.EPERM {
+		w.tell(errno)
+	}
 	took := time.Since(begin)
 	if w.unlock != nil {
 		w.unlock()

@@ -60,7 +60,7 @@ type Result struct {
 	TimeoutMS       int64           `json:"timeout_ms,omitempty" jsonschema:"the time limit that was in force"`
 	Cwd             string          `json:"cwd" jsonschema:"where the next command of bash starts"`
 	Sandboxed       bool            `json:"sandboxed"`
-	Denials         []driver.Denial `json:"denials" jsonschema:"what the policy refused while the command ran: hosts, of the whole session, and protected paths"`
+	Denials         []driver.Denial `json:"denials" jsonschema:"what the policy refused while the command ran, with the rule and what a human could grant: paths, system calls, limits, and hosts of the whole session"`
 	Notes           []string        `json:"notes,omitempty"`
 	ID              string          `json:"id,omitempty" jsonschema:"the command in the background, for bash_output and bash_kill"`
 	Value           string          `json:"value,omitempty" jsonschema:"repr() of the last expression, for python_execute"`
@@ -277,8 +277,12 @@ func (r *Result) content() *mcp.CallToolResult {
 	default:
 		all = append(all, fmt.Sprintf("exit code %d", *r.ExitCode))
 	}
-	for _, d := range r.Denials {
+	causes := r.causes()
+	for _, d := range causes[:min(len(causes), maxCauses)] {
 		all = append(all, denial(d))
+	}
+	if more := len(causes) - maxCauses; more > 0 {
+		all = append(all, fmt.Sprintf("%d more refusals are in denials", more))
 	}
 	all = append(all, r.Notes...)
 	var follow []string
@@ -301,6 +305,21 @@ func (r *Result) content() *mcp.CallToolResult {
 	return &mcp.CallToolResult{Content: append([]mcp.Content{&mcp.TextContent{Text: remarks(all...)}}, blocks...)}
 }
 
+// maxCauses is how many refusals a model is told of in words.
+const maxCauses = 3
+
+// causes are the refusals that a model is told of in words: all of hosts and protected
+// paths, others of a command that failed. Limits have words of their own.
+func (r *Result) causes() (list []driver.Denial) {
+	for _, d := range r.Denials {
+		host := d.Operation == driver.OpConnect || d.Operation == driver.OpResolve
+		if d.Operation != driver.OpLimit && d.Rule != driver.RuleNoNetwork && (host || strings.HasPrefix(d.Rule, driver.RuleProtected) || r.ExitCode == nil || *r.ExitCode != 0) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
 // reasonRunning is that of a command in the background that has not ended.
 const reasonRunning driver.Reason = "running"
 
@@ -317,14 +336,15 @@ func remarks(all ...string) string {
 func told(all []driver.Denial) []driver.Denial {
 	out := make([]driver.Denial, len(all))
 	for i, d := range all {
-		out[i] = driver.Denial{Operation: d.Operation, Target: quote.Inside(d.Target), Rule: quote.Line(d.Rule), Grant: quote.Line(d.Grant), Reason: quote.Line(d.Reason)}
+		out[i] = driver.Denial{Operation: d.Operation, Call: d.Call, Target: quote.Inside(d.Target), Rule: quote.Line(d.Rule), Origin: quote.Line(d.Origin), Grant: driver.Grant(quote.Line(string(d.Grant))),
+			Reason: quote.Line(d.Reason), Count: d.Count, Process: d.Process}
 	}
 	return out
 }
 
 // denial is what a model reads of a refusal.
 func denial(d driver.Denial) string {
-	why, grant := cmp.Or(d.Reason, d.Rule, "not allowed"), d.Grant
+	why, grant := cmp.Or(d.Reason, d.Rule, "not allowed"), string(d.Grant)
 	if grant != "" {
 		grant = ": " + grant
 	}

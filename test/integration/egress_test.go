@@ -292,7 +292,7 @@ func TestEgressProxy(t *testing.T) {
 			if world.reached(evilServer) != evil {
 				f.Error("the server was reached")
 			}
-			if !slices.ContainsFunc(r.Denials, func(d struct{ Operation, Target, Rule, Grant, Reason string }) bool {
+			if !slices.ContainsFunc(r.Denials, func(d denial) bool {
 				return d.Rule == "token" && d.Target == "www.allowed.test:80"
 			}) {
 				f.Errorf("the wrong token is not told: %+v", r.Denials)

@@ -287,7 +287,7 @@ type result struct {
 		PidsPeak    uint64  `json:"pids_peak"`
 		MemoryPeak  uint64  `json:"memory_peak_bytes"`
 	} `json:"usage"`
-	Denials []struct{ Operation, Target, Rule, Grant, Reason string }
+	Denials []denial
 	Network struct {
 		Connections, Denied uint64
 		LookupsDenied       uint64 `json:"lookups_denied"`
@@ -298,6 +298,17 @@ type result struct {
 	Error  string `json:"error"`
 	Code   string `json:"error_code"`
 	Hint   string `json:"hint"`
+}
+
+// denial is one of a result's.
+type denial struct {
+	Operation, Call, Target, Rule, Origin, Grant, Reason string
+
+	Count   uint64
+	Process struct {
+		PID     int
+		Command string
+	}
 }
 
 // result reads what --json printed.

@@ -331,7 +331,7 @@ func TestSessionProtected(t *testing.T) {
 
 		// The denials are in the result of the command that met them.
 		r := s.result(s.exec("mkdir .vscode; echo x >r/.git/hooks/pre-commit; true", "--json"))
-		if len(r.Denials) != 2 || !strings.HasPrefix(r.Denials[0].Operation, "mkdir") || r.Denials[1].Target != filepath.Join(s.ws, "r/.git/hooks/pre-commit") {
+		if len(r.Denials) != 2 || !strings.HasPrefix(r.Denials[0].Call, "mkdir") || r.Denials[1].Target != filepath.Join(s.ws, "r/.git/hooks/pre-commit") {
 			t.Errorf("denials: %+v", r.Denials)
 		}
 		if r := s.result(s.exec("touch plain", "--json")); len(r.Denials) != 0 {
@@ -900,7 +900,7 @@ func TestGitProtected(t *testing.T) {
 			t.Error("the configuration was changed")
 		}
 		res := f.result(f.do(call{args: f.strict([]string{"--json"}, "sh", "-c", "cd r; git config a.b c; git config a.b c; mkdir .vscode")}))
-		if len(res.Denials) != 2 || res.Denials[0].Target != filepath.Join(r, ".git/config") || res.Denials[0].Grant != "--unprotect .git/config" || !strings.HasPrefix(res.Denials[1].Operation, "mkdir") {
+		if len(res.Denials) != 2 || res.Denials[0].Target != filepath.Join(r, ".git/config") || res.Denials[0].Grant != "--unprotect .git/config" || !strings.HasPrefix(res.Denials[1].Call, "mkdir") {
 			t.Errorf("denials: %+v", res.Denials)
 		}
 		f.work([]string{"--unprotect", ".git/config"}, `git -C r config a.b c; ! mkdir r/.vscode`)
@@ -1389,7 +1389,7 @@ rename(bad)
 		if ran != "" || strings.Contains(out, "BAD") {
 			f.Errorf("Git on the host ran %q: %s", ran, out)
 		}
-		if !slices.ContainsFunc(res.Denials, func(d struct{ Operation, Target, Rule, Grant, Reason string }) bool {
+		if !slices.ContainsFunc(res.Denials, func(d denial) bool {
 			return d.Grant == "--unprotect .git/index"
 		}) || !strings.Contains(res.Stderr, "PermissionError") {
 			f.Errorf("%+v", res)

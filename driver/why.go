@@ -1,0 +1,112 @@
+package driver
+
+import (
+	"path"
+	"slices"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// A PathRule is what of a policy decides about a path of the host.
+type PathRule struct {
+	Access policy.Access // to what the host has there
+	Text   string        // "read-only: /usr"
+	Origin string        // as in [Denial]
+
+	own   bool   // what is there is sbxrun's own, or hidden: nothing grants it
+	bound string // SRC:DST of what is shown at another place
+}
+
+// RuleFor returns the rule that decides about a path, which is absolute and clean: the
+// longest that it lies below, as mounts cover each other.
+func RuleFor(p *policy.Policy, at string) PathRule {
+	r, best := PathRule{Text: "not shown"}, -1
+	for i := range p.Files {
+		f := &p.Files[i]
+		if !policy.Below(at, f.Path) || len(f.Path) < best {
+			continue
+		}
+		best = len(f.Path)
+		r = PathRule{Access: f.Access, Origin: f.Origin, own: f.Access == policy.Hide}
+		switch {
+		case f.Access == policy.Hide:
+			r.Text = "hidden: " + f.Path
+		case f.Access&policy.Write == 0:
+			r.Text = "read-only: " + f.Path
+		default:
+			r.Text = "writable: " + f.Path
+		}
+	}
+	for i := range p.OCI.Mounts {
+		m := &p.OCI.Mounts[i]
+		if !policy.Below(at, m.Destination) || len(m.Destination) <= best {
+			continue
+		}
+		best = len(m.Destination)
+		r = PathRule{Text: "sbxrun's own: " + m.Destination, own: true}
+		switch {
+		case m.Type == "tmpfs" && m.Destination != "/dev":
+			r.Text, r.own = "private storage: "+m.Destination, false
+		case m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind"):
+			r.Text, r.own, r.bound = "read-only: "+m.Destination, false, m.Source+":"+m.Destination
+		}
+	}
+	for i := range p.Synthetic {
+		if at == p.Synthetic[i].Path {
+			r = PathRule{Text: "made by sbxrun: " + at, own: true}
+		}
+	}
+	return r
+}
+
+// Grant is the least that gives what the rule does not give of a path, "" if nothing
+// would, or should.
+func (r PathRule) Grant(at string, want policy.Access) Grant {
+	switch {
+	case at == "/" || quote.Escape(at) != at:
+		return ""
+	case policy.Below(at, "/dev") && want&policy.Write == 0 && r.Access == 0:
+		return GrantOf("device", at)
+	case r.own:
+		return ""
+	case r.bound != "":
+		return GrantOf("bind", r.bound)
+	case want&policy.Write != 0:
+		return GrantOf("rw", at)
+	}
+	return GrantOf("ro", at)
+}
+
+// Explain completes a denial about a path by the policy's rule for it. Narrow is what is
+// to be granted: the path, or its directory if a name in that was to be made. What secret
+// reports, no grant names, nor what the user could not have on the host either.
+func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, secret, may func(path string) bool) {
+	r := RuleFor(p, d.Target)
+	d.Rule, d.Origin = r.Text, r.Origin
+	switch {
+	case secret != nil && (secret(d.Target) || secret(narrow)):
+		d.Reason = "a secret, which nothing proposes to show"
+	case !may(narrow):
+		d.Reason = "this user may not do it on the host either"
+	default:
+		d.Grant = r.Grant(path.Clean(narrow), want)
+	}
+}
+
+// NewAsker describes a process by its arguments, with NULs between.
+func NewAsker(pid int, arguments string) *Asker {
+	if pid == 0 {
+		return nil
+	}
+	b := []byte(arguments)
+	for i := range b {
+		if b[i] == 0 {
+			b[i] = ' '
+		}
+	}
+	for len(b) > 0 && b[len(b)-1] == ' ' {
+		b = b[:len(b)-1]
+	}
+	return &Asker{PID: pid, Command: quote.Line(string(b))}
+}

@@ -1,0 +1,161 @@
+package guard
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// tell records a call that failed for want of a grant. It looks the path up a second
+// time, after the decision: nothing but a report depends on it, and calls that succeed
+// pay nothing. What only the mode or the owner of a file refuses is none of the
+// sandbox's doing, and not recorded.
+func (w *worker) tell(errno syscall.Errno) {
+	if w.told {
+		return
+	}
+	a := &w.n.Args
+	at := func(i int) int { return int(int32(a[i])) }
+	const cwd = unix.AT_FDCWD
+	switch int(w.n.NR) {
+	case unix.SYS_OPENAT:
+		w.tellOpen("openat", at(0), a[1], a[2])
+	case sysOpen:
+		w.tellOpen("open", cwd, a[0], a[1])
+	case sysCreat:
+		w.tellOpen("creat", cwd, a[0], 0)
+	case unix.SYS_MKDIRAT:
+		w.tellEntry("mkdirat", at(0), a[1])
+	case sysMkdir:
+		w.tellEntry("mkdir", cwd, a[0])
+	case unix.SYS_MKNODAT:
+		w.tellEntry("mknodat", at(0), a[1])
+	case sysMknod:
+		w.tellEntry("mknod", cwd, a[0])
+	case unix.SYS_SYMLINKAT:
+		w.tellEntry("symlinkat", at(1), a[2])
+	case sysSymlink:
+		w.tellEntry("symlink", cwd, a[1])
+	case unix.SYS_UNLINKAT:
+		w.tellEntry("unlinkat", at(0), a[1])
+	case sysUnlink:
+		w.tellEntry("unlink", cwd, a[0])
+	case sysRmdir:
+		w.tellEntry("rmdir", cwd, a[0])
+	case unix.SYS_RENAMEAT2, sysRenameat:
+		w.tellEntry("rename", at(0), a[1])
+		w.tellEntry("rename", at(2), a[3])
+	case sysRename:
+		w.tellEntry("rename", cwd, a[0])
+		w.tellEntry("rename", cwd, a[1])
+	case unix.SYS_LINKAT:
+		w.tellFile("link", at(0), a[1], unix.O_NOFOLLOW)
+		w.tellEntry("link", at(2), a[3])
+	case sysLink:
+		w.tellFile("link", cwd, a[0], unix.O_NOFOLLOW)
+		w.tellEntry("link", cwd, a[1])
+	case unix.SYS_TRUNCATE:
+		w.tellFile("truncate", cwd, a[0], 0)
+	}
+	// Landlock has no right for modes, owners and attributes: the mount alone refuses them.
+	if errno != unix.EROFS {
+		return
+	}
+	switch int(w.n.NR) {
+	case unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2:
+		w.tellFile("chmod", at(0), a[1], 0)
+	case sysChmod:
+		w.tellFile("chmod", cwd, a[0], 0)
+	case unix.SYS_FCHOWNAT:
+		w.tellFile("chown", at(0), a[1], 0)
+	case sysChown:
+		w.tellFile("chown", cwd, a[0], 0)
+	case sysLchown:
+		w.tellFile("lchown", cwd, a[0], unix.O_NOFOLLOW)
+	case unix.SYS_SETXATTR, unix.SYS_REMOVEXATTR:
+		w.tellFile("xattr", cwd, a[0], 0)
+	case unix.SYS_LSETXATTR, unix.SYS_LREMOVEXATTR:
+		w.tellFile("lxattr", cwd, a[0], unix.O_NOFOLLOW)
+	case unix.SYS_FCHMOD:
+		w.tellOpened("fchmod", at(0))
+	case unix.SYS_FCHOWN:
+		w.tellOpened("fchown", at(0))
+	case unix.SYS_FSETXATTR, unix.SYS_FREMOVEXATTR:
+		w.tellOpened("fxattr", at(0))
+	}
+}
+
+// tellEntry is tell for a name in a directory.
+func (w *worker) tellEntry(call string, dirfd int, addr uint64) {
+	e, errno := w.at(0, dirfd, addr)
+	if errno != 0 {
+		return
+	}
+	defer e.close()
+	if g := e.mount.grant; !e.special && (g == nil || !g.Entries) {
+		w.tellOf(call, e.full, true)
+	}
+}
+
+// tellOpen is tell for open(2), which makes a file or changes one.
+func (w *worker) tellOpen(call string, dirfd int, addr, flags uint64) {
+	if uint32(flags)&tmpfile != 0 {
+		w.tellFile(call, dirfd, addr, 0)
+	} else if errno := w.tellFile(call, dirfd, addr, 0); errno == unix.ENOENT {
+		w.tellEntry(call, dirfd, addr)
+	}
+}
+
+// tellFile is tell for what a path leads to.
+func (w *worker) tellFile(call string, dirfd int, addr uint64, flags uint64) syscall.Errno {
+	fd, errno := w.place(dirfd, addr, flags)
+	if errno == 0 {
+		w.tellPlace(call, fd)
+	}
+	return errno
+}
+
+func (w *worker) tellOpened(call string, fd int) {
+	if fd, errno := w.opened(fd); errno == 0 {
+		w.tellPlace(call, fd)
+	}
+}
+
+// tellPlace is tell for an open place, which it closes.
+func (w *worker) tellPlace(call string, fd int) {
+	defer closeFD(fd)
+	if name, m, errno := w.named(fd, &w.canon[0]); errno == 0 && m != nil && (m.grant == nil || !m.grant.Files) {
+		w.tellOf(call, name, false)
+	}
+}
+
+func (w *worker) tellOf(call string, path []byte, entry bool) {
+	w.g.deny(Denial{Kind: Write, Call: call, Path: string(path), Entry: entry}, w.asker)
+}
+
+// maxCommand is how much of a process's arguments is kept, bytes.
+const maxCommand = 200
+
+// asker is the caller's number in the sandbox, and its arguments.
+func (w *worker) asker() (pid int, command string) {
+	if ids, errno := w.status("NStgid:", 10); errno == 0 && len(ids) > 0 {
+		pid = ids[len(ids)-1]
+	}
+	b := append(appendInt(w.num[:0], int(w.n.PID)), "/cmdline\x00"...)
+	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return pid, ""
+	}
+	defer closeFD(int(fd))
+	text := w.scrap[:maxCommand]
+	n, err := unix.Read(int(fd), text)
+	if err != nil || n <= 0 || !w.l.Valid(w.n.ID) {
+		return 0, "" // gone: the number may be another's by now
+	}
+	if n == maxCommand {
+		return pid, string(text[:n]) + "…"
+	}
+	return pid, string(text[:n])
+}

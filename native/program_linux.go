@@ -272,7 +272,11 @@ func (s *starter) join(g *guard.Guard) string {
 	if g == nil || s.p.Seccomp == "" || s.bpf.Flags != 0 || breaking() {
 		return ""
 	}
-	joint, err := seccomp.Join(s.bpf.Filter, g.Filter())
+	var ask []seccomp.Ask
+	if s.protected != nil { // the guard of connections alone holds no other calls
+		guard.Refused(func(errno uint16, calls []uint32) { ask = append(ask, seccomp.Ask{Errno: errno, Calls: calls}) })
+	}
+	joint, err := seccomp.Join(s.bpf.Filter, g.Filter(), ask...)
 	if err != nil {
 		return ""
 	}

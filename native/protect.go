@@ -41,6 +41,14 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		g := &list[i]
 		to := driver.Denial{Operation: driver.OpWrite, Call: g.Call, Target: g.Path, Count: g.Count, Process: driver.NewAsker(g.PID, g.Command)}
 		switch {
+		case g.Kind == guard.Syscall:
+			to.Operation, to.Rule = driver.OpSyscall, "protected paths, which this call could evade"
+			if p.Seccomp != "" {
+				to.Rule = "system call filter " + p.Seccomp
+			}
+			if p.Seccomp == "strict" || p.Seccomp == "production" {
+				to.Grant = seccompGrant(g.Call)
+			}
 		case g.Rule != "":
 			to.Rule, to.Grant = driver.RuleProtected+g.Rule, driver.GrantOf("unprotect", g.Rule)
 		default:
@@ -56,4 +64,14 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		out = append(out, driver.Others(driver.OpWrite, untold))
 	}
 	return out
+}
+
+// seccompGrant is the built-in filter that allows a call which the stricter ones refuse.
+// The other calls that the guard tells of none allows.
+func seccompGrant(call string) driver.Grant {
+	switch call {
+	case "ptrace", "pidfd_getfd", "process_vm_readv", "process_vm_writev":
+		return driver.GrantOf("seccomp", "default")
+	}
+	return ""
 }

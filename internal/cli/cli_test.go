@@ -134,7 +134,7 @@ func TestExplainDenials(t *testing.T) {
 		speaker speaker
 		want    string
 	}{
-		{speaker{}, first + "sbxrun: note: refused: 1 more path, in the denials of --json\n"},
+		{speaker{}, first + "sbxrun: note: refused: 1 more, in the denials of --json\n"},
 		{speaker{verbose: true}, first + "sbxrun: note: refused: /w/.claude: protected path .claude\nsbxrun: hint: --unprotect .claude\n"},
 		{speaker{quiet: true}, ""},
 	} {

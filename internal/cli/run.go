@@ -447,7 +447,7 @@ func explainDenials(res *driver.Result) {
 		}
 		return d.Reason
 	})
-	explainKind(paths, "refused: ", "more path", "more paths", func(d *driver.Denial) string {
+	explainKind(paths, "refused: ", "more", "more", func(d *driver.Denial) string {
 		s := quote.Inside(d.Target) + ": " + quote.Line(d.Rule)
 		if d.Origin != "" {
 			s += " (" + quote.Line(d.Origin) + ")"

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -20,8 +21,7 @@ const (
 	holdW2                // the same for the third
 	noSys                 // ENOSYS: programs use what was there before
 	noLSM                 // EOPNOTSUPP: as if Landlock were not enabled
-	never                 // EPERM
-	noNS                  // EPERM if the first argument has a flag of a namespace
+	holdNS                // hold if the first argument has a flag of a namespace
 	noTrees               // ENOTTY if the second argument is one of sys.Trees or sys.Attributes
 	numAnswers
 )
@@ -32,8 +32,8 @@ type rule struct {
 	answer answer
 }
 
-// common are the rules of every architecture. For what never and noLSM are
-// there, see the package comment.
+// common are the rules of every architecture. Of what is held, those of forbidden are
+// told of and refused. For what those and noLSM are there, see the package comment.
 var common = []rule{
 	{unix.SYS_OPENAT, holdW2}, {unix.SYS_UNLINKAT, hold}, {unix.SYS_MKDIRAT, hold}, {unix.SYS_RENAMEAT2, hold},
 	{unix.SYS_FCHMODAT, hold}, {unix.SYS_FCHMOD, hold}, {unix.SYS_FCHMODAT2, hold}, {unix.SYS_MKNODAT, hold},
@@ -44,10 +44,48 @@ var common = []rule{
 	{unix.SYS_OPENAT2, noSys}, {unix.SYS_CLONE3, noSys}, {sysSetxattrat, noSys},
 	{unix.SYS_IO_URING_SETUP, noSys}, {sysFileSetattr, noSys},
 	{unix.SYS_LANDLOCK_CREATE_RULESET, noLSM}, {unix.SYS_LANDLOCK_RESTRICT_SELF, noLSM},
-	{unix.SYS_CLONE, noNS}, {unix.SYS_UNSHARE, noNS}, {unix.SYS_SETNS, never}, {unix.SYS_CHROOT, never}, {unix.SYS_PIVOT_ROOT, never},
-	{unix.SYS_MOUNT, never}, {unix.SYS_UMOUNT2, never}, {unix.SYS_OPEN_TREE, never}, {sysOpenTreeAttr, never}, {unix.SYS_MOVE_MOUNT, never},
-	{unix.SYS_FSOPEN, never}, {unix.SYS_FSPICK, never}, {unix.SYS_FSMOUNT, never}, {unix.SYS_MOUNT_SETATTR, never},
-	{unix.SYS_OPEN_BY_HANDLE_AT, never}, {unix.SYS_IOCTL, noTrees}, // the built-in filters of package seccomp have it too, a user's own need not
+	{unix.SYS_CLONE, holdNS}, {unix.SYS_UNSHARE, holdNS}, {unix.SYS_SETNS, hold}, {unix.SYS_CHROOT, hold}, {unix.SYS_PIVOT_ROOT, hold},
+	{unix.SYS_MOUNT, hold}, {unix.SYS_UMOUNT2, hold}, {unix.SYS_OPEN_TREE, hold}, {sysOpenTreeAttr, hold}, {unix.SYS_MOVE_MOUNT, hold},
+	{unix.SYS_FSOPEN, hold}, {unix.SYS_FSPICK, hold}, {unix.SYS_FSMOUNT, hold}, {unix.SYS_MOUNT_SETATTR, hold},
+	{unix.SYS_OPEN_BY_HANDLE_AT, hold}, {unix.SYS_IOCTL, noTrees}, // the built-in filters of package seccomp have it too, a user's own need not
+}
+
+// forbidden are calls that no policy allows, or few do, and that few programs make: that
+// one was refused is worth a notification.
+var forbidden = []struct {
+	nr    uint32
+	name  string
+	errno syscall.Errno // as the built-in filters say it
+}{
+	{unix.SYS_ACCT, "acct", unix.EPERM}, {unix.SYS_ADD_KEY, "add_key", unix.EPERM}, {unix.SYS_BPF, "bpf", unix.EPERM},
+	{unix.SYS_CHROOT, "chroot", unix.EPERM}, {unix.SYS_CLOCK_SETTIME, "clock_settime", unix.EPERM}, {unix.SYS_CLONE, "clone", unix.EPERM},
+	{unix.SYS_DELETE_MODULE, "delete_module", unix.EPERM}, {unix.SYS_FANOTIFY_INIT, "fanotify_init", unix.EPERM}, {unix.SYS_FINIT_MODULE, "finit_module", unix.EPERM},
+	{unix.SYS_FSCONFIG, "fsconfig", unix.EPERM}, {unix.SYS_FSMOUNT, "fsmount", unix.EPERM}, {unix.SYS_FSOPEN, "fsopen", unix.EPERM}, {unix.SYS_FSPICK, "fspick", unix.EPERM},
+	{unix.SYS_INIT_MODULE, "init_module", unix.EPERM}, {unix.SYS_IO_URING_SETUP, "io_uring_setup", unix.EPERM}, {unix.SYS_KCMP, "kcmp", unix.EPERM},
+	{unix.SYS_KEXEC_FILE_LOAD, "kexec_file_load", unix.EPERM}, {unix.SYS_KEXEC_LOAD, "kexec_load", unix.EPERM}, {unix.SYS_KEYCTL, "keyctl", unix.EPERM},
+	{unix.SYS_MOUNT, "mount", unix.EPERM}, {unix.SYS_MOUNT_SETATTR, "mount_setattr", unix.EPERM}, {unix.SYS_MOVE_MOUNT, "move_mount", unix.EPERM},
+	{unix.SYS_OPEN_BY_HANDLE_AT, "open_by_handle_at", unix.EPERM}, {unix.SYS_OPEN_TREE, "open_tree", unix.EPERM}, {sysOpenTreeAttr, "open_tree_attr", unix.EPERM},
+	{unix.SYS_PERF_EVENT_OPEN, "perf_event_open", unix.EPERM}, {unix.SYS_PIDFD_GETFD, "pidfd_getfd", unix.EPERM}, {unix.SYS_PIVOT_ROOT, "pivot_root", unix.EPERM},
+	{unix.SYS_PROCESS_VM_READV, "process_vm_readv", unix.EPERM}, {unix.SYS_PROCESS_VM_WRITEV, "process_vm_writev", unix.EPERM}, {unix.SYS_PTRACE, "ptrace", unix.EPERM},
+	{unix.SYS_QUOTACTL, "quotactl", unix.EPERM}, {unix.SYS_REBOOT, "reboot", unix.EPERM}, {unix.SYS_REQUEST_KEY, "request_key", unix.EPERM},
+	{unix.SYS_SETDOMAINNAME, "setdomainname", unix.EPERM}, {unix.SYS_SETHOSTNAME, "sethostname", unix.EPERM}, {unix.SYS_SETNS, "setns", unix.EPERM},
+	{unix.SYS_SETTIMEOFDAY, "settimeofday", unix.EPERM}, {unix.SYS_SWAPOFF, "swapoff", unix.EPERM}, {unix.SYS_SWAPON, "swapon", unix.EPERM}, {unix.SYS_SYSLOG, "syslog", unix.EPERM},
+	{unix.SYS_UMOUNT2, "umount2", unix.EPERM}, {unix.SYS_UNSHARE, "unshare", unix.EPERM}, {unix.SYS_USERFAULTFD, "userfaultfd", unix.EPERM}, {unix.SYS_VHANGUP, "vhangup", unix.EPERM},
+	{unix.SYS_SOCKET, "socket", unix.EAFNOSUPPORT}, {unix.SYS_SOCKETPAIR, "socketpair", unix.EAFNOSUPPORT},
+}
+
+// Refused calls f for each errno with which a policy's filter may refuse a call that the
+// guard refuses and tells of just the same, with the numbers of these calls.
+func Refused(f func(errno uint16, calls []uint32)) {
+	for _, errno := range [...]syscall.Errno{unix.EPERM, unix.EAFNOSUPPORT} {
+		var calls []uint32
+		for _, c := range forbidden {
+			if c.errno == errno {
+				calls = append(calls, c.nr)
+			}
+		}
+		f(uint16(errno), calls)
+	}
 }
 
 // Numbers that golang.org/x/sys/unix does not have; the same everywhere.
@@ -139,14 +177,13 @@ func assemble(paths, connect bool) string {
 	place(holdW2, arg(2), inst{op: jset, jt: 2, k: unix.O_PATH}, with(writes), notify, allowed)
 	place(noSys, errno(uint32(unix.ENOSYS)))
 	place(noLSM, errno(uint32(unix.EOPNOTSUPP)))
-	place(never, errno(uint32(unix.EPERM)))
 	none := []inst{arg(1)}
 	requests := slices.Concat(sys.Trees[:], sys.Attributes[:])
 	for i, request := range requests {
 		none = append(none, inst{op: jeq, jt: uint8(len(requests) - i), k: request})
 	}
 	place(noTrees, append(none, allowed, errno(uint32(unix.ENOTTY)))...)
-	place(noNS, arg(0), with(newNamespace), errno(uint32(unix.EPERM)), allowed)
+	place(holdNS, arg(0), with(newNamespace), notify, allowed)
 
 	// By halves: what is not named takes as long as what is, and the kernel walks
 	// the program for each number that there is when it is installed.

@@ -35,7 +35,7 @@
 // the filter: openat2, setxattrat, removexattrat and clone3 do not exist, because
 // what they do is behind a pointer; the flags of files (chattr(1)) seem unknown to
 // the file system, for setting them takes no more than a descriptor for reading; what would make names that this package does not know (mounts,
-// namespaces, io_uring, handles) is refused, whatever a filter beside it says; and
+// namespaces, io_uring, handles) is refused, and told of, whatever a filter beside it says; and
 // Landlock looks disabled, for a ruleset of the command's own could not hold for
 // calls that are made on its behalf.
 //
@@ -68,7 +68,7 @@ import (
 type Denial struct {
 	Kind  Kind
 	Call  string // the system call: "openat"
-	Path  string // in the sandbox; "" for a call that is refused whatever its arguments
+	Path  string // in the sandbox; of a system call its name
 	Entry bool   // it was about the name in its directory, not about what a file holds
 	Rule  string // the pattern that protects it; "" if none does
 

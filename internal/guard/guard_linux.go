@@ -555,6 +555,12 @@ func (w *worker) handle() (int64, syscall.Errno) {
 		w.masks = w.masks || uint32(a[0])&0o777 != w.first
 		return 0, goOn
 	}
+	for _, c := range forbidden {
+		if c.nr == uint32(w.n.NR) {
+			w.tellCall(c.name)
+			return 0, c.errno
+		}
+	}
 	return 0, unix.ENOSYS
 }
 

@@ -135,6 +135,19 @@ func (w *worker) tellOf(call string, path []byte, entry bool) {
 	w.g.deny(Denial{Kind: Write, Call: call, Path: string(path), Entry: entry}, w.asker)
 }
 
+// tellCall records a call that is refused for its number, or for the family of a socket.
+func (w *worker) tellCall(name string) {
+	w.told = true
+	if w.n.Arch != auditArch {
+		return // a number of another table
+	}
+	target := name
+	if name == "socket" || name == "socketpair" {
+		target = string(appendInt([]byte(name+" of family "), int(w.n.Args[0]&0xff)))
+	}
+	w.g.deny(Denial{Kind: Syscall, Call: name, Path: target}, w.asker)
+}
+
 // maxCommand is how much of a process's arguments is kept, bytes.
 const maxCommand = 200
 

@@ -19,7 +19,7 @@ type failure struct {
 	// ungranted says that nothing is proposed; otherwise the script succeeds with the
 	// grant and fails without.
 	ungranted bool
-	// plus are flags that come with the grant.
+	// plus are the flags of the grant, where that names no value.
 	plus []string
 }
 
@@ -52,6 +52,32 @@ var refusals = []failure{
 		want: denial{Operation: "write", Rule: "sbxrun's own: /proc"}},
 	{name: "a protected path", script: "mkdir .vscode",
 		want: denial{Operation: "write", Target: "$W/.vscode", Rule: "protected path .vscode", Grant: "--unprotect .vscode"}},
+
+	// system calls
+	{name: "a user namespace", script: "unshare -U true", ungranted: true,
+		want: denial{Operation: "syscall", Call: "unshare", Target: "unshare", Rule: "system call filter strict"}},
+	{name: "a mount", script: "mount -t tmpfs x /tmp/d", ungranted: true,
+		want: denial{Operation: "syscall", Call: "mount", Target: "mount", Rule: "system call filter strict"}},
+	{name: "another root", script: "chroot /usr /bin/true", ungranted: true,
+		want: denial{Operation: "syscall", Call: "chroot", Target: "chroot", Rule: "system call filter strict"}},
+	{name: "the host's name", script: "hostname other", ungranted: true,
+		want: denial{Operation: "syscall", Call: "sethostname", Target: "sethostname", Rule: "system call filter strict"}},
+	{name: "the kernel's log", script: "dmesg -S", ungranted: true,
+		want: denial{Operation: "syscall", Call: "syslog", Target: "syslog", Rule: "system call filter strict"}},
+	{name: "a debugger", script: "python3 -c 'import ctypes, os; os._exit(ctypes.CDLL(None).ptrace(0, 0, 0, 0) != 0)'",
+		want: denial{Operation: "syscall", Call: "ptrace", Target: "ptrace", Rule: "system call filter strict", Grant: "--seccomp default"}},
+	{name: "another process's memory", script: "python3 -c 'import ctypes, os; c = ctypes.CDLL(None, use_errno=True); os._exit(c.process_vm_readv(os.getpid(), None, 0, None, 0, 0) != 0)'",
+		want: denial{Operation: "syscall", Call: "process_vm_readv", Target: "process_vm_readv", Rule: "system call filter strict", Grant: "--seccomp default"}},
+	{name: "a socket of another family", script: "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'", ungranted: true,
+		want: denial{Operation: "syscall", Call: "socket", Target: "socket of family 17", Rule: "system call filter strict"}},
+
+	// limits and the network, of which the native driver always told
+	{name: "the limit of time", flags: []string{"--timeout", "300ms"}, script: "sleep 1", plus: []string{"--timeout", "20s"},
+		want: denial{Operation: "limit", Target: "time", Rule: "limit of the policy", Grant: "--timeout DURATION"}},
+	{name: "a host", flags: []string{"--net", "proxy"}, script: "python3 -c 'import socket; socket.create_connection((\"localhost.test\", 443), 5)'", ungranted: true,
+		want: denial{Operation: "resolve", Target: "localhost.test", Rule: "default", Grant: "--allow-host localhost.test"}},
+	{name: "any host", script: "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 443), 5)'", ungranted: true,
+		want: denial{Operation: "connect", Target: "network", Rule: "no network", Grant: "--allow-host HOST"}},
 }
 
 // TestRefusals: a refusal is told with its cause and its grant, once, and with the grant
@@ -81,7 +107,7 @@ func TestRefusals(t *testing.T) {
 				found := 0
 				for _, d := range res.Denials {
 					switch {
-					case d.Operation == want.Operation && (want.Target == "" || d.Target == want.Target) && strings.HasPrefix(d.Rule, want.Rule) && d.Origin == want.Origin && (want.Call == "" || d.Call == want.Call):
+					case d.Operation == want.Operation && (want.Target == "" || d.Target == want.Target) && strings.HasPrefix(d.Rule, want.Rule) && d.Origin == want.Origin && (want.Call == "" || d.Call == want.Call) && (want.Grant == "" || d.Grant == want.Grant):
 						found++
 						if !r.ungranted && d.Grant != want.Grant {
 							t.Errorf("grant %q, want %q", d.Grant, want.Grant)
@@ -99,8 +125,11 @@ func TestRefusals(t *testing.T) {
 				if r.ungranted {
 					return
 				}
-				flag, value, _ := strings.Cut(want.Grant, " ")
-				granted := append(append(append([]string{"--json"}, flags...), flag, value), r.plus...)
+				granted := append(append([]string{"--json"}, flags...), r.plus...)
+				if r.plus == nil {
+					flag, value, _ := strings.Cut(want.Grant, " ")
+					granted = append(granted, flag, value)
+				}
 				res = f.result(f.run(call{args: f.sandbox(granted, "sh", "-c", script)}))
 				if res.ExitCode != 0 || len(res.Denials) != 0 {
 					t.Errorf("with %s: %d %s %+v", want.Grant, res.ExitCode, res.Stderr, res.Denials)

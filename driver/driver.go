@@ -113,6 +113,11 @@ type Stdio struct {
 	// Extra files become descriptors 3, 4, … of the command; no more than MaxExtra.
 	Extra []*os.File
 
+	// Explain asks the driver to note, among the denials, what the command looks for and
+	// the sandbox does not show although the host has it. The native driver can; others
+	// note nothing.
+	Explain bool
+
 	// Starting, if not nil, is called once set-up is under way: what takes time and
 	// must be in place while the command runs has its place there. A command that
 	// another process starts may begin meanwhile. It is not called if set-up fails early.

@@ -83,6 +83,10 @@ func (r PathRule) Grant(at string, want policy.Access) Grant {
 // reports, no grant names, nor what the user could not have on the host either.
 func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, secret, may func(path string) bool) {
 	r := RuleFor(p, d.Target)
+	if want == policy.Read && narrow != d.Target {
+		r = RuleFor(p, narrow)
+		r.Text += ", " + narrow + ", where it leads"
+	}
 	d.Rule, d.Origin = r.Text, r.Origin
 	switch {
 	case secret != nil && (secret(d.Target) || secret(narrow)):

@@ -95,7 +95,7 @@ func (s *starter) runConfig(stdio driver.Stdio) (cfg *reexec.Config, err error) 
 	if s.stdio, err = streams(stdio, s.low.Devices); err != nil {
 		return nil, err
 	}
-	if s.guard, err = s.newGuard(s.stdio); err != nil {
+	if s.guard, err = s.newGuard(s.stdio, stdio.Explain); err != nil {
 		return nil, err
 	}
 	return s.config()
@@ -353,7 +353,7 @@ func (s *starter) protect() error {
 	if len(s.p.Protect) == 0 {
 		return nil
 	}
-	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low, s.p.Unprotected), Lock: rundir.Lock}
+	cfg := s.guardConfig()
 	if !cfg.Needed() {
 		return nil // nothing of the host is writable
 	}
@@ -365,15 +365,33 @@ func (s *starter) protect() error {
 	return nil
 }
 
+func (s *starter) guardConfig() *guard.Config {
+	return &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low, s.p.Unprotected), Lock: rundir.Lock}
+}
+
 // newGuard prepares the guard of a command with these streams; nil if it needs
 // none.
-func (s *starter) newGuard(list []stream) (*guard.Guard, error) {
-	if s.protected == nil && s.connect == nil {
+func (s *starter) newGuard(list []stream, explain bool) (*guard.Guard, error) {
+	if s.protected == nil && s.connect == nil && !explain {
 		return nil, nil
 	}
 	var cfg guard.Config
 	if s.protected != nil {
 		cfg = *s.protected
+	}
+	if explain {
+		if !guard.Supported() {
+			return nil, &driver.UnavailableError{What: "--explain", Cause: "this kernel cannot hand system calls to a supervisor so that each is made once (seccomp, WAIT_KILLABLE_RECV)", Fix: "run on Linux 5.19 or later"}
+		}
+		if s.protected == nil {
+			cfg = *s.guardConfig()
+		}
+		cfg.Explain = true
+		for i := range s.p.Files {
+			if s.p.Files[i].Access == policy.Hide {
+				cfg.Hidden = append(cfg.Hidden, s.p.Files[i].Path)
+			}
+		}
 	}
 	cfg.Connect = s.connect
 	for i := range list {

@@ -273,7 +273,7 @@ func (s *starter) join(g *guard.Guard) string {
 		return ""
 	}
 	var ask []seccomp.Ask
-	if s.protected != nil { // the guard of connections alone holds no other calls
+	if g.Paths() { // a guard of connections alone refuses no other calls
 		guard.Refused(func(errno uint16, calls []uint32) { ask = append(ask, seccomp.Ask{Errno: errno, Calls: calls}) })
 	}
 	joint, err := seccomp.Join(s.bpf.Filter, g.Filter(), ask...)

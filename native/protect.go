@@ -2,7 +2,9 @@ package native
 
 import (
 	"path"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -51,6 +53,16 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 			}
 		case g.Rule != "":
 			to.Rule, to.Grant = driver.RuleProtected+g.Rule, driver.GrantOf("unprotect", g.Rule)
+		case g.Kind != guard.Write:
+			to.Operation = map[guard.Kind]driver.Operation{guard.Read: driver.OpRead, guard.Exec: driver.OpExec, guard.Unix: driver.OpUnix}[g.Kind]
+			at := g.Path
+			if driver.RuleFor(p, at).Access&policy.Read != 0 {
+				// It is shown, and leads to what is not.
+				if real, err := filepath.EvalSymlinks(at); err == nil {
+					at = real
+				}
+			}
+			to.Explain(p, at, policy.Read, d.Secret, func(string) bool { return true })
 		default:
 			narrow := g.Path
 			if g.Entry {
@@ -60,10 +72,23 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		}
 		out = append(out, to)
 	}
+	// What a program only looks for says less than what it opens, and that less than
+	// what it is refused.
+	slices.SortStableFunc(out, func(a, b driver.Denial) int { return weight(&a) - weight(&b) })
 	if untold > 0 {
 		out = append(out, driver.Others(driver.OpWrite, untold))
 	}
 	return out
+}
+
+func weight(d *driver.Denial) int {
+	switch {
+	case d.Operation != driver.OpRead:
+		return 0
+	case strings.HasPrefix(d.Call, "open"):
+		return 1
+	}
+	return 2
 }
 
 // seccompGrant is the built-in filter that allows a call which the stricter ones refuse.

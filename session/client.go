@@ -115,7 +115,7 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 
 // execRequest asks for a command with its streams, which are the files to pass.
 func execRequest(process *specs.Process, stdio driver.Stdio) (*request, []*os.File, error) {
-	req := &request{Op: "exec", Process: process}
+	req := &request{Op: "exec", Process: process, Explain: stdio.Explain}
 	var files []*os.File
 	for _, f := range slices.Concat([]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}, stdio.Extra) {
 		req.Streams = append(req.Streams, f != nil)

@@ -28,6 +28,7 @@ type options struct {
 	resultFile string
 	resultFD   int
 	dryRun     bool
+	looks      bool // are told of too: --explain
 	noPool     bool
 	keys       []byte // that detach from a command of a session
 	checkout   engine.Checkout
@@ -143,6 +144,7 @@ func (o *options) reportFlags(fs *pflag.FlagSet) {
 		o.script, o.hasScript = s, true
 		return nil
 	})
+	fs.BoolVar(&o.looks, "explain", false, "also tell what the command looks for and the sandbox does not show; takes time")
 	fs.BoolP("interactive", "i", false, "pass stdin on, which is always done: for the habit of -it")
 	fs.BoolVar(&o.json, "json", false, "capture the output and print one result object")
 	arg("result-file", "", "FILE", "write the result object to a file", into(&o.resultFile, checked))

@@ -223,7 +223,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if kept != nil {
 		defer kept.Close()
 		follow = both(kept.Started, follow)
-	} else if !o.noPool {
+	} else if !o.noPool && !o.looks {
 		d = engine.FromPool(d, p, buildOf(), o.frugal(), func(why string) { say.detail("not pooled: " + why) })
 	}
 	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
@@ -247,7 +247,10 @@ func (o *options) frugal() bool { return !o.json && o.resultFile == "" && o.resu
 // [driver.RunOptions].
 func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func(), started func(driver.Process) func()) (*driver.Result, error) {
 	ro := driver.RunOptions{Capture: o.json}
-	ro.Stdio.Stdin, ro.Stdio.Extra = os.Stdin, o.extra
+	ro.Stdio.Stdin, ro.Stdio.Extra, ro.Stdio.Explain = os.Stdin, o.extra, o.looks
+	if o.looks && d.Name() != "native" {
+		say.note("driver "+d.Name()+" cannot tell what the command looks for; --explain does nothing", "")
+	}
 	if !o.json {
 		ro.Stdio.Stdout, ro.Stdio.Stderr = os.Stdout, os.Stderr
 	}
@@ -373,6 +376,9 @@ func (o *options) explain(res *driver.Result) {
 		}
 	}
 	explainDenials(res)
+	if o.hints(res) {
+		say.note("the command failed, and nothing that sbxrun was told of explains it", "to see what the command looked for and the sandbox does not show, run it again with --explain")
+	}
 	explainDependencies(res.Dependencies)
 	explainChanges(res.Changes)
 	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
@@ -388,6 +394,14 @@ func (o *options) explain(res *driver.Result) {
 		}
 		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
 	}
+}
+
+// hints reports whether a failure may have its reason in what the sandbox does not show,
+// for all that is known. Many commands fail for reasons of their own: of those it is
+// said on a terminal alone.
+func (o *options) hints(res *driver.Result) bool {
+	return !o.looks && !o.agreed && res.Driver == "native" && res.Reason == driver.ReasonExit && res.ExitCode != 0 && len(res.Denials) == 0 &&
+		(isTerminal(os.Stderr) || res.ExitCode == driver.ExitNotFound || res.ExitCode == driver.ExitNotExecutable)
 }
 
 // cpuLimit is how many processors a policy gives, 0 for all.

@@ -88,6 +88,13 @@ func Refused(f func(errno uint16, calls []uint32)) {
 	}
 }
 
+// looks are calls that only look, held back to explain: see worker.observe in
+// explain_linux.go. Calls of this architecture alone are in nativeLooks.
+var looks = append([]rule{
+	{unix.SYS_FACCESSAT, hold}, {unix.SYS_FACCESSAT2, hold}, {sysFstatat, hold}, {unix.SYS_STATX, hold}, {unix.SYS_READLINKAT, hold},
+	{unix.SYS_EXECVE, hold}, {unix.SYS_EXECVEAT, hold}, {unix.SYS_CHDIR, hold},
+}, nativeLooks...)
+
 // Numbers that golang.org/x/sys/unix does not have; the same everywhere.
 const (
 	sysSetxattrat    = 463
@@ -108,29 +115,27 @@ const newNamespace = unix.CLONE_NEWUSER | unix.CLONE_NEWNS
 // name is allowed: it is stacked on the filter that is a layer of its own, and
 // the stricter answer counts.
 //
-// Paths are the rules for calls that write by path, connect that for connect(2).
-func filter(paths, connect bool) string {
-	f := &filters[0]
-	if paths {
-		f = &filters[1]
-	}
-	if connect {
-		f = &filters[2]
-		if paths {
-			f = &filters[3]
+// Paths are the rules for calls that write by path, connect that for connect(2), and
+// explain those for calls that only look, with both.
+func filter(paths, connect, explain bool) string {
+	n := 0
+	for i, is := range [...]bool{paths, connect, explain} {
+		if is {
+			n |= 1 << i
 		}
 	}
-	f.once.Do(func() { f.program = assemble(paths, connect) })
+	f := &filters[n]
+	f.once.Do(func() { f.program = assemble(paths, connect, explain) })
 	return f.program
 }
 
 // filters are those that were assembled by now.
-var filters [4]struct {
+var filters [8]struct {
 	once    sync.Once
 	program string
 }
 
-func assemble(paths, connect bool) string {
+func assemble(paths, connect, explain bool) string {
 	const (
 		load = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		jeq  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -152,8 +157,16 @@ func assemble(paths, connect bool) string {
 	if paths {
 		rules = append(append(rules, native...), common...)
 	}
-	if connect {
+	if connect || explain {
 		rules = append(rules, rule{unix.SYS_CONNECT, hold})
+	}
+	if explain {
+		rules = append(rules, looks...)
+		for i := range rules {
+			if a := &rules[i].answer; *a == holdW1 || *a == holdW2 {
+				*a = hold
+			}
+		}
 	}
 	// After the rules: what is allowed, then the answers in their order.
 	tail := []inst{

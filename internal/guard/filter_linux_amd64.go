@@ -12,6 +12,11 @@ var native = []rule{
 	{unix.SYS_CHOWN, hold}, {unix.SYS_LCHOWN, hold},
 }
 
+// nativeLooks are those of looks.
+var nativeLooks = []rule{{unix.SYS_ACCESS, hold}, {unix.SYS_STAT, hold}, {unix.SYS_LSTAT, hold}, {unix.SYS_READLINK, hold}}
+
+const sysAccess, sysStat, sysLstat, sysReadlink = unix.SYS_ACCESS, unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_READLINK
+
 // The same calls, for the table of handlers.
 const (
 	sysOpen, sysCreat, sysMkdir, sysMknod     = unix.SYS_OPEN, unix.SYS_CREAT, unix.SYS_MKDIR, unix.SYS_MKNOD

@@ -7,6 +7,10 @@ const auditArch = unix.AUDIT_ARCH_AARCH64
 // native are the calls of this architecture that later ones do without.
 var native = []rule{{unix.SYS_RENAMEAT, hold}}
 
+var nativeLooks []rule
+
+const sysAccess, sysStat, sysLstat, sysReadlink = -13, -14, -15, -16
+
 // Calls that this architecture never had: negative, as no call is.
 const (
 	sysOpen, sysCreat, sysMkdir, sysMknod     = -1, -2, -3, -4

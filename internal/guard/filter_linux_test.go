@@ -61,8 +61,8 @@ func TestFilter(t *testing.T) {
 	nth := func(n int, v uint32) (a [6]uint32) { a[n] = v; return a }
 	for _, paths := range []bool{false, true} {
 		for _, connect := range []bool{false, true} {
-			program := filter(paths, connect)
-			if program != filter(paths, connect) || len(program)%8 != 0 {
+			program := filter(paths, connect, false)
+			if program != filter(paths, connect, false) || len(program)%8 != 0 {
 				t.Fatal("not a program")
 			}
 			most := 0
@@ -138,6 +138,25 @@ func TestRefused(t *testing.T) {
 		}
 		if calls[nr] == "" || !held {
 			t.Errorf("call %d: held %v, refused as %q", nr, held, calls[nr])
+		}
+	}
+}
+
+// TestFilterLooks: to explain, what looks is held back as well, and what is neither is
+// not.
+func TestFilterLooks(t *testing.T) {
+	program := filter(true, true, true)
+	for _, r := range slices.Concat(looks, []rule{{unix.SYS_OPENAT, hold}, {unix.SYS_CONNECT, hold}, {unix.SYS_MKDIRAT, hold}}) {
+		if got, _ := evaluate(t, program, uint32(r.nr), auditArch, [6]uint32{}); got != unix.SECCOMP_RET_USER_NOTIF {
+			t.Errorf("call %d: %#x", r.nr, got)
+		}
+		if got, _ := evaluate(t, filter(true, false, false), uint32(r.nr), auditArch, [6]uint32{}); r.nr != unix.SYS_MKDIRAT && got != unix.SECCOMP_RET_ALLOW {
+			t.Errorf("call %d without: %#x", r.nr, got)
+		}
+	}
+	for _, nr := range []uint32{unix.SYS_READ, unix.SYS_WRITE, unix.SYS_MMAP, unix.SYS_FSTAT, unix.SYS_CLOSE} {
+		if got, _ := evaluate(t, program, nr, auditArch, [6]uint32{}); got != unix.SECCOMP_RET_ALLOW {
+			t.Errorf("call %d: %#x", nr, got)
 		}
 	}
 }

@@ -46,6 +46,12 @@
 // copied once, and the command's own call is never made: a socket that is connected
 // already takes the place of its own.
 //
+// # Explaining
+//
+// With [Config.Explain] calls that only look are held back as well: to be noted if what
+// they look for is the host's and not the sandbox's ([worker.observe]), and then made by the
+// kernel, whatever their arguments are by then.
+//
 // # What it does not do
 //
 // A socket that bind(2) makes can take a protected name that is free: nothing
@@ -87,6 +93,9 @@ type Kind uint8
 const (
 	Write   Kind = iota // to change, make, rename or remove a file
 	Syscall             // a call that nothing in the sandbox may make
+	Read                // to look up or open what the host has and the sandbox does not show
+	Exec                // to execute that
+	Unix                // to connect to that
 )
 
 // A Grant is a right to write below a path in the sandbox, where something is
@@ -119,6 +128,13 @@ type Config struct {
 	// guard's to close, and an errno that is not 0 is the call's. The caller's own
 	// call is never made. It is called on the guard's confined thread.
 	Dial func(to netip.AddrPort) (fd int, errno syscall.Errno)
+
+	// Explain has the guard look at every call that looks a path up, too, and note those
+	// that find nothing although the host has something there that the user may read.
+	// Nothing is decided: the kernel makes these calls. Hidden are the paths that the
+	// sandbox covers with something unreadable.
+	Explain bool
+	Hidden  []string
 
 	// Lock, if not nil, is held while a call is made that gives a directory a part of a
 	// repository, by all runs that could give it the others. It returns what ends that,

@@ -32,6 +32,8 @@ type Guard struct {
 	lock    func() (func(), error)
 	connect func(to netip.AddrPort, stream func() bool)
 	dial    func(to netip.AddrPort) (int, syscall.Errno)
+	explain bool
+	hidden  []string
 	sock    [2]int // the command sends the listener over the second
 
 	mu      sync.Mutex // guards what follows
@@ -45,8 +47,12 @@ type Guard struct {
 	stop    bool
 }
 
-// MaxDenials bounds what is remembered of a command that tries again and again.
-const MaxDenials = 64
+// MaxDenials bounds what is remembered of a command that tries again and again, and
+// maxExplained where look-ups are too.
+const (
+	MaxDenials   = 64
+	maxExplained = 256
+)
 
 // New prepares a guard. Close gives up what it holds.
 func New(cfg Config) (*Guard, error) {
@@ -57,7 +63,7 @@ func New(cfg Config) (*Guard, error) {
 			return nil, err
 		}
 	}
-	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock, connect: cfg.Connect, dial: cfg.Dial, done: make(chan struct{})}
+	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock, connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, hidden: cfg.Hidden, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.work, err = hire(); err != nil {
 		return nil, err
@@ -76,8 +82,11 @@ func (g *Guard) FD() int { return g.sock[1] }
 // Filter is the program that holds calls back for the guard, an array of struct
 // sock_filter. What it does not name it allows.
 func (g *Guard) Filter() string {
-	return filter(len(g.rules.texts) > 0, g.connect != nil || g.dial != nil)
+	return filter(g.Paths(), g.connect != nil || g.dial != nil, g.explain)
 }
+
+// Paths reports whether the guard makes calls that write by path, and refuses others.
+func (g *Guard) Paths() bool { return len(g.rules.texts) > 0 || g.explain }
 
 // Append appends the steps that put the calling process, and all that it starts,
 // under the guard: they install the filter and send its listener out, with the
@@ -167,7 +176,7 @@ func (g *Guard) deny(d Denial, who func() (pid int, command string)) {
 			return
 		}
 	}
-	if len(g.denials) == MaxDenials {
+	if n := len(g.denials); n == MaxDenials && !g.explain || n == maxExplained {
 		g.untold++
 		return
 	}
@@ -231,7 +240,7 @@ func (g *Guard) run(w *worker, err error) {
 	g.mu.Unlock()
 	// Where a container's filter keeps the thread from being confined, connections
 	// alone can be made: nothing of that goes by the thread's own rights.
-	if err == nil || len(g.rules.texts) == 0 {
+	if err == nil || len(g.rules.texts) == 0 && !g.explain {
 		err = w.accept(g.sock[0])
 	}
 	if err == nil {
@@ -484,6 +493,9 @@ func (w *worker) handle() (int64, syscall.Errno) {
 	a := &w.n.Args
 	at := func(i int) int { return int(int32(a[i])) }
 	const cwd = unix.AT_FDCWD
+	if w.g.explain && w.observe() {
+		return 0, goOn
+	}
 	switch int(w.n.NR) {
 	case unix.SYS_OPENAT:
 		return w.open("openat", at(0), a[1], uint32(a[2]), uint32(a[3]))
@@ -546,7 +558,7 @@ func (w *worker) handle() (int64, syscall.Errno) {
 		if w.g.dial != nil {
 			return w.dial(at(0), a[1], uint32(a[2]))
 		}
-		if to := w.address(a[1], uint32(a[2])); to.Port() != 0 {
+		if to := w.address(a[1], uint32(a[2])); w.g.connect != nil && to.Port() != 0 {
 			w.g.connect(to, func() bool { return w.stream(int(int32(a[0]))) })
 		}
 		return 0, goOn

@@ -156,19 +156,29 @@ func (w *worker) asker() (pid int, command string) {
 	if ids, errno := w.status("NStgid:", 10); errno == 0 && len(ids) > 0 {
 		pid = ids[len(ids)-1]
 	}
-	b := append(appendInt(w.num[:0], int(w.n.PID)), "/cmdline\x00"...)
+	command = w.arguments(int(w.n.PID))
+	switch {
+	case !w.l.Valid(w.n.ID):
+		return 0, "" // gone: the number may be another's by now
+	case command == w.arguments(unix.Getpid()):
+		command = "" // it has this memory until it executes the command
+	}
+	return pid, command
+}
+
+// arguments are those of a process, as much of them as is kept.
+func (w *worker) arguments(pid int) string {
+	b := append(appendInt(w.num[:0], pid), "/cmdline\x00"...)
 	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
 	if e != 0 {
-		return pid, ""
+		return ""
 	}
 	defer closeFD(int(fd))
 	text := w.scrap[:maxCommand]
-	n, err := unix.Read(int(fd), text)
-	if err != nil || n <= 0 || !w.l.Valid(w.n.ID) {
-		return 0, "" // gone: the number may be another's by now
-	}
+	n, _ := unix.Read(int(fd), text)
+	s := string(text[:max(n, 0)])
 	if n == maxCommand {
-		return pid, string(text[:n]) + "…"
+		s += "…"
 	}
-	return pid, string(text[:n])
+	return s
 }

@@ -1,0 +1,170 @@
+package guard
+
+import (
+	"bytes"
+	"encoding/binary"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sbxrun/sbxrun/internal/sys"
+)
+
+// observe notes a call that only looks if the sandbox lacks what the host has, and reports
+// whether it was such a call. The kernel goes on with the command's own call, whose
+// path can change after this was here: that may be, because nothing is decided here and
+// what the sandbox shows is up to the mounts. No call that the guard decides comes
+// this way.
+func (w *worker) observe() bool {
+	a := &w.n.Args
+	at := func(i int) int { return int(int32(a[i])) }
+	const cwd = unix.AT_FDCWD
+	opens := func(call string, dirfd int, addr, flags uint64) bool {
+		flags = uint64(uint32(flags))
+		if flags&unix.O_PATH == 0 && flags&writes != 0 {
+			if n, errno := w.copyString(addr, &w.path[0]); errno == 0 && n > 0 {
+				text := string(w.path[0][:n])
+				if flags&unix.O_CREAT != 0 {
+					text = path.Dir(text) // the file need not be there
+				}
+				w.lookAt(Write, call, dirfd, []byte(text), 0, unix.W_OK)
+			}
+			return false // to be made here
+		}
+		w.lookFor(Read, call, dirfd, addr, flags&unix.O_NOFOLLOW, unix.R_OK)
+		return true
+	}
+	follow := func(flags uint64) uint64 {
+		if flags&unix.AT_SYMLINK_NOFOLLOW != 0 {
+			return unix.O_NOFOLLOW
+		}
+		return 0
+	}
+	switch int(w.n.NR) {
+	case unix.SYS_OPENAT:
+		return opens("openat", at(0), a[1], a[2])
+	case sysOpen:
+		return opens("open", cwd, a[0], a[1])
+	case unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2:
+		w.lookFor(Read, "access", at(0), a[1], 0, uint32(a[2]))
+	case sysAccess:
+		w.lookFor(Read, "access", cwd, a[0], 0, uint32(a[1]))
+	case sysFstatat:
+		w.lookFor(Read, "stat", at(0), a[1], follow(a[3]), unix.F_OK)
+	case unix.SYS_STATX:
+		w.lookFor(Read, "stat", at(0), a[1], follow(a[2]), unix.F_OK)
+	case sysStat:
+		w.lookFor(Read, "stat", cwd, a[0], 0, unix.F_OK)
+	case sysLstat:
+		w.lookFor(Read, "lstat", cwd, a[0], unix.O_NOFOLLOW, unix.F_OK)
+	case unix.SYS_READLINKAT:
+		w.lookFor(Read, "readlink", at(0), a[1], unix.O_NOFOLLOW, unix.F_OK)
+	case sysReadlink:
+		w.lookFor(Read, "readlink", cwd, a[0], unix.O_NOFOLLOW, unix.F_OK)
+	case unix.SYS_CHDIR:
+		w.lookFor(Read, "chdir", cwd, a[0], 0, unix.X_OK)
+	case unix.SYS_EXECVE:
+		w.lookFor(Exec, "execve", cwd, a[0], 0, unix.X_OK)
+	case unix.SYS_EXECVEAT:
+		w.lookFor(Exec, "execveat", at(0), a[1], follow(a[4]), unix.X_OK)
+	case unix.SYS_CONNECT:
+		w.lookAtSocket(a[1], uint32(a[2]))
+		return false
+	default:
+		return false
+	}
+	return true
+}
+
+// lookFor looks a path up inside and, if it is not there or cannot be read, on the host.
+func (w *worker) lookFor(kind Kind, call string, dirfd int, addr, flags uint64, mode uint32) {
+	n, errno := w.copyString(addr, &w.path[0])
+	if errno != 0 || n == 0 {
+		return
+	}
+	w.lookAt(kind, call, dirfd, bytes.Clone(w.path[0][:n]), flags, mode)
+}
+
+func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags uint64, mode uint32) {
+	base, begin := -1, ""
+	if text[0] != '/' {
+		var errno syscall.Errno
+		if base, errno = w.base(dirfd); errno != 0 {
+			return
+		}
+		defer closeFD(base)
+		name, errno := w.nameOf(base, &w.canon[1])
+		if errno != 0 || name[0] != '/' {
+			return
+		}
+		begin = string(name) + "/"
+	} else if !w.l.Valid(w.n.ID) {
+		return
+	}
+	full := path.Clean(begin + string(text))
+	fd, errno := w.object(base, text, flags)
+	if errno == 0 {
+		m := w.mountOf(fd)
+		hides := kind != Write && mode != unix.F_OK && m != nil && slices.Contains(w.g.hidden, m.at)
+		if !hides && kind == Exec {
+			w.lookAtInterpreter(call, fd)
+		}
+		closeFD(fd)
+		if !hides {
+			return
+		}
+	}
+	if errno != 0 && errno != unix.ENOENT && errno != unix.ENOTDIR && errno != unix.EACCES && errno != unix.ELOOP {
+		return
+	}
+	// What /proc shows is another thing on the host.
+	if within([]byte(full), "/proc") || !hostHas(full, flags, mode) {
+		return
+	}
+	w.told = true
+	w.g.deny(Denial{Kind: kind, Call: call, Path: full}, w.asker)
+}
+
+// hostHas reports whether this user may do with a path on the host what mode says. This
+// thread is in the host's mounts, and has no capabilities.
+func hostHas(full string, flags uint64, mode uint32) bool {
+	if flags&unix.O_NOFOLLOW != 0 {
+		var st unix.Stat_t
+		return unix.Lstat(full, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || unix.Faccessat(unix.AT_FDCWD, full, mode, 0) == nil)
+	}
+	return unix.Faccessat(unix.AT_FDCWD, full, mode, 0) == nil
+}
+
+// lookAtInterpreter looks for what the first line of a script names; see execve(2).
+func (w *worker) lookAtInterpreter(call string, fd int) {
+	cwd := unix.AT_FDCWD
+	file, e := sys.Raw(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return
+	}
+	var head [256]byte // BINPRM_BUF_SIZE, Linux 5.1
+	n, _ := unix.Read(int(file), head[:])
+	closeFD(int(file))
+	line, ok := strings.CutPrefix(string(head[:max(n, 0)]), "#!")
+	if !ok {
+		return
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	if f := strings.Fields(line); len(f) > 0 && f[0][0] == '/' {
+		w.lookAt(Exec, call, unix.AT_FDCWD, []byte(f[0]), 0, unix.X_OK)
+	}
+}
+
+// lookAtSocket looks for a socket that is named by its path; see unix(7).
+func (w *worker) lookAtSocket(addr uint64, size uint32) {
+	b := w.num[:0:0]
+	b = append(b, make([]byte, min(size, unix.SizeofSockaddrUnix))...)
+	if n, errno := w.read(addr, b); errno != 0 || n < len(b) || len(b) < 4 || binary.NativeEndian.Uint16(b) != unix.AF_UNIX || b[2] == 0 {
+		return
+	}
+	name, _, _ := bytes.Cut(b[2:], []byte{0})
+	w.lookAt(Unix, "connect", unix.AT_FDCWD, name, 0, unix.R_OK|unix.W_OK)
+}

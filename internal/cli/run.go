@@ -401,7 +401,7 @@ func (o *options) explain(res *driver.Result) {
 // said on a terminal alone.
 func (o *options) hints(res *driver.Result) bool {
 	return !o.looks && !o.agreed && res.Driver == "native" && res.Reason == driver.ReasonExit && res.ExitCode != 0 && len(res.Denials) == 0 &&
-		(isTerminal(os.Stderr) || res.ExitCode == driver.ExitNotFound || res.ExitCode == driver.ExitNotExecutable)
+		(terminal.Is(os.Stderr) || res.ExitCode == driver.ExitNotFound || res.ExitCode == driver.ExitNotExecutable)
 }
 
 // cpuLimit is how many processors a policy gives, 0 for all.

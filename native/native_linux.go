@@ -604,7 +604,14 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 			status.Usage.CPUUserMS, status.Usage.CPUSystemMS = supervisor.CPU(stats)
 			return status, nil
 		}
-		if !gone {
+		if gone {
+			if left := p.child.Left(); left != nil {
+				// Somebody else killed it: the command ran, and that is no set-up that failed.
+				supervisor.Exited(status, left, p.begin)
+				status.Usage.CPUUserMS, status.Usage.CPUSystemMS = supervisor.CPU(stats)
+				return status, nil
+			}
+		} else {
 			p.layer.close() // nothing ran
 		}
 		var exec *reexec.ExecError

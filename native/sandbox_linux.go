@@ -894,11 +894,8 @@ func (in *inside) Wait() (*driver.Status, error) {
 		b.alone.Store(in.nth)
 	}
 	if err != nil {
-		// The sandbox ended, and the command with it.
+		// The sandbox ended, and the command with it, by SIGKILL, whoever did that.
 		<-b.done
-		if b.err != nil && !in.killed.Load() && !b.hoarded {
-			return nil, explain(b.err)
-		}
 		st := statusOf(b.s.p, b.s.layers, b.s.degraded, cgroups.Stats{})
 		st.Signal, st.OOMKilled = syscall.SIGKILL, b.hoarded
 		return st, nil

@@ -103,6 +103,72 @@ func TestSandboxStays(t *testing.T) {
 	}
 }
 
+// TestInitKilled: a command that began is killed with PID 1, whoever kills that. It is no
+// set-up that failed, after which a caller may take it that nothing ran.
+func TestInitKilled(t *testing.T) {
+	begun := func(r *os.File) {
+		t.Helper()
+		if n, err := r.Read(make([]byte, 8)); n == 0 {
+			t.Fatal(err)
+		}
+	}
+	b := open(t, t.TempDir()).(*sandbox)
+	start := func(name string, exec func(driver.Stdio) (driver.Process, error), kill func(driver.Process) error) {
+		t.Helper()
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		p, err := exec(driver.Stdio{Stdout: w})
+		w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun(r)
+		if err := kill(p); err != nil {
+			t.Fatal(err)
+		}
+		st, err := p.Wait()
+		if err != nil || st.Signal != syscall.SIGKILL || st.OOMKilled || st.EndedFirst || !st.Layers.Has(policy.LayerSeccomp) {
+			t.Errorf("%s: %+v, %v", name, st, err)
+		}
+	}
+	args := []string{"/bin/sh", "-c", "echo begun; exec sleep 600"}
+	start("a command of a session", func(stdio driver.Stdio) (driver.Process, error) {
+		return b.Exec(t.Context(), &specs.Process{Args: args}, stdio)
+	}, func(driver.Process) error { return syscall.Kill(b.child.Pid(), syscall.SIGKILL) })
+	p := *b.s.p
+	oci, pr := *p.OCI, *p.OCI.Process
+	pr.Args = args
+	p.OCI, oci.Process = &oci, &pr
+	start("a run", func(stdio driver.Stdio) (driver.Process, error) {
+		return Driver{}.Start(t.Context(), &p, stdio)
+	}, func(p driver.Process) error { return syscall.Kill(p.(*process).child.Pid(), syscall.SIGKILL) })
+	// Before it began, it is one.
+	d := Driver{}
+	s, err := d.prepare(t.Context(), &p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.release()
+	cfg, err := s.runConfig(driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Init.InsertSleep(0, time.Minute)
+	proc, err := s.run(cfg, driver.Stdio{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(proc.child.Pid(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := proc.Wait(); driver.CodeOf(err) != driver.CodeCreationFailed {
+		t.Errorf("killed before it began: %+v, %v", st, err)
+	}
+}
+
 // TestSandboxIdle: what a command has left running is seen, wherever it went.
 func TestSandboxIdle(t *testing.T) {
 	b := open(t, t.TempDir())
@@ -375,8 +441,8 @@ func TestSandboxErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.(*sandbox).child.Kill()
-	if _, err := p.Wait(); err == nil {
-		t.Error("a command whose sandbox died did not fail")
+	if st, err := p.Wait(); err != nil || st.Signal != syscall.SIGKILL {
+		t.Errorf("a command whose sandbox died: %+v, %v", st, err)
 	}
 	select {
 	case <-b.Done():

@@ -98,9 +98,10 @@ type Child struct {
 	mu     sync.Mutex // guards closed against senders
 	closed bool
 
-	jobs *jobs  // of a stage that serves
-	late *stage // of a stage that serves, to be completed; nil otherwise
-	keep []int  // what a stage that serves has open beside what it is to hold
+	stage *stage
+	jobs  *jobs  // of a stage that serves
+	late  *stage // of a stage that serves, to be completed; nil otherwise
+	keep  []int  // what a stage that serves has open beside what it is to hold
 
 	sockets *os.File   // where sockets of the sandbox's network come from, or nil
 	asking  sync.Mutex // one request at a time
@@ -251,7 +252,7 @@ func Start(cfg *Config) (*Child, error) {
 	}
 	// The stage runs in this memory until it has been waited for, whatever
 	// becomes of the Child.
-	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg, jobs: serving}
+	c := &Child{pid: task.Pid, pidfd: int(pidfd), fd: pair[0], cfg: cfg, stage: st, jobs: serving}
 	if cfg.Start == nil {
 		c.late, c.keep = st, keep
 	}
@@ -724,6 +725,22 @@ func (c *Child) Close(done bool) error {
 	}
 	stages.Delete(c)
 	return err
+}
+
+// Left is how the command ended with a stage that was killed, and so reported nothing:
+// with SIGKILL, if it had not ended by itself. It is nil if the command had not begun.
+//
+// Preconditions: Close has returned. The stage has a pid namespace.
+func (c *Child) Left() *Exit {
+	j := &c.stage.command
+	if j.execNS == 0 || j.failErrno != 0 {
+		return nil
+	}
+	e := &Exit{Status: syscall.WaitStatus(unix.SIGKILL), ExecNS: j.execNS, EndNS: j.endNS}
+	if j.endNS != 0 {
+		e.Status, e.First = syscall.WaitStatus(c.stage.msg.A), j.touched == 0
+	}
+	return e
 }
 
 func errnoOf(err error) syscall.Errno {

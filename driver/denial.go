@@ -33,10 +33,11 @@ const (
 	OpLimit   Operation = "limit"
 )
 
-// Rules that fronts tell from others.
+// Rules, and a reason, that fronts tell from others.
 const (
 	RuleProtected = "protected path " // the pattern follows
 	RuleNoNetwork = "no network"
+	ReasonSecret  = "a secret, which nothing proposes to show"
 )
 
 // An Asker is a process of the sandbox.

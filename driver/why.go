@@ -13,6 +13,7 @@ type PathRule struct {
 	Access policy.Access // to what the host has there
 	Text   string        // "read-only: /usr"
 	Origin string        // as in [Denial]
+	At     string        // the place that the rule is about, "" for none
 
 	own   bool   // what is there is sbxrun's own, or hidden: nothing grants it
 	bound string // SRC:DST of what is shown at another place
@@ -28,7 +29,7 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 			continue
 		}
 		best = len(f.Path)
-		r = PathRule{Access: f.Access, Origin: f.Origin, own: f.Access == policy.Hide}
+		r = PathRule{Access: f.Access, Origin: f.Origin, At: f.Path, own: f.Access == policy.Hide}
 		switch {
 		case f.Access == policy.Hide:
 			r.Text = "hidden: " + f.Path
@@ -44,7 +45,7 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 			continue
 		}
 		best = len(m.Destination)
-		r = PathRule{Text: "sbxrun's own: " + m.Destination, own: true}
+		r = PathRule{Text: "sbxrun's own: " + m.Destination, At: m.Destination, own: true}
 		switch {
 		case m.Type == "tmpfs" && m.Destination != "/dev":
 			r.Text, r.own = "private storage: "+m.Destination, false
@@ -54,11 +55,14 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 	}
 	for i := range p.Synthetic {
 		if at == p.Synthetic[i].Path {
-			r = PathRule{Text: "made by sbxrun: " + at, own: true}
+			r = PathRule{Text: "made by sbxrun: " + at, At: at, own: true}
 		}
 	}
 	return r
 }
+
+// Own reports whether what is there is sbxrun's own.
+func (r PathRule) Own() bool { return r.own && r.Text != "hidden: "+r.At }
 
 // Grant is the least that gives what the rule does not give of a path, "" if nothing
 // would, or should.
@@ -90,7 +94,7 @@ func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, se
 	d.Rule, d.Origin = r.Text, r.Origin
 	switch {
 	case secret != nil && (secret(d.Target) || secret(narrow)):
-		d.Reason = "a secret, which nothing proposes to show"
+		d.Reason = ReasonSecret
 	case !may(narrow):
 		d.Reason = "this user may not do it on the host either"
 	default:

@@ -229,6 +229,25 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 // maxPorts is how many ports get listeners of their own, at most.
 const maxPorts = 1024
 
+// Ask says what a gateway of a policy would answer to a connection to a host, a name or
+// an address, whatever the name resolves to. Port 0 is for a look-up of the name.
+func Ask(p policy.Egress, host string, port uint16) (Record, error) {
+	r, err := compile(p)
+	if err != nil {
+		return Record{}, err
+	}
+	q := query{target: target{name: host, port: port}}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		q.name, q.addr = "", addr.Unmap()
+	}
+	d := r.decide(q)
+	rec := Record{Name: q.name, Addr: q.addr, Port: port, Verdict: Deny, Rule: d.rule, Grant: d.grant, Reason: d.reason}
+	if d.allow {
+		rec.Verdict = Allow
+	}
+	return rec, nil
+}
+
 // Ports returns the ports that need transparent listeners, in order. Port 53 is
 // never among them: it is the stub resolver's, whatever address is asked. All says
 // that those are not enough: a rule names every port, or more than a thousand,

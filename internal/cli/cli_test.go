@@ -138,7 +138,7 @@ func TestExplainDenials(t *testing.T) {
 		{speaker{verbose: true}, first + "sbxrun: note: refused: /w/.claude: protected path .claude\nsbxrun: hint: --unprotect .claude\n"},
 		{speaker{quiet: true}, ""},
 	} {
-		if got := said(t, tt.speaker, func() { explainDenials(&driver.Result{Denials: list}) }); got != tt.want {
+		if got := said(t, tt.speaker, func() { explainDenials(&driver.Result{Denials: list}, false) }); got != tt.want {
 			t.Errorf("%+v: said\n%swant\n%s", tt.speaker, got, tt.want)
 		}
 	}

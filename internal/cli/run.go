@@ -375,7 +375,7 @@ func (o *options) explain(res *driver.Result) {
 			say.note(text, hint)
 		}
 	}
-	explainDenials(res)
+	explainDenials(res, o.agreed)
 	if o.hints(res) {
 		say.note("the command failed, and nothing that sbxrun was told of explains it", "to see what the command looked for and the sandbox does not show, run it again with --explain")
 	}
@@ -440,8 +440,9 @@ const mostDenials = 3
 
 // explainDenials says what was refused: a program's own message is "connection
 // refused" or "permission denied" at best, and never what would allow it. Of a command
-// that succeeded nobody asks why: programs try what they can do without.
-func explainDenials(res *driver.Result) {
+// that succeeded nobody asks why: programs try what they can do without. A model that
+// reads it is told, in no more than three causes, that it cannot grant anything itself.
+func explainDenials(res *driver.Result, model bool) {
 	var network, paths []driver.Denial
 	targets := map[string]bool{}
 	for _, d := range res.Denials {
@@ -455,13 +456,16 @@ func explainDenials(res *driver.Result) {
 			paths = append(paths, d)
 		}
 	}
-	explainKind(network, "network: ", "more refusal", "more refusals", func(d *driver.Denial) string {
+	explainKind(network, model, "network: ", "more refusal", "more refusals", func(d *driver.Denial) string {
 		if d.Reason == "" {
 			return "refused " + quote.Inside(d.Target)
 		}
 		return d.Reason
 	})
-	explainKind(paths, "refused: ", "more", "more", func(d *driver.Denial) string {
+	if model {
+		paths = paths[:min(len(paths), max(0, mostDenials-len(network)))]
+	}
+	explainKind(paths, model, "refused: ", "more", "more", func(d *driver.Denial) string {
 		s := quote.Inside(d.Target) + ": " + quote.Line(d.Rule)
 		if d.Origin != "" {
 			s += " (" + quote.Line(d.Origin) + ")"
@@ -477,13 +481,17 @@ func explainDenials(res *driver.Result) {
 }
 
 // explainKind says the first refusals of a kind, and how many there were besides.
-func explainKind(list []driver.Denial, kind, one, many string, text func(*driver.Denial) string) {
+func explainKind(list []driver.Denial, model bool, kind, one, many string, text func(*driver.Denial) string) {
 	most := len(list)
 	if !say.verbose {
 		most = min(most, mostDenials)
 	}
 	for i := range list[:most] {
-		say.note(kind+text(&list[i]), shellGrant(list[i].Grant))
+		hint := shellGrant(list[i].Grant)
+		if model && hint != "" {
+			hint = "only who set the sandbox up can allow it: " + hint
+		}
+		say.note(kind+text(&list[i]), hint)
 	}
 	if more := len(list) - most; more > 0 {
 		say.note(kind+count(uint64(more), one, many)+", in the denials of --json", "")

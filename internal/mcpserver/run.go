@@ -79,6 +79,7 @@ type task struct {
 	timeout int64  // milliseconds, 0 is the policy's limit
 	says    bool   // descriptor 3 is a pipe to us
 	as      Encoding
+	explain bool // see driver.Stdio
 
 	tool string   // that was called
 	asks []string // what it was asked to run, for the record; nil is args
@@ -110,7 +111,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	}
 	l := b.limits(t.timeout)
 	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Notes: unsandboxed(t.env)}
-	ro := driver.RunOptions{Capture: true, Room: s.config.room}
+	ro := driver.RunOptions{Capture: true, Room: s.config.room, Stdio: driver.Stdio{Explain: t.explain}}
 	var says *os.File
 	if t.says {
 		r, w, err := os.Pipe()
@@ -332,12 +333,24 @@ func remarks(all ...string) string {
 	return b.String()
 }
 
-// told are refusals for a model: what they are about was chosen inside.
+// maxTold is how many refusals a model is told of at all.
+const maxTold = 20
+
+// told are refusals for a model: what they are about was chosen inside. Which process met
+// one is for people, and that a secret is there for nobody inside.
 func told(all []driver.Denial) []driver.Denial {
-	out := make([]driver.Denial, len(all))
-	for i, d := range all {
+	all = slices.DeleteFunc(slices.Clone(all), func(d driver.Denial) bool {
+		return d.Reason == driver.ReasonSecret && d.Operation != driver.OpWrite
+	})
+	more := len(all) - maxTold
+	out := make([]driver.Denial, min(len(all), maxTold))
+	for i := range out {
+		d := &all[i]
 		out[i] = driver.Denial{Operation: d.Operation, Call: d.Call, Target: quote.Inside(d.Target), Rule: quote.Line(d.Rule), Origin: quote.Line(d.Origin), Grant: driver.Grant(quote.Line(string(d.Grant))),
-			Reason: quote.Line(d.Reason), Count: d.Count, Process: d.Process}
+			Reason: quote.Line(d.Reason), Count: d.Count}
+	}
+	if more > 0 {
+		out = append(out, driver.Others("", uint64(more)))
 	}
 	return out
 }
@@ -381,7 +394,7 @@ exit $__sbxrun`, "FD", fd)
 // bash runs a script where the last one ended, and keeps where this one did.
 func (s *Server) bash(ctx context.Context, req *mcp.CallToolRequest, b *box, in bashArguments) (*Result, error) {
 	script, cwd := in.Command, in.Cwd
-	t := task{tool: "bash", cwd: cwd, timeout: in.Timeout, says: true, as: in.Encoding}
+	t := task{tool: "bash", cwd: cwd, timeout: in.Timeout, says: true, as: in.Encoding, explain: in.Explain}
 	start, home := b.at(""), dirOf(b.env.Policy)
 	var out *Result
 	var said string

@@ -261,3 +261,25 @@ func TestBackgroundRoom(t *testing.T) {
 		t.Error("not all room, or more, is back")
 	}
 }
+
+// TestCauses: a model reads of three causes at most, of what a command that succeeded was
+// refused only hosts and protected paths, and never that a secret is there.
+func TestCauses(t *testing.T) {
+	write := driver.Denial{Operation: driver.OpWrite, Target: "/usr/x", Rule: "read-only: /usr", Grant: "--rw /usr"}
+	list := []driver.Denial{write, {Operation: driver.OpLimit, Target: "memory"}, {Operation: driver.OpRead, Target: "/home/u/.ssh/id", Reason: driver.ReasonSecret}}
+	for i := range 30 {
+		list = append(list, driver.Denial{Operation: driver.OpRead, Target: fmt.Sprint("/opt/", i), Rule: "not shown", Process: &driver.Asker{PID: 2, Command: "sh"}})
+	}
+	r := Result{Reason: driver.ReasonExit, ExitCode: new(1), Denials: told(list)}
+	text := r.content().Content[0].(*mcp.TextContent).Text
+	if n := strings.Count(text, "only the operator can allow it"); n != maxCauses || !strings.Contains(text, "write /usr/x: read-only: /usr; only the operator can allow it: --rw /usr\n") || !strings.Contains(text, "more refusals are in denials") {
+		t.Errorf("%d causes: %s", n, text)
+	}
+	if len(r.Denials) != maxTold+1 || slices.ContainsFunc(r.Denials, func(d driver.Denial) bool { return strings.Contains(d.Target, ".ssh") || d.Process != nil }) {
+		t.Errorf("%+v", r.Denials)
+	}
+	r = Result{Reason: driver.ReasonExit, ExitCode: new(0), Denials: told(list)}
+	if text := r.content().Content[0].(*mcp.TextContent).Text; strings.Contains(text, "refused") {
+		t.Errorf("of a command that succeeded: %s", text)
+	}
+}

@@ -23,6 +23,7 @@ type bashArguments struct {
 	Description string   `json:"description,omitempty" jsonschema:"what the command does, in a few words; for people"`
 	Background  bool     `json:"run_in_background,omitempty" jsonschema:"do not wait for the end: returns an id for bash_output and bash_kill"`
 	Disable     bool     `json:"dangerouslyDisableSandbox,omitempty" jsonschema:"refused unless the operator allows it: commands run in the sandbox"`
+	Explain     bool     `json:"explain,omitempty" jsonschema:"also report what the command looks for and the sandbox does not show: for a second try of what failed, as it takes time"`
 	Encoding    Encoding `json:"output_encoding,omitempty" jsonschema:"base64 for output that is no text"`
 	SessionID   string   `json:"session_id,omitempty" jsonschema:"the session to run in; without it the connection's own"`
 	Cwd         string   `json:"cwd,omitempty" jsonschema:"directory to run in, for this call; without it where the last command of the session ended"`

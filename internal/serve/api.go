@@ -269,6 +269,7 @@ type runRequest struct {
 	Memory      *int64            `json:"memory"`
 	CPUs        *float64          `json:"cpus"`
 	Pids        *int64            `json:"pids"`
+	Explain     bool              `json:"explain"` // see driver.Stdio
 
 	// Of a run outside of a session.
 	Pool      string `json:"pool"`
@@ -382,7 +383,7 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	of := *p
 	of.Limits = lim
 	started := false
-	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Room: room, Stdio: driver.Stdio{Stdin: in},
+	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Room: room, Stdio: driver.Stdio{Stdin: in, Explain: q.Explain},
 		Started: func(driver.Process) func() {
 			started = true
 			return nil

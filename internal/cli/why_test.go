@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// TestWhy: each thing that a policy decides about is told with its rule, and with a grant
+// exactly where one is to be had.
+func TestWhy(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "ws", "link")
+	for _, d := range []string{"ws/.git", "ro", "other"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(dir, "other"), link); err != nil {
+		t.Fatal(err)
+	}
+	allow, err := policy.ParseEgressRule("good.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &policy.Policy{
+		OCI:       &specs.Spec{Process: &specs.Process{}, Mounts: []specs.Mount{{Destination: "/proc", Type: "proc"}, {Destination: "/home/u", Type: "tmpfs"}}},
+		Files:     []policy.FileRule{{Path: dir + "/ro", Access: policy.ReadExec, Origin: "flag --ro"}, {Path: dir + "/ro/x", Origin: "flag --hide"}, {Path: dir + "/ws", Access: policy.All, Origin: "workspace"}},
+		Protect:   []string{".vscode"},
+		Synthetic: []policy.SyntheticFile{{Path: "/etc/passwd"}},
+		Seccomp:   "strict",
+		Egress:    policy.Egress{Mode: policy.EgressProxy, Allow: []policy.EgressRule{allow}},
+	}
+	for _, tt := range []struct{ what, answer, rule, origin, grants string }{
+		{dir + "/ws/a", "visible and writable", "writable: " + dir + "/ws", "workspace", ""},
+		{dir + "/ws/.vscode/a", "visible, and protected from changes", "protected path .vscode", "workspace", "write --unprotect .vscode"},
+		{dir + "/ro/a", "visible, read-only", "read-only: " + dir + "/ro", "flag --ro", "write --rw " + dir + "/ro/a"},
+		{dir + "/ro/x/a", "not visible", "hidden: " + dir + "/ro/x", "flag --hide", ""},
+		{dir + "/other", "not visible", "not shown", "", "read --ro " + dir + "/other, write --rw " + dir + "/other"},
+		{link, "not visible", "not shown, " + dir + "/other, where it leads", "", "read --ro " + dir + "/other, write --rw " + dir + "/other"},
+		{"~/notes", "not visible", "private storage: /home/u", "", "read --ro /home/u/notes, write --rw /home/u/notes"},
+		{"~/.ssh/id", "not visible", "private storage: /home/u", "", ""},
+		{"/etc/passwd", "the sandbox has its own", "made by sbxrun: /etc/passwd", "", ""},
+		{"/proc/self", "the sandbox has its own", "sbxrun's own: /proc", "", ""},
+		{"good.example:443", "reachable", "allow good.example", "", ""},
+		{"bad.example:443", "not reachable", "default", "", "connect --allow-host bad.example:443"},
+		{"ptrace", "refused", "system call filter strict", "", "call --seccomp default"},
+		{"mount", "refused", "system call filter strict", "", ""},
+		{"openat", "allowed", "system call filter strict", "", ""},
+	} {
+		w, err := whyOf(tt.what, p, "/home/u", "")
+		if err != nil {
+			t.Errorf("%s: %v", tt.what, err)
+			continue
+		}
+		grants := ""
+		for _, to := range []string{"read", "write", "connect", "call"} {
+			if g := w.Grants[to]; g != "" {
+				if grants != "" {
+					grants += ", "
+				}
+				grants += to + " " + string(g)
+			}
+		}
+		if w.Answer != tt.answer || w.Rule != tt.rule || w.Origin != tt.origin || grants != tt.grants {
+			t.Errorf("%s: %+v", tt.what, w)
+		}
+	}
+	if _, err := whyOf("not a host", p, "/home/u", ""); err == nil || driver.HintOf(err) == "" {
+		t.Errorf("what is nothing: %v", err)
+	}
+}

@@ -90,7 +90,7 @@ var rooms = map[string][]string{
 	"profiles/internal/gen":        {"profiles"},
 	"internal/cli/man":             {"internal/cli", "driver", "profiles"},
 	"tools/man":                    {"internal/cli"},
-	"bench":                        {"policy", "internal/rootfs", "mounts", "seccomp", "driver", "native", "pool", "session"},
+	"bench":                        {"internal/persona", "policy", "internal/rootfs", "mounts", "seccomp", "driver", "native", "pool", "session"},
 	"test/dispositions":            {},
 	"test/engine":                  {},
 	"test/faults":                  {},

@@ -140,6 +140,9 @@ func hostHas(full string, flags uint64, mode uint32) bool {
 
 // lookAtInterpreter looks for what the first line of a script names; see execve(2).
 func (w *worker) lookAtInterpreter(call string, fd int) {
+	if err := unix.Fstat(fd, &w.stat); err != nil || w.stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return // opening a device does something
+	}
 	cwd := unix.AT_FDCWD
 	file, e := sys.Raw(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0)
 	if e != 0 {

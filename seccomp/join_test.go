@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/sbxrun/sbxrun/seccomp/internal/bpf"
@@ -82,5 +83,50 @@ func TestJoin(t *testing.T) {
 	}
 	if _, err := Join(allow+allow, string(long)); err == nil {
 		t.Error("joined to more than the kernel takes")
+	}
+}
+
+// TestJoinAsk: of what the first program refuses, exactly the calls that are asked for are
+// notified, each for its own errno, and all else stays as it was.
+func TestJoinAsk(t *testing.T) {
+	first, err := Builtin("strict")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow := string(bpf.Encode([]bpf.Inst{{Op: bpf.Ret, K: bpf.Allow}}))
+	// mount, ptrace and unshare of amd64, and of arm64; socket of both, for another errno.
+	ask := []Ask{{Errno: 1, Calls: []uint32{165, 101, 272, 40, 117, 97}}, {Errno: 97, Calls: []uint32{41, 198}}}
+	joint, err := Join(first.Filter, allow, ask...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone, err := bpf.Decode([]byte(first.Filter))
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := bpf.Decode([]byte(joint))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notified := map[uint32]bool{}
+	for _, audit := range []uint32{bpf.ArchAMD64, bpf.ArchARM64, bpf.Arch386} {
+		for nr := range uint32(1024) {
+			for _, arg := range []args{{}, {17}, {1, 1, 1}, {0x10000000, 1 << 17}, {^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}} {
+				d := &bpf.Data{NR: nr, Arch: audit, Args: arg}
+				want, _ := bpf.Run(alone, d)
+				for _, a := range ask {
+					if want == bpf.Errno|uint32(a.Errno) && slices.Contains(a.Calls, nr) {
+						want = bpf.Notify
+						notified[nr] = true
+					}
+				}
+				if got, _ := bpf.Run(both, d); got != want {
+					t.Fatalf("architecture %#x: call %d %#x = %s, want %s", audit, nr, arg, bpf.String(got), bpf.String(want))
+				}
+			}
+		}
+	}
+	if len(notified) < 4 {
+		t.Errorf("notified: %v", notified)
 	}
 }

@@ -276,26 +276,7 @@ func private(p *policy.Policy) string {
 }
 
 // Access is what the policy's rules give to a host path.
-func Access(p *policy.Policy, path string) policy.Access {
-	var best *policy.FileRule
-	for i := range p.Files {
-		r := &p.Files[i]
-		if policy.Below(path, r.Path) && (best == nil || len(r.Path) >= len(best.Path)) {
-			best = r
-		}
-	}
-	// Private storage covers what rules show above it.
-	for i := range p.OCI.Mounts {
-		m := &p.OCI.Mounts[i]
-		if (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) && (best == nil || len(m.Destination) > len(best.Path)) {
-			return 0
-		}
-	}
-	if best == nil {
-		return 0
-	}
-	return best.Access
-}
+func Access(p *policy.Policy, path string) policy.Access { return driver.RuleFor(p, path).Access }
 
 // Visible reports whether the policy's rules let a host path be executed.
 func Visible(p *policy.Policy, path string) bool {

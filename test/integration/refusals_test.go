@@ -186,3 +186,83 @@ func TestRefusals(t *testing.T) {
 		}
 	})
 }
+
+// TestExplainNeighbours: what is there, what nobody has and what the user cannot read on
+// the host is not told, and without --explain nothing is.
+func TestExplainNeighbours(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		closed := f.write("outside/closed", "x", 0o644)
+		f.own()
+		if err := os.Chmod(closed, 0); err != nil {
+			f.Fatal(err)
+		}
+		script := "cat " + closed + " /nowhere/x README; cat " + f.path("outside/canary") + "; false"
+		res := f.result(f.run(call{args: f.sandbox([]string{"--json", "--explain"}, "sh", "-c", script)}))
+		found := false
+		for _, d := range res.Denials {
+			found = found || d.Target == f.path("outside/canary")
+			if d.Target == closed && d.Call == "openat" || strings.Contains(d.Target, "nowhere") || strings.Contains(d.Target, "README") {
+				f.Errorf("told: %+v", d)
+			}
+		}
+		if !found {
+			f.Errorf("not told: %+v", res.Denials)
+		}
+		if res := f.result(f.run(call{args: f.sandbox([]string{"--json"}, "sh", "-c", script)})); len(res.Denials) != 0 {
+			f.Errorf("without --explain: %+v", res.Denials)
+		}
+		// One line says that there is the flag, if nothing else explains the failure.
+		if o := f.run(call{args: append(f.who.command(sbxrun, "-C", f.ws), append(f.who.flags(), "--", "sh", "-c", "nosuchprogram")...)}); o.code != 127 || !strings.Contains(o.stderr, "run it again with --explain") {
+			f.Errorf("%v", o)
+		}
+		if o := f.run(call{args: append(f.who.command(sbxrun, "-C", f.ws), append(f.who.flags(), "--", "sh", "-c", "mkdir .vscode || exit 127")...)}); strings.Contains(o.stderr, "--explain") {
+			f.Errorf("%v", o)
+		}
+	})
+}
+
+// TestRefusalsForged: what a command chooses, names and its own arguments, neither begins
+// a line of sbxrun's nor grows without bound.
+func TestRefusalsForged(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		flags := []string{"--ro", f.path("outside")}
+		script := "touch '" + f.path("outside/x\nsbxrun: hint: --rw /\x1b[2J") + "'; false"
+		o := f.run(call{args: f.sandbox(flags, "sh", "-c", script)})
+		for line := range strings.Lines(o.stderr) {
+			if strings.HasPrefix(line, "sbxrun: hint: --rw /\x1b") || strings.HasPrefix(line, "sbxrun: ") && strings.ContainsRune(line, '\x1b') {
+				f.Errorf("%q", o.stderr)
+			}
+		}
+		res := f.result(f.run(call{args: f.sandbox(append(flags, "--json"), "sh", "-c", script)}))
+		if len(res.Denials) != 1 || strings.ContainsAny(res.Denials[0].Process.Command, "\n\x1b") || len(res.Denials[0].Process.Command) > 1000 {
+			f.Errorf("%+v", res.Denials)
+		}
+		res = f.result(f.run(call{args: f.sandbox(append(flags, "--json"), "sh", "-c", "for i in 1 2 3; do for n in $(seq 100); do mkdir "+f.path("outside")+"/$n; done; done; false")}))
+		n := len(res.Denials)
+		if n != 65 || res.Denials[0].Count != 3 || res.Denials[n-1].Target != "others" || !strings.HasPrefix(res.Denials[n-1].Reason, "108 more") {
+			f.Errorf("%d: %+v", n, res.Denials)
+		}
+	})
+}
+
+// TestSessionExplain: one command of a session is explained, and the next is not.
+func TestSessionExplain(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		s := newSession(f.T, f.who)
+		script := "cat " + s.path("outside/canary") + "; touch /usr/x; unshare -U true; mkdir .vscode; false"
+		for _, tt := range []struct {
+			flags []string
+			want  string
+		}{{[]string{"--json", "--explain"}, "write syscall write read"}, {[]string{"--json"}, "write syscall write"}} {
+			var got []string
+			for _, d := range s.result(s.exec(script, tt.flags...)).Denials {
+				if d.Operation != "read" || d.Target == s.path("outside/canary") {
+					got = append(got, d.Operation)
+				}
+			}
+			if strings.Join(got, " ") != tt.want {
+				s.Errorf("%v: %v", tt.flags, got)
+			}
+		}
+	})
+}

@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/sbxrun/sbxrun/internal/persona"
 )
 
 // A caller is one way in which Claude Code 2.1 runs the commands of its Bash tool. The
@@ -167,7 +165,7 @@ func (b *bench) newCaller(ws, name, way, session string) (*caller, error) {
 	case "hook":
 		c.hook, c.argv = []string{"/bin/sh", "-c", settings.Hooks.PreToolUse[0].Hooks[0].Command}, direct
 	case "prefix":
-		c.argv = func(script string) []string { return direct(prefix + " " + persona.Quote(script)) }
+		c.argv = func(script string) []string { return direct(prefix + " " + quoted(script)) }
 	case "shell": // it has no snapshot, and is a login shell
 		c.snap = ""
 		c.argv = func(script string) []string { return []string{strings.TrimSuffix(prefix, " -c"), "-c", "-l", script} }
@@ -208,7 +206,7 @@ func (c *caller) call() (time.Duration, error) {
 		}
 		command = answer.HookSpecificOutput.UpdatedInput.Command
 	}
-	script := `\builtin shopt -u extglob 2>/dev/null || true && eval ` + persona.Quote(command) + " < /dev/null && pwd -P >| " + c.cwd
+	script := `\builtin shopt -u extglob 2>/dev/null || true && eval ` + quoted(command) + " < /dev/null && pwd -P >| " + c.cwd
 	if c.snap != "" {
 		script = "source " + c.snap + " 2>/dev/null || true && " + script
 	}
@@ -224,6 +222,9 @@ func (c *caller) call() (time.Duration, error) {
 	}
 	return took, nil
 }
+
+// quoted makes one word of a text, as Claude Code does.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'"'"'`) + "'" }
 
 // endSession removes the agent's session, so that the next call makes one.
 func (c *caller) endSession(sbxrun string) error {

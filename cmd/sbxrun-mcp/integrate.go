@@ -32,7 +32,7 @@ func prompt(p *policy.Policy, outside, commands string) error {
 
 // integrate changes an agent's configuration, or looks at it.
 func integrate(i *cli.Integration) error {
-	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Qwen: i.Qwen, Pi: i.Pi, Sbxrun: i.Self, Agent: i.Program}
+	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Qwen: i.Qwen, Copilot: i.Copilot, Pi: i.Pi, Sbxrun: i.Self, Agent: i.Program}
 	if i.Do == "verify" {
 		return verify(i, site)
 	}
@@ -131,7 +131,11 @@ func verify(i *cli.Integration, site agents.Site) error {
 			fmt.Println("but: the roll-out in config.yaml leaves agents out of the sandbox by their keys, of which the workspace is one; this was in a workspace of its own. sbxrun prompt -C DIR says what holds in yours")
 		}
 		for _, a := range p.Against {
-			fmt.Printf("but: %s: in this project commands can run outside; claude --setting-sources user prevents that\n", a)
+			without := "claude --setting-sources user"
+			if i.Agent == "copilot" {
+				without = "copilot --excluded-tools=bash"
+			}
+			fmt.Printf("but: %s: in this project commands can run outside; %s prevents that\n", a, without)
 		}
 		if p.Overridable {
 			fmt.Println("but: a project with a .claude/settings.json against it can have its commands run outside; claude --setting-sources user prevents that, and so does sbxrun integrate claude-code --managed")

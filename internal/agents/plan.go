@@ -20,20 +20,21 @@ import (
 
 // Names are the agents that there is a plan for. Shell and mcp are for any other: a
 // program to name as its shell, and a server in a file that it reads.
-var Names = []string{"claude-code", "codex", "opencode", "gemini", "qwen", "pi", "goose", "shell", "mcp"}
+var Names = []string{"claude-code", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose", "shell", "mcp"}
 
 // A Site is where things are for one user of a host.
 type Site struct {
-	Home   string // the user's
-	Config string // XDG_CONFIG_HOME
-	Data   string // XDG_DATA_HOME
-	State  string // XDG_STATE_HOME
-	Claude string // Claude Code's configuration directory
-	Codex  string // Codex's
-	Qwen   string // Qwen Code's
-	Pi     string // pi's
-	Sbxrun string // this program
-	Agent  string // the agent's own program, where the plan has a use for it; "" if not found
+	Home    string // the user's
+	Config  string // XDG_CONFIG_HOME
+	Data    string // XDG_DATA_HOME
+	State   string // XDG_STATE_HOME
+	Claude  string // Claude Code's configuration directory
+	Codex   string // Codex's
+	Qwen    string // Qwen Code's
+	Copilot string // GitHub Copilot CLI's
+	Pi      string // pi's
+	Sbxrun  string // this program
+	Agent   string // the agent's own program, where the plan has a use for it; "" if not found
 }
 
 // Options say how an agent is to be joined.
@@ -194,6 +195,11 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 			{Path: []string{"permissions", "deny"}, Element: "Bash"},
 			{Path: []string{"permissions", "deny"}, Element: "Monitor"},
 		}}}
+	case "copilot":
+		// No setting takes its shell away. A hook that fails blocks the call, too.
+		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
+		p.Files = []File{{Path: filepath.Join(site.Copilot, "mcp-config.json"), Mode: 0o644, Edit: JSON{{Path: []string{"mcpServers", "sandbox"}, Value: server}}},
+			{Path: filepath.Join(site.Copilot, "settings.json"), Mode: 0o644, Edit: JSON{{Path: []string{"hooks", "preToolUse"}, Element: map[string]any{"type": "command", "bash": copilotHook}}}}}
 	case "shell":
 		p.Files = []File{wrapper}
 	case "mcp":
@@ -232,6 +238,12 @@ func wrapperFor(agent string, site Site, o Options) []byte {
 	b.WriteString(" --shell bash -- \"$@\"\n")
 	return []byte(b.String())
 }
+
+// copilotHook is a hook of Copilot CLI's that denies the tool which runs commands, and no
+// other. It starts no program that could be missing. A quotation mark in a call's arguments
+// has a backslash in front of it, so they do not look like the tool's name.
+const copilotHook = `case $(cat) in *'"toolName":"bash"'* | *'"toolName": "bash"'*) ` +
+	`echo '{"permissionDecision":"deny","permissionDecisionReason":"commands run in a sandbox here: call the tool sandbox-bash"}' ;; esac`
 
 // codexRoot is the directory that has all of Codex's programs.
 func codexRoot(program string) string {

@@ -173,7 +173,7 @@ func (b *bait) judge(p *Proof) {
 }
 
 // Verify has the agent run a command, and says what came of it. Claude Code, Codex,
-// opencode, Gemini CLI, Qwen Code and pi run themselves, with a model of ours on loopback instead of
+// opencode, Gemini CLI, Qwen Code, Copilot CLI and pi run themselves, with a model of ours on loopback instead of
 // theirs, and with their user's own configuration. Of Goose, and of a Gemini CLI that
 // is not found, what their configuration names is called as they would.
 //
@@ -198,8 +198,11 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 	}
 	defer os.Chdir(back)
 	p := &Proof{}
-	if agent == "claude-code" {
+	switch agent {
+	case "claude-code":
 		p.Against = against(back)
+	case "copilot":
+		p.Against = disabled(back, ".github/copilot")
 	}
 	p.Real = len(command) > 0
 	switch agent {
@@ -217,7 +220,7 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 		} else {
 			err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"), "run_shell_command")
 		}
-	case "qwen", "pi":
+	case "qwen", "copilot", "pi":
 		p.Real = true
 		err = b.real(ctx, agent, site, p)
 	case "shell", "mcp":
@@ -259,10 +262,7 @@ func against(project string) (all []string) {
 		if err == nil && text != nil {
 			text, err = hujson.Standardize(text)
 		}
-		var s struct {
-			Env   map[string]any
-			Hooks bool `json:"disableAllHooks"`
-		}
+		var s struct{ Env map[string]any }
 		if text == nil || err != nil || json.Unmarshal(text, &s) != nil {
 			continue
 		}
@@ -271,7 +271,22 @@ func against(project string) (all []string) {
 				all = append(all, quote.Inside(file)+" sets "+key)
 			}
 		}
-		if s.Hooks {
+	}
+	return append(all, disabled(project, ".claude")...)
+}
+
+// disabled are settings of a project that disable an agent's hooks, its user's among them.
+func disabled(project, dir string) (all []string) {
+	for _, name := range []string{"settings.json", "settings.local.json"} {
+		file := filepath.Join(project, dir, name)
+		text, err := read(file)
+		if err == nil && text != nil {
+			text, err = hujson.Standardize(text)
+		}
+		var s struct {
+			Hooks bool `json:"disableAllHooks"`
+		}
+		if err == nil && text != nil && json.Unmarshal(text, &s) == nil && s.Hooks {
 			all = append(all, quote.Inside(file)+" disables hooks")
 		}
 	}
@@ -296,7 +311,13 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	case "qwen":
 		call = model.Call{Tool: "run_shell_command", Else: "mcp__sandbox__bash", Input: map[string]any{"command": b.command}}
 	}
-	m := model.New(call)
+	calls := []model.Call{call}
+	if agent == "copilot" {
+		// It has its own tool as before, which is to refuse.
+		own := map[string]any{"command": "cat " + b.canary + "; env; echo breach > " + filepath.Dir(b.canary) + "/breach", "description": "verify the sandbox"}
+		calls = []model.Call{{Tool: "bash", Input: own}, {Tool: "sandbox-bash", Input: map[string]any{"command": b.command}}}
+	}
+	m := model.New(calls...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -347,6 +368,20 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 		}
 		args = []string{"--auth-type", "anthropic", "--model", "claude-sonnet-4-5", "--approval-mode", "yolo", "go"}
 		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "QWEN_HOME=" + b.dir + "/qwen", "QWEN_SANDBOX=false"}
+	case "copilot":
+		// It writes to its directory, so it has a copy of what counts.
+		for _, name := range []string{"settings.json", "mcp-config.json"} {
+			text, err := read(filepath.Join(site.Copilot, name))
+			if err == nil && text != nil {
+				err = write(filepath.Join(b.dir, "copilot", name), nil, text, 0o600)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		args = []string{"-p", "go", "--allow-all-tools", "--allow-all-paths", "--no-color"}
+		env = []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_TYPE=anthropic", "COPILOT_PROVIDER_BASE_URL=" + address, "COPILOT_PROVIDER_API_KEY=" + verifyKey, "COPILOT_MODEL=claude-sonnet-4.5",
+			"COPILOT_HOME=" + b.dir + "/copilot", "COPILOT_AUTO_UPDATE=false"}
 	case "pi":
 		// An extension names the model's address; of a project's it takes no other.
 		extension := filepath.Join(b.dir, "model.js")
@@ -370,7 +405,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
 	if r := m.Results(); len(r) > 0 {
-		p.Output = r[0]
+		p.Output = strings.Join(r, "\n")
 		return nil
 	}
 	p.Output = out.String()

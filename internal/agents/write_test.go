@@ -17,7 +17,7 @@ import (
 // settled is an agent that is joined by files that hold this, in a home of its own.
 func settled(t *testing.T, agent string) (files map[string][]byte, plan func(flags ...string) *Plan) {
 	dir := t.TempDir()
-	site := Site{Home: dir, Config: dir + "/config", Data: dir + "/data", State: dir + "/state", Claude: dir + "/claude", Codex: dir + "/codex", Qwen: dir + "/qwen", Pi: dir + "/pi", Sbxrun: "/usr/bin/sbxrun", Agent: "/usr/bin/codex"}
+	site := Site{Home: dir, Config: dir + "/config", Data: dir + "/data", State: dir + "/state", Claude: dir + "/claude", Codex: dir + "/codex", Qwen: dir + "/qwen", Copilot: dir + "/copilot", Pi: dir + "/pi", Sbxrun: "/usr/bin/sbxrun", Agent: "/usr/bin/codex"}
 	plan = func(flags ...string) *Plan {
 		p, err := NewPlan(agent, site, Options{Flags: flags, File: dir + "/mcp.json"})
 		if err != nil {

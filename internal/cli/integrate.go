@@ -29,7 +29,7 @@ type Integration struct {
 	Session bool // the flags name a session that there is
 
 	// Where things are.
-	Home, Config, Data, State, Claude, Codex, Qwen, Pi, Self string
+	Home, Config, Data, State, Claude, Codex, Qwen, Copilot, Pi, Self string
 
 	Program string // the agent's own, "" if not found
 
@@ -100,7 +100,7 @@ func (b *Beside) newIntegrate() *cobra.Command {
 	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return profiles.CheckPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
 	c := &cobra.Command{
 		Use:   "integrate AGENT [flags] [--verify -- COMMAND]",
-		Short: "Have a coding agent run its commands in a sandbox: claude-code, codex, opencode, gemini, qwen, pi, goose, any",
+		Short: "Have a coding agent run its commands in a sandbox: claude-code, codex, opencode, gemini, qwen, copilot, pi, goose, any",
 		Long: `Change the configuration of a coding agent so that its commands run in a sandbox,
 under the profile aicode or with the flags that are given. What was there before is
 kept: --undo puts it back. --print shows what would change. --verify has the agent run
@@ -125,7 +125,7 @@ asks its own model to run the command; {} in COMMAND stands for the request.`,
 				i.Command, args = fs.Args()[fs.ArgsLenAtDash():], args[:at]
 			}
 			if fs.NArg()-len(i.Command) != 1 {
-				return engine.Usage("integrate needs one agent", "one of claude-code, codex, opencode, gemini, qwen, pi, goose, shell, mcp")
+				return engine.Usage("integrate needs one agent", "one of claude-code, codex, opencode, gemini, qwen, copilot, pi, goose, shell, mcp")
 			}
 			own := []string{"print", "undo", "verify", "by", "agent", "file", "managed", "quiet", "verbose", "color"}
 			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
@@ -142,7 +142,7 @@ asks its own model to run the command; {} in COMMAND stands for the request.`,
 			case any && i.Program != "":
 				return engine.Usage("flag --agent is for agents that are listed", "leave it out")
 			}
-			if i.Agent == "codex" || i.Agent == "gemini" || i.Agent == "qwen" || i.Agent == "mcp" {
+			if slices.Contains([]string{"codex", "gemini", "qwen", "copilot", "mcp"}, i.Agent) {
 				for _, name := range []string{"session", "shell", "ignore-env", "cwd-fd"} {
 					if fs.Changed(name) {
 						return engine.Usage("flag --"+name+" is for agents that call a shell; "+i.Agent+" keeps one sandbox", "leave it out")
@@ -233,7 +233,7 @@ func (i *Integration) locate(f *facts) error {
 	i.Home = f.Home
 	i.Config, i.Data, i.State = or("XDG_CONFIG_HOME", ".config"), or("XDG_DATA_HOME", ".local/share"), or("XDG_STATE_HOME", ".local/state")
 	i.Claude, i.Codex = or("CLAUDE_CONFIG_DIR", ".claude"), or("CODEX_HOME", ".codex")
-	i.Qwen, i.Pi = or("QWEN_HOME", ".qwen"), or("PI_CODING_AGENT_DIR", ".pi/agent")
+	i.Qwen, i.Copilot, i.Pi = or("QWEN_HOME", ".qwen"), or("COPILOT_HOME", ".copilot"), or("PI_CODING_AGENT_DIR", ".pi/agent")
 	self, err := os.Executable()
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 
 var (
 	block     = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
-	runsAgent = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec|gemini -p|qwen)( |$)`)
+	runsAgent = regexp.MustCompile(`(?m)(^| |; )(claude|codex exec|gemini -p|qwen|copilot)( |$)`)
 )
 
 // TestDocs runs what docs/agents and docs/agents.md show between fences, page by page and command by command, as it
@@ -85,6 +85,9 @@ func (w *world) shows(bin, script string) {
 	if strings.Contains(script, "qwen") {
 		m = model.New(model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": probe}})
 	}
+	if strings.Contains(script, "copilot") {
+		m = model.New(copilotBash(probe))
+	}
 	if regexp.MustCompile(`\bpi\b`).MatchString(script) {
 		m = model.New(opencodeBash(probe))
 	}
@@ -102,6 +105,8 @@ exec `+client(w.T, gemini, "gemini")+` "$@"`+"\n", 0o755)
 	w.file(bin+"/qwen", `#!/bin/sh
 case "$*" in *--model*) ;; *) set -- `+strings.Join(qwenFlags, " ")+` "$@";; esac
 exec `+client(w.T, qwen, "qwen")+` "$@"`+"\n", 0o755)
+	w.file(bin+"/copilot", `#!/bin/sh
+exec `+client(w.T, copilot, "copilot")+` "$@" --allow-all-tools`+"\n", 0o755)
 	w.file(bin+"/pi", `#!/bin/sh
 case "$*" in *--model*) ;; *) set -- `+strings.Join(w.piFlags(address), " ")+` "$@";; esac
 exec `+client(w.T, pi, "pi")+` "$@"`+"\n", 0o755)
@@ -114,7 +119,7 @@ exec `+client(w.T, pi, "pi")+` "$@"`+"\n", 0o755)
 	}
 	env := []string{"PATH=" + bin + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + key, "OURS_KEY=" + key,
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1", "ENABLE_TOOL_SEARCH=false", "CODEX_HOME=" + w.home + "/.codex"}
-	env = append(env, geminiEnv(address)...)
+	env = append(append(env, geminiEnv(address)...), copilotEnv(address)...)
 	out, err := w.command(env, "bash", "-ec", script).CombinedOutput()
 	if err != nil {
 		w.Errorf("%v\n%s\n%s", err, script, out)

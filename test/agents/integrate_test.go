@@ -21,6 +21,7 @@ var configurations = map[string]struct{ file, content, installed, name string }{
 	"opencode":    {".config/opencode/opencode.json", "{\n  \"$schema\": \"https://opencode.ai/config.json\", // or it adds that itself\n  \"share\": \"disabled\",\n}\n", "opencode", opencode},
 	"gemini":      {".gemini/settings.json", "{\"tools\": {\"exclude\": [\"x\"]}}\n", "gemini", gemini},
 	"qwen":        {".qwen/settings.json", "{\"permissions\": {\"deny\": [\"x\"]}}\n", "qwen", qwen},
+	"copilot":     {".copilot/settings.json", "{\"hooks\": {\"preToolUse\": []}}\n", "copilot", copilot},
 	"pi":          {".pi/agent/settings.json", "{\"theme\": \"light\"}\n", "pi", pi},
 	"goose":       {".config/goose/config.yaml", "# mine\nGOOSE_PROVIDER: x\n", "", ""},
 }
@@ -41,7 +42,7 @@ func (w *world) files() map[string]string {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		if !strings.Contains(path, "sbxrun/") && !slices.Contains([]string{"settings.json", "environments.toml", "config.toml", "opencode.json", "opencode.jsonc", "config.yaml"}, filepath.Base(path)) {
+		if !strings.Contains(path, "sbxrun/") && !slices.Contains([]string{"settings.json", "mcp-config.json", "environments.toml", "config.toml", "opencode.json", "opencode.jsonc", "config.yaml"}, filepath.Base(path)) {
 			return nil
 		}
 		b, err := os.ReadFile(path)
@@ -87,7 +88,8 @@ func TestIntegrate(t *testing.T) {
 					if c.installed != "" {
 						out, ok := w.cli(nil, with("--verify")...)
 						// Codex has a sandbox of its own, if the host allows that: it only reads.
-						if ok || agent != "codex" && (!strings.Contains(out, "read a file outside") || !strings.Contains(out, "API key")) {
+						// Copilot CLI gives its commands no key.
+						if ok || agent != "codex" && (!strings.Contains(out, "read a file outside") || agent != "copilot" && !strings.Contains(out, "API key")) {
 							w.Errorf("verified without a sandbox: %s", out)
 						}
 					} else if out, ok := w.cli(nil, with("--verify")...); ok {

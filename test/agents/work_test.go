@@ -33,6 +33,8 @@ var works = map[string]struct {
 	"qwen": {title: qwen, call: func(c string) model.Call {
 		return model.Call{Tool: "mcp__sandbox__bash", Input: map[string]any{"command": c}}
 	}, run: func(w *world, m *model.Server, calls int) []string { return w.qwen(m, calls) }},
+	"copilot": {title: copilot, call: func(c string) model.Call { return copilotBash(c) },
+		run: func(w *world, m *model.Server, calls int) []string { return w.copilot(m, calls) }},
 	"pi": {title: pi, flags: []string{"--session", "auto"}, call: func(c string) model.Call { return opencodeBash(c) },
 		run: func(w *world, m *model.Server, calls int) []string { return w.pi(m, calls) }},
 }

@@ -30,6 +30,7 @@ const (
 	opencode   = "opencode 1.18.33"
 	gemini     = "Gemini CLI 0.61.0"
 	qwen       = "Qwen Code 0.24.4"
+	copilot    = "Copilot CLI 1.0.102"
 	pi         = "pi 0.87.1"
 )
 

@@ -3,10 +3,14 @@
 package agents
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,5 +127,38 @@ func TestCodexFailsClosed(t *testing.T) {
 				w.Errorf("it neither asked nor failed: %s", out)
 			}
 		}
+	})
+}
+
+// TestCodexTold: Codex's model is told of the sandbox, and so of what its refusals mean, by
+// the instructions that docs/agents/codex.md gives it. Of a single refusal it is told
+// nothing else.
+func TestCodexTold(t *testing.T) {
+	once(t, func(w *world) {
+		w.codexHome("http://127.0.0.1:1", "")
+		if out, ok := w.cli([]string{"CODEX_HOME=" + w.home + "/.codex"}, "integrate", "codex", "--allow-degraded", "cgroup", "--agent", client(t, codex, "codex")); !ok {
+			t.Fatal(out)
+		}
+		text, ok := w.cli(nil, "prompt", "--profile", "aicode", "--command-policy", "none", "--allow-degraded", "cgroup")
+		if !ok {
+			t.Fatal(text)
+		}
+		m := model.New(execCommand("echo x >mise.toml"))
+		var mu sync.Mutex
+		asked := ""
+		w.codexHome(w.serve(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			mu.Lock()
+			asked += string(body)
+			mu.Unlock()
+			req.Body = io.NopCloser(bytes.NewReader(body))
+			m.ServeHTTP(rw, req)
+		})), "")
+		cmd := w.command([]string{"CODEX_HOME=" + w.home + "/.codex", "OURS_KEY=" + key}, client(t, codex, "codex"), "exec", "--skip-git-repo-check", "-c", "developer_instructions="+text, "go")
+		r := w.converse(m, 1, cmd)
+		w.expect("a refusal", r[0], "ermission denied", "!protected path")
+		mu.Lock()
+		defer mu.Unlock()
+		w.expect("what its model is told", asked, "Your shell commands run in a sandbox of sbxrun", "Files that other programs obey cannot be changed", "proxy.golang.org:443", w.project)
 	})
 }

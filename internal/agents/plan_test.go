@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -187,6 +188,27 @@ func TestPlanProfile(t *testing.T) {
 		}
 		if !strings.Contains(written, tt.want) || tt.o.Session && strings.Contains(written, "--profile") {
 			t.Errorf("%+v: %s", tt.o, written)
+		}
+	}
+}
+
+// TestCopilotHook: the hook denies the one tool, whatever the arguments of others say.
+func TestCopilotHook(t *testing.T) {
+	for call, denied := range map[string]bool{
+		`{"sessionId":"x","toolName":"bash","toolArgs":{"command":"x"}}`:                                     true,
+		`{"toolName": "bash", "toolArgs": {}}`:                                                               true,
+		`{"toolName":"bash","toolArgs":{"command":"\"toolName\":\"view\""}}`:                                 true,
+		`{"toolName":"view","toolArgs":{"path":"bash"}}`:                                                     false,
+		`{"toolName":"sandbox-bash","toolArgs":{"command":"bash"}}`:                                          false,
+		`{"toolName":"create","toolArgs":{"file_text":"{\"toolName\":\"bash\"} \\\"toolName\\\":\\\"bash"}}`: false,
+	} {
+		for _, shell := range []string{"sh", "bash"} {
+			cmd := exec.Command(shell, "-c", copilotHook)
+			cmd.Stdin = strings.NewReader(call)
+			out, err := cmd.Output()
+			if err != nil || strings.Contains(string(out), `"permissionDecision":"deny"`) != denied || !denied && len(out) > 0 {
+				t.Errorf("%s: %v %s", call, err, out)
+			}
 		}
 	}
 }

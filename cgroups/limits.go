@@ -56,38 +56,13 @@ func LimitsOf(r *specs.LinuxResources) (Limits, error) {
 		return l, nil
 	}
 	if m := r.Memory; m != nil {
-		if m.Limit != nil && *m.Limit != -1 {
-			if *m.Limit < MinMemory {
-				return l, &LimitError{"linux.resources.memory.limit", *m.Limit, "at least 1 MiB (1048576), or -1 for no limit"}
-			}
-			l.Memory = *m.Limit
-		}
-		if m.Swap != nil {
-			// The specification's swap is memory and swap together.
-			switch {
-			case *m.Swap == -1:
-				l.Swap = -1
-			case l.Memory == 0:
-				return l, &LimitError{"linux.resources.memory.swap", *m.Swap, "a memory limit beside it"}
-			case *m.Swap < l.Memory:
-				return l, &LimitError{"linux.resources.memory.swap", *m.Swap, "no less than the memory limit, which it includes"}
-			default:
-				l.Swap = *m.Swap - l.Memory
-			}
+		if err := l.memory(m); err != nil {
+			return l, err
 		}
 	}
 	if c := r.CPU; c != nil {
-		if c.Quota != nil && *c.Quota != -1 {
-			if *c.Quota < MinQuota || *c.Quota > MaxQuota {
-				return l, &LimitError{"linux.resources.cpu.quota", *c.Quota, "at least 1000 microseconds, or -1 for no limit"}
-			}
-			l.CPUQuota, l.CPUPeriod = *c.Quota, defaultPeriod
-		}
-		if c.Period != nil && *c.Period != 0 {
-			if *c.Period < MinPeriod || *c.Period > MaxPeriod {
-				return l, &LimitError{"linux.resources.cpu.period", int64(*c.Period), "1000 to 1000000 microseconds"}
-			}
-			l.CPUPeriod = *c.Period
+		if err := l.cpu(c); err != nil {
+			return l, err
 		}
 	}
 	if p := r.Pids; p != nil && p.Limit != nil && *p.Limit != -1 {
@@ -97,6 +72,45 @@ func LimitsOf(r *specs.LinuxResources) (Limits, error) {
 		l.Pids = *p.Limit
 	}
 	return l, nil
+}
+
+func (l *Limits) memory(m *specs.LinuxMemory) error {
+	if m.Limit != nil && *m.Limit != -1 {
+		if *m.Limit < MinMemory {
+			return &LimitError{"linux.resources.memory.limit", *m.Limit, "at least 1 MiB (1048576), or -1 for no limit"}
+		}
+		l.Memory = *m.Limit
+	}
+	if m.Swap != nil {
+		// The specification's swap is memory and swap together.
+		switch {
+		case *m.Swap == -1:
+			l.Swap = -1
+		case l.Memory == 0:
+			return &LimitError{"linux.resources.memory.swap", *m.Swap, "a memory limit beside it"}
+		case *m.Swap < l.Memory:
+			return &LimitError{"linux.resources.memory.swap", *m.Swap, "no less than the memory limit, which it includes"}
+		default:
+			l.Swap = *m.Swap - l.Memory
+		}
+	}
+	return nil
+}
+
+func (l *Limits) cpu(c *specs.LinuxCPU) error {
+	if c.Quota != nil && *c.Quota != -1 {
+		if *c.Quota < MinQuota || *c.Quota > MaxQuota {
+			return &LimitError{"linux.resources.cpu.quota", *c.Quota, "at least 1000 microseconds, or -1 for no limit"}
+		}
+		l.CPUQuota, l.CPUPeriod = *c.Quota, defaultPeriod
+	}
+	if c.Period != nil && *c.Period != 0 {
+		if *c.Period < MinPeriod || *c.Period > MaxPeriod {
+			return &LimitError{"linux.resources.cpu.period", int64(*c.Period), "1000 to 1000000 microseconds"}
+		}
+		l.CPUPeriod = *c.Period
+	}
+	return nil
 }
 
 // Controllers are those that the limits need.

@@ -231,16 +231,15 @@ func Called(p *policy.Policy) policy.Layers {
 	for _, n := range lx.Namespaces {
 		l |= NamespaceLayer(n.Type)
 	}
-	if r := lx.Resources; r != nil {
-		if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
-			l |= policy.LayerCgroupMemory
-		}
-		if r.CPU != nil && r.CPU.Quota != nil && *r.CPU.Quota > 0 {
-			l |= policy.LayerCgroupCPU
-		}
-		if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
-			l |= policy.LayerCgroupPids
-		}
+	limits := policy.LimitsOf(lx.Resources)
+	if limits.Memory > 0 {
+		l |= policy.LayerCgroupMemory
+	}
+	if limits.Quota > 0 {
+		l |= policy.LayerCgroupCPU
+	}
+	if limits.Pids > 0 {
+		l |= policy.LayerCgroupPids
 	}
 	return l
 }

@@ -308,20 +308,42 @@ func parseRequest(h *head) (*request, error) {
 	r := &request{head: h}
 	parts := strings.Split(h.line, " ")
 	r.method = parts[0]
-	for i := range len(parts[1]) {
-		if c := parts[1][i]; c <= ' ' || c >= 0x7f || c == '#' {
-			return nil, bad("a request target with characters that must be encoded")
-		}
+	if err := r.target(parts[1]); err != nil {
+		return nil, err
+	}
+	if err := r.hosts(); err != nil {
+		return nil, err
 	}
 	var err error
-	switch uri := parts[1]; {
+	if r.body, err = h.body(0); err != nil {
+		return nil, err
+	}
+	if r.connect && (len(h.values("Transfer-Encoding")) > 0 || !r.body.empty()) {
+		return nil, bad("CONNECT with a body")
+	}
+	if err := h.checkConnection(); err != nil {
+		return nil, err
+	}
+	up := h.values("Upgrade")
+	r.upgrade = len(up) == 1 && strings.EqualFold(up[0], "websocket") && h.has("Connection", "upgrade") && r.method == "GET" && r.body.empty() && h.minor() == 1
+	return r, nil
+}
+
+// target reads what a request asks for.
+func (r *request) target(uri string) (err error) {
+	for i := range len(uri) {
+		if c := uri[i]; c <= ' ' || c >= 0x7f || c == '#' {
+			return bad("a request target with characters that must be encoded")
+		}
+	}
+	switch {
 	case r.method == "CONNECT":
 		r.connect = true
 		if r.url, err = parseAuthority(uri); err != nil {
-			return nil, err
+			return err
 		}
 		if !r.url.hasPort {
-			return nil, bad("CONNECT without a port")
+			return bad("CONNECT without a port")
 		}
 	case uri[0] == '/':
 		r.path = uri
@@ -330,10 +352,10 @@ func parseRequest(h *head) (*request, error) {
 	default:
 		scheme, rest, ok := strings.Cut(uri, "://")
 		if !ok {
-			return nil, bad("a request target that is neither a path nor a URL")
+			return bad("a request target that is neither a path nor a URL")
 		}
 		if !strings.EqualFold(scheme, "http") {
-			return nil, &badMessage{501, "a URL that is not http://: use CONNECT"}
+			return &badMessage{501, "a URL that is not http://: use CONNECT"}
 		}
 		r.absolute = true
 		end := strings.IndexAny(rest, "/?")
@@ -342,7 +364,7 @@ func parseRequest(h *head) (*request, error) {
 		}
 		r.path = rest[end:]
 		if r.url, err = parseAuthority(rest[:end]); err != nil {
-			return nil, err
+			return err
 		}
 		if !r.url.hasPort {
 			r.url.port = 80
@@ -354,43 +376,45 @@ func parseRequest(h *head) (*request, error) {
 			r.path = "/" + r.path
 		}
 	}
-	hosts := h.values("Host")
+	return nil
+}
+
+// hosts reads the field Host, which must not differ from the URL.
+func (r *request) hosts() (err error) {
+	hosts := r.head.values("Host")
 	switch {
 	case len(hosts) > 1:
-		return nil, bad("more than one Host")
+		return bad("more than one Host")
 	case len(hosts) == 1:
 		r.hasHost = true
 		if r.host, err = parseAuthority(hosts[0]); err != nil {
-			return nil, err
+			return err
 		}
-	case h.minor() == 1 && !r.connect:
-		return nil, bad("no Host")
+	case r.head.minor() == 1 && !r.connect:
+		return bad("no Host")
 	}
 	if r.hasHost && (r.absolute || r.connect) {
 		// The URL counts, but what they say differently some server reads the
 		// other way.
 		if r.host.name != r.url.name || r.host.addr != r.url.addr || r.host.hasPort && r.host.port != r.url.port {
-			return nil, bad("a Host that differs from the URL")
+			return bad("a Host that differs from the URL")
 		}
 	}
-	if r.body, err = h.body(0); err != nil {
-		return nil, err
-	}
-	if r.connect && (len(h.values("Transfer-Encoding")) > 0 || !r.body.empty()) {
-		return nil, bad("CONNECT with a body")
-	}
+	return nil
+}
+
+// checkConnection refuses a field Connection that names what frames or routes a request.
+func (h *head) checkConnection() error {
 	for _, t := range h.tokens("Connection") {
 		if !isTokenString(t) {
-			return nil, bad("a Connection field that is malformed")
+			return bad("a Connection field that is malformed")
 		}
 		switch t {
 		case "host", "content-length", "transfer-encoding", "authorization":
-			return nil, bad("a Connection field that names " + t)
+			return bad("a Connection field that names " + t)
 		}
 	}
-	up := h.values("Upgrade")
-	r.upgrade = len(up) == 1 && strings.EqualFold(up[0], "websocket") && h.has("Connection", "upgrade") && r.method == "GET" && r.body.empty() && h.minor() == 1
-	return r, nil
+	return nil
 }
 
 // hop reports whether a field is for this connection only and not passed on; RFC

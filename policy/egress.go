@@ -256,12 +256,8 @@ func HostName(s string) (string, error) {
 			return bad("labels of at most 63 bytes")
 		case label[0] == '-' || label[len(label)-1] == '-':
 			return bad("labels that neither begin nor end with -")
-		}
-		for i := range len(label) {
-			c := label[i]
-			if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
-				return bad("a name of letters, digits, - and _")
-			}
+		case strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "":
+			return bad("a name of letters, digits, - and _")
 		}
 		last = label
 	}

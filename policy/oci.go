@@ -71,6 +71,18 @@ func (p *Policy) ToOCI(o OCIOptions) (*specs.Spec, []string) {
 	if sized > 1 {
 		left = append(left, "scratch (one budget for "+strconv.Itoa(sized)+" mounts; here each has its own)")
 	}
+	shown, without := p.shownOCI(o, &linux)
+	mounts, left = append(mounts, shown...), append(left, without...)
+	// What is above comes first, or it would cover what is below.
+	slices.SortStableFunc(mounts, func(a, b specs.Mount) int { return ComparePaths(a.Destination, b.Destination) })
+	s.Mounts = mounts
+	s.Linux = &linux
+
+	return &s, append(left, p.beyondOCI()...)
+}
+
+// shownOCI are the host paths that a policy shows, as mounts. What it hides is masked.
+func (p *Policy) shownOCI(o OCIOptions, linux *specs.Linux) (mounts []specs.Mount, left []string) {
 	hidden := ""
 	for _, r := range Sort(p.Files) {
 		if o.Exists != nil && r.Optional && !o.Exists(r.Path) {
@@ -93,11 +105,11 @@ func (p *Policy) ToOCI(o OCIOptions) (*specs.Spec, []string) {
 		}
 		mounts = append(mounts, specs.Mount{Destination: r.Path, Type: "bind", Source: r.Path, Options: bindOptions(r.Access)})
 	}
-	// What is above comes first, or it would cover what is below.
-	slices.SortStableFunc(mounts, func(a, b specs.Mount) int { return ComparePaths(a.Destination, b.Destination) })
-	s.Mounts = mounts
-	s.Linux = &linux
+	return mounts, left
+}
 
+// beyondOCI is what of a policy the specification has no words for.
+func (p *Policy) beyondOCI() (left []string) {
 	for _, f := range p.Synthetic {
 		left = append(left, "synthetic."+f.Path)
 	}
@@ -113,7 +125,7 @@ func (p *Policy) ToOCI(o OCIOptions) (*specs.Spec, []string) {
 	if p.Require.Has(LayerLandlock) {
 		left = append(left, "require.landlock")
 	}
-	return &s, left
+	return left
 }
 
 // scratchOptions gives a tmpfs mount bounds and an owner; a runtime mounts it

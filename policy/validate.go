@@ -30,6 +30,43 @@ func (p *Policy) Validate() error {
 	if err := CheckProcess(p.OCI.Process); err != nil {
 		return err
 	}
+	if err := p.validateFiles(); err != nil {
+		return err
+	}
+	if len(p.Protect) > MaxProtect {
+		return &InvalidError{Field: "protect", Value: fmt.Sprint(len(p.Protect)), Want: fmt.Sprintf("no more than %d patterns", MaxProtect)}
+	}
+	for _, pattern := range p.Protect {
+		if err := CheckProtect(pattern); err != nil {
+			return err
+		}
+	}
+	if err := p.validateMounts(); err != nil {
+		return err
+	}
+	if p.Seccomp != "" && p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
+		return &InvalidError{Field: "seccomp", Value: p.Seccomp, Want: "either a built-in filter or one of its own, not both"}
+	}
+	if err := p.Egress.Validate(); err != nil {
+		return err
+	}
+	if err := p.validatePublish(); err != nil {
+		return err
+	}
+	return p.Limits.validate()
+}
+
+func (l *Limits) validate() error {
+	if l.WallTime < 0 || l.KillAfter < 0 {
+		return &InvalidError{Field: "limits.wall_time", Value: l.WallTime.String(), Want: "a positive duration"}
+	}
+	if l.Output < 0 {
+		return &InvalidError{Field: "limits.output", Value: fmt.Sprint(l.Output), Want: "a positive size"}
+	}
+	return nil
+}
+
+func (p *Policy) validateFiles() error {
 	overlay := ""
 	for _, r := range p.Files {
 		if err := cleanPath("files", r.Path); err != nil {
@@ -51,14 +88,10 @@ func (p *Policy) Validate() error {
 			return &InvalidError{Field: "files", Value: "/", Want: "a directory below / (the whole file system is never writable)"}
 		}
 	}
-	if len(p.Protect) > MaxProtect {
-		return &InvalidError{Field: "protect", Value: fmt.Sprint(len(p.Protect)), Want: fmt.Sprintf("no more than %d patterns", MaxProtect)}
-	}
-	for _, pattern := range p.Protect {
-		if err := CheckProtect(pattern); err != nil {
-			return err
-		}
-	}
+	return nil
+}
+
+func (p *Policy) validateMounts() error {
 	for _, f := range p.Synthetic {
 		if err := cleanPath("synthetic", f.Path); err != nil {
 			return err
@@ -75,12 +108,10 @@ func (p *Policy) Validate() error {
 			return &InvalidError{Field: "mounts", Value: "/", Want: "a destination below /"}
 		}
 	}
-	if p.Seccomp != "" && p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
-		return &InvalidError{Field: "seccomp", Value: p.Seccomp, Want: "either a built-in filter or one of its own, not both"}
-	}
-	if err := p.Egress.Validate(); err != nil {
-		return err
-	}
+	return nil
+}
+
+func (p *Policy) validatePublish() error {
 	for _, pub := range p.Egress.Publish {
 		if _, err := netip.ParseAddr(pub.Address); err != nil || pub.HostPort == 0 || pub.Port == 0 {
 			return &InvalidError{Field: "egress.publish", Value: fmt.Sprintf("%s:%d:%d", pub.Address, pub.HostPort, pub.Port), Want: "an address and two ports"}
@@ -88,12 +119,6 @@ func (p *Policy) Validate() error {
 		if p.Egress.Mode == EgressHost {
 			return &InvalidError{Field: "egress.publish", Value: fmt.Sprint(pub.Port), Want: "a network of the sandbox's own: on the host's every port is published"}
 		}
-	}
-	if p.Limits.WallTime < 0 || p.Limits.KillAfter < 0 {
-		return &InvalidError{Field: "limits.wall_time", Value: p.Limits.WallTime.String(), Want: "a positive duration"}
-	}
-	if p.Limits.Output < 0 {
-		return &InvalidError{Field: "limits.output", Value: fmt.Sprint(p.Limits.Output), Want: "a positive size"}
 	}
 	return nil
 }

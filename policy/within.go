@@ -37,3 +37,32 @@ func Within(memory *int64, cpus *float64, pids *int64) *specs.LinuxResources {
 	}
 	return r
 }
+
+// Limited is what the limits of a policy's resources are, each 0 for none.
+type Limited struct {
+	Memory int64 // bytes
+	CPUs   float64
+	Quota  int64 // microseconds of each Period
+	Period uint64
+	Pids   int64
+}
+
+// LimitsOf reads them.
+func LimitsOf(r *specs.LinuxResources) (l Limited) {
+	if r == nil {
+		return l
+	}
+	if m := r.Memory; m != nil && m.Limit != nil {
+		l.Memory = max(*m.Limit, 0)
+	}
+	if c := r.CPU; c != nil && c.Quota != nil && *c.Quota > 0 {
+		if l.Quota = *c.Quota; c.Period != nil && *c.Period > 0 {
+			l.Period = *c.Period
+			l.CPUs = float64(l.Quota) / float64(l.Period)
+		}
+	}
+	if p := r.Pids; p != nil && p.Limit != nil {
+		l.Pids = max(*p.Limit, 0)
+	}
+	return l
+}

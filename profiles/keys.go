@@ -370,11 +370,8 @@ func checkValue(k key, v *value) error {
 		return err
 	case keyHostname:
 		// HOST_NAME_MAX; see gethostname(2). The characters are those of RFC 1123.
-		ok := v.s != "" && len(v.s) <= 64
-		for _, c := range []byte(v.s) {
-			ok = ok && (c == '-' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z')
-		}
-		if !ok {
+		const allowed = "-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+		if v.s == "" || len(v.s) > 64 || strings.Trim(v.s, allowed) != "" {
 			return &Error{What: strconv.Quote(v.s) + " is not a host name: want up to 64 letters, digits, dots and dashes"}
 		}
 	}

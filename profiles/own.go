@@ -57,6 +57,17 @@ func (r *resolver) hideOwn(st []statement) ([]statement, error) {
 	return st, nil
 }
 
+// grants are what a policy makes writable of the host.
+type grants struct {
+	*resolver
+	p       *policy.Policy
+	all     []string
+	files   []string          // those of all that are no binds
+	binds   bool              // there are binds
+	origin  map[string]string // of all
+	missing []string          // directories that have to be made before
+}
+
 // keepOwn makes nothing writable of what later runs obey. Such a place is read-only
 // or hidden, and each directory between it and the grant is a mount of its own: the
 // kernel renames no mount point, so none of them can be exchanged. It returns the
@@ -65,93 +76,138 @@ func (r *resolver) keepOwn(p *policy.Policy) (missing []string, err error) {
 	if !writesHost(p) {
 		return nil, nil
 	}
-	var granted []string // what is writable, by what showed it
-	origin := map[string]string{}
+	g := &grants{resolver: r, p: p, origin: map[string]string{}}
 	for _, f := range p.Files {
 		if f.Access&policy.Write != 0 {
-			granted, origin[f.Path] = append(granted, f.Path), f.Origin
+			g.all, g.origin[f.Path] = append(g.all, f.Path), f.Origin
 		}
 	}
-	files, binds := granted, false
+	g.files = g.all
 	for _, m := range p.OCI.Mounts {
 		if writableBind(m) {
-			granted, origin[m.Source], binds = append(granted, m.Source), "flag --bind", true
+			g.all, g.origin[m.Source], g.binds = append(g.all, m.Source), "flag --bind", true
 		}
 	}
-	for _, o := range slices.Concat(r.facts.Own, r.linked(granted), r.obeyed()) {
-		if !o.linked && !binds && !slices.ContainsFunc(files, func(f string) bool { return policy.Below(f, o.Path) || policy.Below(o.Path, f) }) &&
-			(systemDirectory(o.Path) || policy.Below(o.Path, "/nix") || policy.Below(o.Path, "/snap") || policy.Below(o.Path, "/run/current-system")) {
+	for _, o := range slices.Concat(r.facts.Own, r.linked(g.all), r.obeyed()) {
+		if g.apart(&o) {
 			continue // what is root's needs no look-up
 		}
 		pl, err := r.facts.find(o.Path)
 		if err != nil {
 			continue // it leads nowhere, or where the caller cannot go
 		}
-		refuse := func(where, fix string) error {
-			return &Error{Where: where, What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
+		if err := g.granted(&o, pl); err != nil {
+			return nil, err
 		}
-		for _, m := range p.OCI.Mounts {
-			meant := !o.File && !o.Shown && slices.Contains(r.kept, m.Source)
-			if binds && writableBind(m) && slices.ContainsFunc(append(pl.links, pl.real), func(l string) bool {
-				return policy.Below(l, m.Source) || policy.Below(m.Source, pl.real) && !meant
-			}) {
-				return nil, refuse("flag --bind", "bind the parts that are needed, or add :ro")
-			}
-		}
-		for _, f := range p.Files {
-			if f.Access&policy.Write != 0 && policy.Below(f.Path, pl.real) {
-				return nil, refuse(f.Origin, "show it read-only, or work in another directory")
-			}
-		}
-		for _, g := range granted {
-			if !pl.missing && r.facts.alias(g, pl.real) || r.facts.alias(pl.real, g) {
-				return nil, refuse(origin[g], g+" is another name of what holds it, or of a part; name it as it is there")
-			}
-		}
-		needed := false
-		for _, end := range append(pl.links, pl.real) {
-			if !slices.ContainsFunc(files, func(f string) bool { return policy.Below(end, f) }) {
-				continue // nothing on the way to it can be written
-			}
-			for at := range ancestors(end) {
-				f := writableAt(p, path.Dir(at))
-				switch {
-				case f == nil:
-					continue
-				case end != pl.real && at == end:
-					return nil, refuse(f.Origin, "grant less: the symbolic link "+end+" leads there, and the command could make it lead elsewhere")
-				case f.Overlay && o.File:
-					continue // what is changed of it is seen before it is applied
-				case f.Overlay:
-					return nil, refuse(f.Origin, "work in another directory")
-				case at == pl.real && pl.missing && o.File:
-					if !readOnlyDir(p, path.Dir(at), f.Access&policy.ReadExec) {
-						return nil, &Error{Where: f.Origin, What: "the command could make " + at + ", which later runs obey",
-							Fix: "make it first, grant less, or work in another directory"}
-					}
-					continue
-				}
-				needed = true
-				if slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Path == at }) ||
-					slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == at }) {
-					continue // it is a mount already
-				}
-				rule := policy.FileRule{Path: at, Access: f.Access, Optional: true, Origin: ownOrigin}
-				switch {
-				case at != pl.real:
-				case o.Shown:
-					rule.Access = f.Access & policy.ReadExec
-				default:
-					rule.Access = policy.Hide
-				}
-				p.Files = append(p.Files, rule)
-			}
-		}
-		if needed && pl.missing && !o.File {
-			missing = append(missing, pl.real)
+		if err := g.enclose(&o, pl); err != nil {
+			return nil, err
 		}
 	}
-	return missing, nil
+	return g.missing, nil
+}
+
+// apart reports whether a place is the system's, and no grant is near it.
+func (g *grants) apart(o *Own) bool {
+	near := func(f string) bool { return policy.Below(f, o.Path) || policy.Below(o.Path, f) }
+	below := func(d string) bool { return policy.Below(o.Path, d) }
+	return !o.linked && !g.binds && !slices.ContainsFunc(g.files, near) &&
+		(systemDirectory(o.Path) || slices.ContainsFunc([]string{"/nix", "/snap", "/run/current-system"}, below))
+}
+
+// granted refuses a place that a grant itself shows, by whatever name.
+func (g *grants) granted(o *Own, pl place) error {
+	refuse := func(where, fix string) error {
+		return &Error{Where: where, What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
+	}
+	if g.binds && slices.ContainsFunc(g.p.OCI.Mounts, func(m specs.Mount) bool { return g.bound(o, pl, m) }) {
+		return refuse("flag --bind", "bind the parts that are needed, or add :ro")
+	}
+	for _, f := range g.p.Files {
+		if f.Access&policy.Write != 0 && policy.Below(f.Path, pl.real) {
+			return refuse(f.Origin, "show it read-only, or work in another directory")
+		}
+	}
+	for _, at := range g.all {
+		if !pl.missing && g.facts.alias(at, pl.real) || g.facts.alias(pl.real, at) {
+			return refuse(g.origin[at], at+" is another name of what holds it, or of a part; name it as it is there")
+		}
+	}
+	return nil
+}
+
+// bound reports whether a mount makes a place writable, or a link to it.
+func (g *grants) bound(o *Own, pl place, m specs.Mount) bool {
+	meant := !o.File && !o.Shown && slices.Contains(g.kept, m.Source)
+	return writableBind(m) && slices.ContainsFunc(append(pl.links, pl.real), func(l string) bool {
+		return policy.Below(l, m.Source) || policy.Below(m.Source, pl.real) && !meant
+	})
+}
+
+// enclose makes mounts of a place and of what leads to it, where that can be written.
+func (g *grants) enclose(o *Own, pl place) error {
+	needed := false
+	for _, end := range append(pl.links, pl.real) {
+		if !slices.ContainsFunc(g.files, func(f string) bool { return policy.Below(end, f) }) {
+			continue // nothing on the way to it can be written
+		}
+		for at := range ancestors(end) {
+			f := writableAt(g.p, path.Dir(at))
+			if f == nil {
+				continue
+			}
+			mount, err := g.exchangeable(o, pl, end, at, f)
+			if err != nil {
+				return err
+			}
+			if mount {
+				needed = true
+				g.mount(o, pl, at, f.Access)
+			}
+		}
+	}
+	if needed && pl.missing && !o.File {
+		g.missing = append(g.missing, pl.real)
+	}
+	return nil
+}
+
+// exchangeable reports whether what is at a path, in a directory that the rule f makes
+// writable, has to be a mount so that it stays. It refuses what cannot be one.
+func (g *grants) exchangeable(o *Own, pl place, end, at string, f *policy.FileRule) (bool, error) {
+	refuse := func(fix string) error {
+		return &Error{Where: f.Origin, What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
+	}
+	switch {
+	case end != pl.real && at == end:
+		return false, refuse("grant less: the symbolic link " + end + " leads there, and the command could make it lead elsewhere")
+	case f.Overlay && o.File:
+		return false, nil // what is changed of it is seen before it is applied
+	case f.Overlay:
+		return false, refuse("work in another directory")
+	case at == pl.real && pl.missing && o.File:
+		if !readOnlyDir(g.p, path.Dir(at), f.Access&policy.ReadExec) {
+			return false, &Error{Where: f.Origin, What: "the command could make " + at + ", which later runs obey",
+				Fix: "make it first, grant less, or work in another directory"}
+		}
+		return false, nil
+	}
+	return true, nil
+}
+
+// mount adds a rule for a path, if it is no mount already.
+func (g *grants) mount(o *Own, pl place, at string, access policy.Access) {
+	if slices.ContainsFunc(g.p.Files, func(f policy.FileRule) bool { return f.Path == at }) ||
+		slices.ContainsFunc(g.p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == at }) {
+		return
+	}
+	switch {
+	case at != pl.real:
+	case o.Shown:
+		access &= policy.ReadExec
+	default:
+		access = policy.Hide
+	}
+	g.p.Files = append(g.p.Files, policy.FileRule{Path: at, Access: access, Optional: true, Origin: ownOrigin})
 }
 
 // readOnlyDir makes a directory read-only, for a file that a command could make in it,

@@ -408,82 +408,15 @@ var manifestNames = []string{"package.json", "package-lock.json", "yarn.lock", "
 // in the workspace, the home, and all else that is shown but what strict shows of
 // every system. It is complete if all of that was looked at.
 func Credentials(p *policy.Policy, facts *Facts) (found []Credential, complete bool) {
-	rules, private := map[string]policy.Access{}, map[string]bool{}
+	s := &credentialSearch{facts: facts, apart: map[string]bool{}}
 	for _, f := range p.Files {
-		rules[f.Path] = f.Access
+		s.apart[f.Path] = true
 	}
 	for _, m := range p.OCI.Mounts {
-		if _, ok := rules[m.Destination]; !ok {
-			private[m.Destination] = true
-		}
+		s.apart[m.Destination] = true
 	}
 	for _, f := range p.Synthetic {
-		private[f.Path] = true
-	}
-	known := func(full string) string {
-		name := strings.ToLower(path.Base(full))
-		is := func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }
-		switch {
-		case slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(name, s) }), slices.ContainsFunc(listAicodeSecretText, is):
-			return ""
-		case slices.ContainsFunc(listAicodeSecretNames, is):
-			return "its name"
-		}
-		for _, s := range listStrictSecrets {
-			if rel, ok := strings.CutPrefix(s, "~"); ok && strings.Contains(full+"/", rel+"/") {
-				return "as " + s
-			}
-		}
-		return ""
-	}
-	examined, dirs := 0, 0
-	var walk func(root, dir string)
-	file := func(root, full string) {
-		why := known(full)
-		f, err := facts.FS.Open(fsPath(full))
-		if err != nil {
-			return // nor can the command, as the same user
-		}
-		defer f.Close()
-		if examined++; why == "" && examined <= maxExamined && !fixture(full[len(root):]) {
-			b, _ := io.ReadAll(io.LimitReader(f, maxSecretText))
-			text := comments().ReplaceAllString(string(b), "")
-			if strings.Contains(text, "\x00") {
-				return
-			}
-			named := func(s string) bool { return strings.HasSuffix(full, s) }
-			switch why = credentialIn(text); why {
-			case "password":
-				if slices.ContainsFunc(sourceNames, named) || slices.ContainsFunc(manifestNames, named) {
-					why = ""
-				}
-			case "URL with credentials":
-				if slices.ContainsFunc(sourceNames, named) {
-					why = ""
-				}
-			}
-		}
-		if why != "" {
-			found = append(found, Credential{full, why})
-		}
-	}
-	walk = func(root, dir string) {
-		if dirs++; dirs > 2*maxSearched {
-			return
-		}
-		entries, _ := fs.ReadDir(facts.FS, fsPath(dir))
-		for _, e := range entries {
-			full := path.Join(dir, e.Name())
-			if _, other := rules[full]; other || private[full] || systemPrograms(full) {
-				continue // a rule of its own, or not the host's
-			}
-			switch {
-			case e.IsDir():
-				walk(root, full)
-			case e.Type().IsRegular():
-				file(root, full)
-			}
-		}
+		s.apart[f.Path] = true
 	}
 	for _, f := range p.Files {
 		if f.Access&policy.Read == 0 || systemPrograms(f.Path) || f.Origin == "preset strict" {
@@ -493,13 +426,80 @@ func Credentials(p *policy.Policy, facts *Facts) (found []Credential, complete b
 		switch {
 		case err != nil:
 		case info.IsDir():
-			walk(f.Path, f.Path)
+			s.walk(f.Path, f.Path)
 		case info.Mode().IsRegular():
-			file(path.Dir(f.Path), f.Path)
+			s.file(path.Dir(f.Path), f.Path)
 		}
 	}
-	slices.SortFunc(found, func(a, b Credential) int { return strings.Compare(a.Path, b.Path) })
-	return found, dirs <= 2*maxSearched && examined <= maxExamined
+	slices.SortFunc(s.found, func(a, b Credential) int { return strings.Compare(a.Path, b.Path) })
+	return s.found, s.dirs <= 2*maxSearched && s.examined <= maxExamined
+}
+
+type credentialSearch struct {
+	facts          *Facts
+	apart          map[string]bool // has a rule of its own, or is not the host's
+	examined, dirs int
+	found          []Credential
+}
+
+func (s *credentialSearch) walk(root, dir string) {
+	if s.dirs++; s.dirs > 2*maxSearched {
+		return
+	}
+	entries, _ := fs.ReadDir(s.facts.FS, fsPath(dir))
+	for _, e := range entries {
+		full := path.Join(dir, e.Name())
+		switch {
+		case s.apart[full] || systemPrograms(full):
+		case e.IsDir():
+			s.walk(root, full)
+		case e.Type().IsRegular():
+			s.file(root, full)
+		}
+	}
+}
+
+func (s *credentialSearch) file(root, full string) {
+	why := credentialName(full)
+	f, err := s.facts.FS.Open(fsPath(full))
+	if err != nil {
+		return // nor can the command, as the same user
+	}
+	defer f.Close()
+	if s.examined++; why == "" && s.examined <= maxExamined && !fixture(full[len(root):]) {
+		b, _ := io.ReadAll(io.LimitReader(f, maxSecretText))
+		text := comments().ReplaceAllString(string(b), "")
+		if strings.Contains(text, "\x00") {
+			return
+		}
+		named := func(s string) bool { return strings.HasSuffix(full, s) }
+		why = credentialIn(text)
+		source := slices.ContainsFunc(sourceNames, named)
+		if why == "password" && (source || slices.ContainsFunc(manifestNames, named)) || why == "URL with credentials" && source {
+			why = ""
+		}
+	}
+	if why != "" {
+		s.found = append(s.found, Credential{full, why})
+	}
+}
+
+// credentialName says by which name a file is a credential, "" if by none.
+func credentialName(full string) string {
+	name := strings.ToLower(path.Base(full))
+	is := func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }
+	switch {
+	case slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(name, s) }), slices.ContainsFunc(listAicodeSecretText, is):
+		return ""
+	case slices.ContainsFunc(listAicodeSecretNames, is):
+		return "its name"
+	}
+	for _, s := range listStrictSecrets {
+		if rel, ok := strings.CutPrefix(s, "~"); ok && strings.Contains(full+"/", rel+"/") {
+			return "as " + s
+		}
+	}
+	return ""
 }
 
 // systemPrograms reports what holds the system's programs and the kernel's files.

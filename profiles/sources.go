@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -153,14 +154,11 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 		if p := preset(name); p != nil {
 			return p, nil
 		}
-		if len(chain) > 0 && slices.ContainsFunc(chain, func(f string) bool { return path.Base(f) == name+".yaml" }) {
+		if slices.ContainsFunc(chain, func(f string) bool { return path.Base(f) == name+".yaml" }) {
 			return nil, circle(where, chain, name)
 		}
 		all := s.names()
-		fix := didYouMean(name, all)
-		if fix == "" {
-			fix = "there are " + strings.Join(all, ", ")
-		}
+		fix := cmp.Or(didYouMean(name, all), "there are "+strings.Join(all, ", "))
 		return nil, &Error{Where: where, What: "unknown profile " + name, Fix: fix}
 	}
 	if slices.Contains(chain, file) || len(chain) > 16 {
@@ -262,13 +260,7 @@ func fromEnviron(environ []string) (p *profile, notes []string, err error) {
 		k, ok := keyOfEnv(name)
 		where := "environment " + envPrefix + name
 		if !ok {
-			var all []string
-			for i := range keys {
-				if keys[i].env != "" {
-					all = append(all, keys[i].env)
-				}
-			}
-			if near := nearest.Name(name, all); near != "" && !slices.Contains(otherEnv, name) {
+			if near := nearEnv(name); near != "" && !slices.Contains(otherEnv, name) {
 				notes = append(notes, envPrefix+name+" is not known; did you mean "+envPrefix+near+"?")
 			}
 			continue
@@ -301,6 +293,17 @@ func fromEnviron(environ []string) (p *profile, notes []string, err error) {
 		p.values[k] = v
 	}
 	return p, notes, nil
+}
+
+// nearEnv is the variable that may have been meant, "" if none is near.
+func nearEnv(name string) string {
+	var all []string
+	for i := range keys {
+		if keys[i].env != "" {
+			all = append(all, keys[i].env)
+		}
+	}
+	return nearest.Name(name, all)
 }
 
 func keyOfEnv(name string) (key, bool) {

@@ -46,122 +46,149 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Report{Applied: []*Status{}}
-	var todo []*Status
-	kept := map[string]bool{}  // paths that stay, and directories above them
-	stays := map[string]bool{} // paths of r.Kept; false for one at which there is to be a directory, and is none
-	keep := func(st *Status) {
-		r.Kept = append(r.Kept, st)
-		stays[st.Path] = st.New == nil || st.New.Type != Dir || st.Now != nil && st.Now.Type == Dir
+	j := &job{
+		applier: applier{w: w, set: s, view: v, overwrite: o.OnConflict == Overwrite, unlinked: map[inode]bool{}},
+		r:       &Report{Applied: []*Status{}}, kept: map[string]bool{}, stays: map[string]bool{},
 	}
-	for _, st := range list {
-		if o.OnConflict == Overwrite && st.Protected == "" {
-			st.Protected = st.holds
-		}
-		switch {
-		case st.State == Done:
-			r.Done++
-			continue
-		case st.Protected != "" && !o.allowed(st):
-			r.Protected = append(r.Protected, st)
-			continue
-		case st.State == Conflict && o.OnConflict == KeepOurs:
-			keep(st)
-			for p := st.Path; p != ""; p, _ = split(p) {
-				kept[p] = true
-			}
-			continue
-		case st.State == Conflict && (o.OnConflict != Overwrite || st.blocked):
-			r.Conflicts = append(r.Conflicts, st)
-			continue
-		}
-		todo = append(todo, st)
+	j.choose(list, &o)
+	if j.r.Refused() {
+		return j.r, nil
 	}
-	if r.Refused() {
-		return r, nil
-	}
-	a := &applier{w: w, set: s, view: v, overwrite: o.OnConflict == Overwrite, unlinked: map[inode]bool{}}
-	defer a.restore()
-	defer a.drop()
-	fail := func(st *Status, err error) (*Report, error) {
-		done := make(map[*Status]bool, len(todo))
-		for _, st := range slices.Concat(r.Applied, r.Kept) {
-			done[st] = true
-		}
-		for _, st := range todo {
-			if !done[st] {
-				r.Remaining = append(r.Remaining, st)
-			}
-		}
-		return r, fmt.Errorf("%s: %w", quote.Inside(path.Join(w.Path, st.Path)), err)
-	}
+	defer j.restore()
+	defer j.drop()
 	// What goes makes room for what takes its place: the deepest first.
-	deepest := slices.SortedFunc(slices.Values(todo), func(a, b *Status) int { return strings.Compare(b.Path, a.Path) })
-	for _, st := range deepest {
-		if st.Now == nil || st.New != nil && st.Now.Type == st.New.Type {
-			continue
-		}
-		if kept[st.Path] {
-			keep(st)
-			continue
-		}
-		if st.New != nil && st.Now.Type != Dir && st.New.Type != Dir {
-			continue // what comes takes its place in one step
-		}
-		if err := a.remove(st); err != nil {
-			return fail(st, err)
-		}
-		if st.New == nil {
-			r.Applied = append(r.Applied, st)
-		}
-	}
-	for _, st := range todo {
-		if st.New == nil {
-			if st.Now == nil {
-				r.Applied = append(r.Applied, st)
-			}
-			continue
-		}
-		if _, ok := stays[st.Path]; ok {
-			continue
-		}
-		if keptAbove(stays, st.Path) {
-			keep(st)
-			continue
-		}
-		if err := a.put(st, r); err != nil {
-			a.place(r)
-			return fail(st, err)
-		}
-		if len(a.nameless) < atOnce {
-			continue
-		}
-		if st, err := a.place(r); err != nil {
-			return fail(st, err)
-		}
-	}
-	if st, err := a.place(r); err != nil {
-		return fail(st, err)
-	}
+	deepest := slices.SortedFunc(slices.Values(j.todo), func(a, b *Status) int { return strings.Compare(b.Path, a.Path) })
 	// Modes of directories come last: one may keep its owner from filling it.
-	a.restore()
-	for _, st := range deepest {
-		if st.New == nil || st.New.Type != Dir {
-			continue
-		}
-		if _, ok := stays[st.Path]; ok {
-			continue
-		}
-		if err := a.mode(st); err != nil {
-			return fail(st, err)
+	for _, step := range []func([]*Status) (*Status, error){j.clear, j.fill, j.modes} {
+		if st, err := step(deepest); err != nil {
+			return j.failed(st, err)
 		}
 	}
+	r := j.r
 	slices.SortFunc(r.Applied, func(a, b *Status) int { return strings.Compare(a.Path, b.Path) })
 	// The set goes when this returns: what it became is to be on the disk by then.
 	if err := unix.Syncfs(w.root); err != nil {
 		return r, os.NewSyscallError("syncfs", err)
 	}
 	return r, nil
+}
+
+// A job is a set that is applied.
+type job struct {
+	applier
+	r     *Report
+	todo  []*Status
+	kept  map[string]bool // paths that stay, and directories above them
+	stays map[string]bool // paths of r.Kept; false for one at which there is to be a directory, and is none
+}
+
+func (j *job) keep(st *Status) {
+	j.r.Kept = append(j.r.Kept, st)
+	j.stays[st.Path] = st.New == nil || st.New.Type != Dir || st.Now != nil && st.Now.Type == Dir
+}
+
+// choose says of each change whether it is to be made.
+func (j *job) choose(list []*Status, o *Options) {
+	for _, st := range list {
+		if j.overwrite && st.Protected == "" {
+			st.Protected = st.holds
+		}
+		switch {
+		case st.State == Done:
+			j.r.Done++
+		case st.Protected != "" && !o.allowed(st):
+			j.r.Protected = append(j.r.Protected, st)
+		case st.State == Conflict && o.OnConflict == KeepOurs:
+			j.keep(st)
+			for p := st.Path; p != ""; p, _ = split(p) {
+				j.kept[p] = true
+			}
+		case st.State == Conflict && (!j.overwrite || st.blocked):
+			j.r.Conflicts = append(j.r.Conflicts, st)
+		default:
+			j.todo = append(j.todo, st)
+		}
+	}
+}
+
+// clear removes what goes.
+func (j *job) clear(deepest []*Status) (*Status, error) {
+	for _, st := range deepest {
+		switch {
+		case st.Now == nil || st.New != nil && st.Now.Type == st.New.Type:
+			continue
+		case j.kept[st.Path]:
+			j.keep(st)
+			continue
+		case st.New != nil && st.Now.Type != Dir && st.New.Type != Dir:
+			continue // what comes takes its place in one step
+		}
+		if err := j.remove(st); err != nil {
+			return st, err
+		}
+		if st.New == nil {
+			j.r.Applied = append(j.r.Applied, st)
+		}
+	}
+	return nil, nil
+}
+
+// fill makes what comes.
+func (j *job) fill([]*Status) (*Status, error) {
+	for _, st := range j.todo {
+		_, stays := j.stays[st.Path]
+		switch {
+		case st.New == nil:
+			if st.Now == nil {
+				j.r.Applied = append(j.r.Applied, st)
+			}
+			continue
+		case stays:
+			continue
+		case keptAbove(j.stays, st.Path):
+			j.keep(st)
+			continue
+		}
+		if err := j.put(st, j.r); err != nil {
+			j.place(j.r)
+			return st, err
+		}
+		if len(j.nameless) < atOnce {
+			continue
+		}
+		if st, err := j.place(j.r); err != nil {
+			return st, err
+		}
+	}
+	return j.place(j.r)
+}
+
+// modes gives directories theirs.
+func (j *job) modes(deepest []*Status) (*Status, error) {
+	j.restore()
+	for _, st := range deepest {
+		if _, stays := j.stays[st.Path]; stays || st.New == nil || st.New.Type != Dir {
+			continue
+		}
+		if err := j.mode(st); err != nil {
+			return st, err
+		}
+	}
+	return nil, nil
+}
+
+// failed says what is left to do after an error.
+func (j *job) failed(st *Status, err error) (*Report, error) {
+	done := make(map[*Status]bool, len(j.todo))
+	for _, st := range slices.Concat(j.r.Applied, j.r.Kept) {
+		done[st] = true
+	}
+	for _, st := range j.todo {
+		if !done[st] {
+			j.r.Remaining = append(j.r.Remaining, st)
+		}
+	}
+	return j.r, fmt.Errorf("%s: %w", quote.Inside(path.Join(j.w.Path, st.Path)), err)
 }
 
 // lock keeps other processes from applying the set: one would give back the modes that

@@ -183,14 +183,12 @@ type view struct {
 // state says what the host has.
 func (v *view) state(st *Status) error {
 	c, now := st.Change, st.Now
-	conflict := func(why string) { st.State, st.Why = Conflict, why }
 	if now != nil && now.Type == File && c.New != nil && c.New.Type == File && now.Size == c.New.Size && now.Mode == c.New.Mode {
 		if err := v.fill(c.Path, now); err != nil {
 			return err
 		}
 	}
-	switch {
-	case now.same(c.New):
+	if now.same(c.New) {
 		st.State = Done
 		return nil
 	}
@@ -201,57 +199,61 @@ func (v *view) state(st *Status) error {
 			return err
 		}
 		if n != nil {
-			conflict("the workspace has " + kind(n) + " at " + above + " by now")
+			st.conflict("the workspace has " + kind(n) + " at " + above + " by now")
 			st.blocked = true
 			return nil
 		}
 		gone = above
 	}
-	switch {
-	case c.Stale != "":
-		conflict(c.Stale)
-		return nil
-	case now == nil && c.Old == nil:
-		if gone != "" {
-			conflict("the workspace has no directory " + gone + " any more")
-			return nil
-		}
-	case c.Old == nil && now != nil:
-		if now.Type == Dir && c.New.Type == Dir {
-			st.State = Clean // but for its mode, which was another's to choose
-			return nil
-		}
-		conflict("the workspace has " + kind(now) + " there by now")
-		return nil
-	case c.Old != nil && now == nil && gone == "" && c.Kind == Replaced && (c.Old.Type == Dir) != (c.New.Type == Dir):
-		st.State = Clean // an Apply that was interrupted had made room; there is nothing to lose
-		return nil
-	case c.Old != nil && now == nil:
-		conflict("it was removed from the workspace")
-		return nil
-	case c.Old != nil && c.Old.Type != Dir && now.Type == Dir && c.New != nil && c.New.Type == Dir && (now.Mode == 0o700 || now.Mode == c.New.Mode|0o700):
-		st.State = Clean // it was made by an Apply that was interrupted, and has not got its mode
+	if st.decided(gone) {
 		return nil
 	}
-	switch {
-	case c.Old == nil || now.known(c.Old), c.Old.Type == Dir && now.Type == Dir && (c.Kind != Modified || now.Mode == c.Old.Mode):
-		st.State = Clean
-	default:
+	if c.Old != nil && !now.known(c.Old) && !(c.Old.Type == Dir && now.Type == Dir && (c.Kind != Modified || now.Mode == c.Old.Mode)) {
 		if now.Type == File && c.Old.Type == File && now.Size == c.Old.Size && c.Old.Sum != "" && now.Sum == "" {
 			if err := v.fill(c.Path, now); err != nil {
 				return err
 			}
 		}
 		if !now.same(c.Old) {
-			conflict("it was changed in the workspace")
+			st.conflict("it was changed in the workspace")
 			return nil
 		}
-		st.State = Clean
 	}
+	st.State = Clean
 	if c.Old != nil && c.Old.Type == Dir && c.Kind != Modified {
 		return v.emptied(st)
 	}
 	return nil
+}
+
+func (st *Status) conflict(why string) { st.State, st.Why = Conflict, why }
+
+// decided reports whether the types of what was, is and comes say it all. Gone is a
+// directory above that is not there any more.
+func (st *Status) decided(gone string) bool {
+	c, now := st.Change, st.Now
+	switch {
+	case c.Stale != "":
+		st.conflict(c.Stale)
+	case now == nil && c.Old == nil:
+		if gone == "" {
+			return false
+		}
+		st.conflict("the workspace has no directory " + gone + " any more")
+	case c.Old == nil && now.Type == Dir && c.New.Type == Dir:
+		st.State = Clean // but for its mode, which was another's to choose
+	case c.Old == nil:
+		st.conflict("the workspace has " + kind(now) + " there by now")
+	case now == nil && gone == "" && c.Kind == Replaced && (c.Old.Type == Dir) != (c.New.Type == Dir):
+		st.State = Clean // an Apply that was interrupted had made room; there is nothing to lose
+	case now == nil:
+		st.conflict("it was removed from the workspace")
+	case c.Old.Type != Dir && now.Type == Dir && c.New != nil && c.New.Type == Dir && (now.Mode == 0o700 || now.Mode == c.New.Mode|0o700):
+		st.State = Clean // it was made by an Apply that was interrupted, and has not got its mode
+	default:
+		return false
+	}
+	return true
 }
 
 // way looks at the directories above a path that has nothing: which is the highest

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,8 +67,10 @@ func ParseGit(s string) (*Git, error) {
 // validRef reports whether a name can be a ref, and nothing else; see
 // git-check-ref-format(1).
 func validRef(s string) bool {
-	if s == "" || len(s) > 200 || s[0] == '-' || s[0] == '/' || s[0] == '.' || strings.Contains(s, "..") || strings.Contains(s, "@{") || strings.Contains(s, "//") ||
-		strings.HasSuffix(s, "/") || strings.HasSuffix(s, ".") || strings.HasSuffix(s, ".lock") {
+	has := func(part string) bool { return strings.Contains(s, part) }
+	ends := func(with string) bool { return strings.HasSuffix(s, with) }
+	if s == "" || len(s) > 200 || strings.IndexByte("-/.", s[0]) >= 0 ||
+		slices.ContainsFunc([]string{"..", "@{", "//"}, has) || slices.ContainsFunc([]string{"/", ".", ".lock"}, ends) {
 		return false
 	}
 	for i := range len(s) {

@@ -288,42 +288,58 @@ func resources(r *specs.LinuxResources) []string {
 	}
 	var a []string
 	num := func(flag string, n int64) { a = append(a, flag, strconv.FormatInt(n, 10)) }
-	if m := r.Memory; m != nil && m.Limit != nil && *m.Limit > 0 {
-		num("--memory", *m.Limit)
-		if m.Swap != nil && *m.Swap > 0 {
-			num("--memory-swap", *m.Swap)
+	l := policy.LimitsOf(r)
+	if l.Memory > 0 {
+		num("--memory", l.Memory)
+		if swap := r.Memory.Swap; swap != nil && *swap > 0 {
+			num("--memory-swap", *swap)
 		}
 	}
-	if c := r.CPU; c != nil && c.Quota != nil && *c.Quota > 0 {
-		if c.Period != nil && *c.Period > 0 {
-			num("--cpu-period", int64(*c.Period))
-		}
-		num("--cpu-quota", *c.Quota)
+	if l.Period > 0 {
+		num("--cpu-period", int64(l.Period))
 	}
-	if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
-		num("--pids-limit", *r.Pids.Limit)
+	if l.Quota > 0 {
+		num("--cpu-quota", l.Quota)
+	}
+	if l.Pids > 0 {
+		num("--pids-limit", l.Pids)
 	}
 	return a
 }
 
-// mounts are the host paths that the policy shows, hides below them, and its
-// private storage, what is above first.
-func mounts(p *policy.Policy, f Facts) (args, refused []string) {
-	type mount struct {
-		at   string
-		args []string
+// A mount is one of a container's, by the arguments that ask for it.
+type mount struct {
+	at   string
+	args []string
+}
+
+// A list is the mounts of a container, and what of the policy cannot be one.
+type list struct {
+	p       *policy.Policy
+	f       Facts
+	all     []mount
+	refused []string
+}
+
+func (l *list) add(at string, fields ...string) {
+	l.all = append(l.all, mount{at, []string{"--mount", csvLine(fields)}})
+}
+
+func (l *list) refuse(what string) { l.refused = append(l.refused, what) }
+
+func (l *list) bind(src, dst string, access policy.Access) {
+	fields := []string{"type=bind", "source=" + src, "target=" + dst}
+	if access&policy.Write == 0 {
+		// What is mounted below would stay writable: engines before 25 make
+		// only the mount itself read-only.
+		fields = append(fields, "readonly", "bind-nonrecursive=true")
 	}
-	var all []mount
-	bind := func(src, dst string, access policy.Access) {
-		fields := []string{"type=bind", "source=" + src, "target=" + dst}
-		if access&policy.Write == 0 {
-			// What is mounted below would stay writable: engines before 25 make
-			// only the mount itself read-only.
-			fields = append(fields, "readonly", "bind-nonrecursive=true")
-		}
-		all = append(all, mount{dst, []string{"--mount", csvLine(fields)}})
-	}
-	rules := policy.Sort(p.Files)
+	l.add(dst, fields...)
+}
+
+// files are the host paths that the policy shows, and hides below them.
+func (l *list) files() {
+	rules := policy.Sort(l.p.Files)
 	for i, r := range rules {
 		above := policy.Hide
 		for j := range i {
@@ -334,46 +350,97 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 		switch {
 		case !utf8.ValidString(r.Path):
 			// The engine would take another, with other bytes for these.
-			refused = append(refused, "files."+strconv.QuoteToASCII(r.Path)+" (a path that is not UTF-8)")
+			l.refuse("files." + strconv.QuoteToASCII(r.Path) + " (a path that is not UTF-8)")
 		case r.Path == "/":
-			refused = append(refused, "files./ (the root is the image's)")
+			l.refuse("files./ (the root is the image's)")
 		case r.Access == policy.Hide && above == policy.Hide:
 		case r.Access == policy.Hide:
-			switch {
-			case f.IsDir != nil && f.IsDir(r.Path):
-				fields := []string{"type=tmpfs", "target=" + r.Path, "tmpfs-size=4096", "tmpfs-mode=0"}
-				if f.Podman {
-					fields = append(fields, noCopy)
-				}
-				all = append(all, mount{r.Path, []string{"--mount", csvLine(fields)}})
-			case f.IsFile != nil && f.IsFile(r.Path):
-				all = append(all, mount{r.Path, []string{"--mount", csvLine([]string{"type=bind", "source=/dev/null", "target=" + r.Path, "readonly"})}})
-			}
+			l.hide(r.Path)
 		case r.Access&policy.Execute == 0:
-			refused = append(refused, "files."+r.Path+" "+r.Access.String()+" (a bind that cannot be executed from)")
-		case r.Optional && f.IsDir != nil && !f.IsDir(r.Path) && !f.IsFile(r.Path):
+			l.refuse("files." + r.Path + " " + r.Access.String() + " (a bind that cannot be executed from)")
+		case r.Optional && l.f.IsDir != nil && !l.f.IsDir(r.Path) && !l.f.IsFile(r.Path):
 		default:
-			bind(r.Path, r.Path, r.Access)
+			l.bind(r.Path, r.Path, r.Access)
 		}
 	}
-	// An engine would make a directory of its own on the host's disk for each volume
-	// that an image declares, without a bound. Private storage takes its place.
-	private := p.OCI.Mounts
-	for _, v := range f.Volumes {
+}
+
+func (l *list) hide(at string) {
+	switch {
+	case l.f.IsDir != nil && l.f.IsDir(at):
+		fields := []string{"type=tmpfs", "target=" + at, "tmpfs-size=4096", "tmpfs-mode=0"}
+		if l.f.Podman {
+			fields = append(fields, noCopy)
+		}
+		l.add(at, fields...)
+	case l.f.IsFile != nil && l.f.IsFile(at):
+		l.add(at, "type=bind", "source=/dev/null", "target="+at, "readonly")
+	}
+}
+
+// volumes are private storage in place of what an image declares: an engine would make
+// a directory of its own on the host's disk for each, without a bound.
+func (l *list) volumes() (private []specs.Mount) {
+	for _, v := range l.f.Volumes {
 		at := path.Clean("/" + v)
 		under := func(dir string) bool { return within(at, dir) }
+		there := func(m specs.Mount) bool { return m.Destination == at }
 		switch {
 		case !path.IsAbs(v) || slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/sbin"}, under) || at == "/" || strings.ContainsAny(at, ":"):
 			// Docker takes one without a slash for another, beside what is mounted there.
-			refused = append(refused, "image.volumes."+quote.Inside(at))
-		case slices.ContainsFunc(all, func(m mount) bool { return m.at == at }) || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == at }):
+			l.refuse("image.volumes." + quote.Inside(at))
+		case slices.ContainsFunc(l.all, func(m mount) bool { return m.at == at }) || slices.ContainsFunc(l.p.OCI.Mounts, there):
 			// Something else is there.
-		case slices.ContainsFunc(all, func(m mount) bool { return under(m.at) }) || slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && under(m.Destination) }):
-			refused = append(refused, "image.volumes."+quote.Inside(at)+" (below a directory of this host)")
+		case slices.ContainsFunc(l.all, func(m mount) bool { return under(m.at) }),
+			slices.ContainsFunc(l.p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && under(m.Destination) }):
+			l.refuse("image.volumes." + quote.Inside(at) + " (below a directory of this host)")
 		default:
-			private = append(private[:len(private):len(private)], specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"mode=1777"}})
+			private = append(private, specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"mode=1777"}})
 		}
 	}
+	return private
+}
+
+// other adds a mount of the policy's, of which as much private storage as the rest is
+// shared by so many.
+func (l *list) other(m *specs.Mount, rest uint64, storage int) {
+	if !utf8.ValidString(m.Source + m.Destination) {
+		l.refuse("oci.mounts." + strconv.QuoteToASCII(m.Destination) + " (a path that is not UTF-8)")
+		return
+	}
+	switch m.Type {
+	case "tmpfs":
+		if m.Destination == "/dev" {
+			return // the engine makes one
+		}
+		if strings.ContainsAny(m.Destination, ":") {
+			l.refuse("oci.mounts." + m.Destination + " (a colon)")
+			return
+		}
+		options := strings.Join(tmpfsOptions(l.p, m.Options, rest, storage, l.f), ",")
+		l.all = append(l.all, mount{m.Destination, []string{"--tmpfs", m.Destination + ":" + options}})
+	case "proc", "devpts":
+		// The engine's own.
+	case "bind":
+		access := policy.All
+		if slices.Contains(m.Options, "ro") {
+			access = policy.ReadExec
+		}
+		if slices.Contains(m.Options, "noexec") {
+			l.refuse("oci.mounts." + m.Destination + " noexec")
+		}
+		l.bind(m.Source, m.Destination, access)
+	default:
+		l.refuse("oci.mounts." + m.Destination + " of type " + m.Type)
+	}
+}
+
+// mounts are the host paths that the policy shows, hides below them, and its
+// private storage, what is above first.
+func mounts(p *policy.Policy, f Facts) (args, refused []string) {
+	l := &list{p: p, f: f}
+	l.files()
+	private := slices.Concat(p.OCI.Mounts, l.volumes())
 	storage := 0
 	for i := range private {
 		if m := &private[i]; m.Type == "tmpfs" && !hasSize(m.Options) {
@@ -386,43 +453,15 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 	rest := bound(p) - shm
 	// A tmpfs has whole pages, and one of size 0 no bound.
 	if shm == 0 || storage > 0 && share(rest, storage) == 0 {
-		refused = append(refused, "limits.disk (in "+strconv.Itoa(storage)+" parts, each of a page or more)")
+		l.refuse("limits.disk (in " + strconv.Itoa(storage) + " parts, each of a page or more)")
 	}
 	for i := range private {
-		m := &private[i]
-		if !utf8.ValidString(m.Source + m.Destination) {
-			refused = append(refused, "oci.mounts."+strconv.QuoteToASCII(m.Destination)+" (a path that is not UTF-8)")
-			continue
-		}
-		switch m.Type {
-		case "tmpfs":
-			if m.Destination == "/dev" {
-				continue // the engine makes one
-			}
-			if strings.ContainsAny(m.Destination, ":") {
-				refused = append(refused, "oci.mounts."+m.Destination+" (a colon)")
-				continue
-			}
-			all = append(all, mount{m.Destination, []string{"--tmpfs", m.Destination + ":" + strings.Join(tmpfsOptions(p, m.Options, rest, storage, f), ",")}})
-		case "proc", "devpts":
-			// The engine's own.
-		case "bind":
-			access := policy.All
-			if slices.Contains(m.Options, "ro") {
-				access = policy.ReadExec
-			}
-			if slices.Contains(m.Options, "noexec") {
-				refused = append(refused, "oci.mounts."+m.Destination+" noexec")
-			}
-			bind(m.Source, m.Destination, access)
-		default:
-			refused = append(refused, "oci.mounts."+m.Destination+" of type "+m.Type)
-		}
+		l.other(&private[i], rest, storage)
 	}
-	if f.Hosts != "" && p.Egress.Mode != policy.EgressHost && !slices.ContainsFunc(all, func(m mount) bool { return within("/etc/hosts", m.at) }) {
-		bind(f.Hosts, "/etc/hosts", policy.ReadExec)
+	if f.Hosts != "" && p.Egress.Mode != policy.EgressHost && !slices.ContainsFunc(l.all, func(m mount) bool { return within("/etc/hosts", m.at) }) {
+		l.bind(f.Hosts, "/etc/hosts", policy.ReadExec)
 	}
-	slices.SortStableFunc(all, func(a, b mount) int {
+	slices.SortStableFunc(l.all, func(a, b mount) int {
 		switch {
 		case a.at == b.at:
 			return 0
@@ -433,10 +472,10 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 		}
 		return strings.Compare(a.at, b.at)
 	})
-	for _, m := range all {
+	for _, m := range l.all {
 		args = append(args, m.args...)
 	}
-	return args, refused
+	return args, l.refused
 }
 
 func hasSize(opts []string) bool {

@@ -460,17 +460,23 @@ func (d Driver) layers(p *policy.Policy, e *engine) policy.Layers {
 	if p.OCI.Process.ApparmorProfile != "" && e.apparmor {
 		l |= policy.LayerAppArmor
 	}
-	if p.OCI.Linux != nil && p.OCI.Linux.Resources != nil {
-		r := p.OCI.Linux.Resources
-		if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 && e.memory {
-			l |= policy.LayerCgroupMemory
-		}
-		if r.CPU != nil && r.CPU.Quota != nil && *r.CPU.Quota > 0 && e.cpu {
-			l |= policy.LayerCgroupCPU
-		}
-		if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 && e.pids {
-			l |= policy.LayerCgroupPids
-		}
+	return l | e.limits(p)
+}
+
+// limits are the layers of the limits that a policy has and the engine can keep.
+func (e *engine) limits(p *policy.Policy) (l policy.Layers) {
+	if p.OCI.Linux == nil {
+		return 0
+	}
+	limits := policy.LimitsOf(p.OCI.Linux.Resources)
+	if limits.Memory > 0 && e.memory {
+		l |= policy.LayerCgroupMemory
+	}
+	if limits.Quota > 0 && e.cpu {
+		l |= policy.LayerCgroupCPU
+	}
+	if limits.Pids > 0 && e.pids {
+		l |= policy.LayerCgroupPids
 	}
 	return l
 }

@@ -203,8 +203,8 @@ func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tr
 		// The runtime's own threads are in the group: it limits the rest itself
 		// where it can, and where it cannot they are allowed for.
 		cfg.Overhead = runtimeThreads
-		if r := p.OCI.Linux.Resources; r != nil && r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 && os.Geteuid() == 0 && pidsOnV1() {
-			o.Pids = *r.Pids.Limit
+		if n := policy.LimitsOf(p.OCI.Linux.Resources).Pids; n > 0 && os.Geteuid() == 0 && pidsOnV1() {
+			o.Pids = n
 			cfg.Overhead = 4 * runtimeThreads
 		}
 	default:

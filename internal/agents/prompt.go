@@ -141,16 +141,16 @@ func (p Prompt) limits(line func(string, ...any)) {
 	if pol.Limits.WallTime > 0 {
 		say("A command is ended after %s", profiles.FormatDuration(pol.Limits.WallTime))
 	}
-	if l := pol.OCI.Linux; l != nil && l.Resources != nil {
-		r := l.Resources
-		if r.Memory != nil && r.Memory.Limit != nil && *r.Memory.Limit > 0 {
-			say("Memory: %s; what needs more is killed", profiles.FormatSize(uint64(*r.Memory.Limit)))
+	if linux := pol.OCI.Linux; linux != nil {
+		l := policy.LimitsOf(linux.Resources)
+		if l.Memory > 0 {
+			say("Memory: %s; what needs more is killed", profiles.FormatSize(uint64(l.Memory)))
 		}
-		if r.CPU != nil && r.CPU.Quota != nil && r.CPU.Period != nil && *r.CPU.Quota > 0 && *r.CPU.Period > 0 {
-			say("Processors: %.4g", float64(*r.CPU.Quota)/float64(*r.CPU.Period))
+		if l.CPUs > 0 {
+			say("Processors: %.4g", l.CPUs)
 		}
-		if r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 {
-			say("Processes and threads: %d", *r.Pids.Limit)
+		if l.Pids > 0 {
+			say("Processes and threads: %d", l.Pids)
 		}
 	}
 	if pol.Scratch.Bytes > 0 {

@@ -187,6 +187,11 @@ func (r *results) write(res *driver.Result) error {
 	if r.dir == nil {
 		return nil
 	}
+	return r.replace(b)
+}
+
+// replace writes the file of --result-file.
+func (r *results) replace(b []byte) (err error) {
 	// A new file takes the name: whatever the command may have put there, a
 	// forged result or a symlink to a file of the caller's, is replaced, not
 	// written through.

@@ -177,17 +177,22 @@ func (o *options) createSession(id string, owner *holder.Process) (info *session
 	}
 	if o.checkout.Install {
 		if err := o.installInSession(id, r.Workspace.Path); err != nil {
-			if c, cerr := st.Connect(id); cerr == nil {
-				c.Stop(0)
-			}
-			if rerr := st.Remove(id); rerr != nil {
-				say.warn("session " + id + " was not removed: " + rerr.Error())
-			}
+			drop(st, id)
 			return nil, nil, err
 		}
 	}
 	info, err = st.Lookup(id)
 	return info, confirm, err
+}
+
+// drop ends a session and removes it.
+func drop(st *session.Store, id string) {
+	if c, err := st.Connect(id); err == nil {
+		c.Stop(0)
+	}
+	if err := st.Remove(id); err != nil {
+		say.warn("session " + id + " was not removed: " + err.Error())
+	}
 }
 
 func newSessionExec() *cobra.Command {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -267,45 +268,75 @@ var withValue = map[string]string{
 	"env": "uCS", "xargs": "aEIdLnPs", "nice": "n", "timeout": "ks", "stdbuf": "ioe", "ionice": "cnp", "exec": "a", "chrt": "", "taskset": "", "nohup": "", "setsid": "", "command": "", "builtin": "", "time": "fo",
 }
 
+// ofShell returns the script file, or the script, that a shell is told to run.
+func ofShell(args []word) (run []word, script *word) {
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if !a.known {
+			return nil, &word{}
+		}
+		switch {
+		case slices.Contains([]string{"-o", "+o", "-O", "+O"}, a.text):
+			i++
+		case strings.HasPrefix(a.text, "--"):
+		case a.text != "" && a.text[0] == '-' && strings.Contains(a.text, "c"):
+			// The script is the first word after the flags.
+			rest := args[i+1:]
+			if at := slices.IndexFunc(rest, func(a word) bool { return !a.known || !isFlag(a.text) }); at >= 0 {
+				return nil, &rest[at]
+			}
+			return nil, &word{}
+		case !isFlag(a.text):
+			return args[i:], nil // a script file: looked up by its path
+		}
+	}
+	return nil, &word{} // reads commands from its input
+}
+
+func isFlag(s string) bool { return strings.HasPrefix(s, "-") || strings.HasPrefix(s, "+") }
+
+// ofFlags returns how many words are flags of a program that runs another, and false if
+// that cannot be known.
+func ofFlags(base, flags string, args []word) (n int, known bool) {
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		switch {
+		case !a.known:
+			return 0, false
+		case a.text == "--":
+			return i + 1, true
+		case base == "env" && strings.Contains(a.text, "=") && !strings.HasPrefix(a.text, "-"):
+		case !strings.HasPrefix(a.text, "-") || a.text == "-":
+			return i, true
+		case base == "env" && (a.text == "-S" || strings.HasPrefix(a.text, "--split-string")):
+			return 0, false
+		case len(a.text) == 2 && strings.IndexByte(flags, a.text[1]) >= 0:
+			i++
+		}
+	}
+	return len(args), true
+}
+
+// joined is one word of several, as eval has it.
+func joined(args []word) *word {
+	var texts []string
+	for _, a := range args {
+		if !a.known {
+			return &word{}
+		}
+		texts = append(texts, a.text)
+	}
+	return &word{strings.Join(texts, " "), true}
+}
+
 // wrapped returns the command, or the script, that a program is told to run.
 func wrapped(base string, args []word) (run []word, script *word, ok bool) {
 	switch base {
 	case "bash", "sh", "dash", "zsh", "ksh":
-		for i := 0; i < len(args); i++ {
-			a := args[i]
-			if !a.known {
-				return nil, &word{}, true
-			}
-			if a.text == "-o" || a.text == "+o" || a.text == "-O" || a.text == "+O" {
-				i++
-				continue
-			}
-			if strings.HasPrefix(a.text, "--") {
-				continue
-			}
-			if strings.HasPrefix(a.text, "-") && strings.Contains(a.text, "c") {
-				// The script is the first word after the flags.
-				for i++; i < len(args) && args[i].known && (strings.HasPrefix(args[i].text, "-") || strings.HasPrefix(args[i].text, "+")); i++ {
-				}
-				if i < len(args) {
-					return nil, &args[i], true
-				}
-				return nil, &word{}, true
-			}
-			if !strings.HasPrefix(a.text, "-") && !strings.HasPrefix(a.text, "+") {
-				return args[i:], nil, true // a script file: looked up by its path
-			}
-		}
-		return nil, &word{}, true // reads commands from its input
+		run, script = ofShell(args)
+		return run, script, true
 	case "eval":
-		var texts []string
-		for _, a := range args {
-			if !a.known {
-				return nil, &word{}, true
-			}
-			texts = append(texts, a.text)
-		}
-		return nil, &word{strings.Join(texts, " "), true}, true
+		return nil, joined(args), true
 	case "source", ".":
 		return args, nil, true
 	case "command":
@@ -317,28 +348,9 @@ func wrapped(base string, args []word) (run []word, script *word, ok bool) {
 	if !known {
 		return nil, nil, false
 	}
-	i := 0
-	for ; i < len(args); i++ {
-		a := args[i]
-		if !a.known {
-			return nil, &word{}, true
-		}
-		if a.text == "--" {
-			i++
-			break
-		}
-		if base == "env" && strings.Contains(a.text, "=") && !strings.HasPrefix(a.text, "-") {
-			continue
-		}
-		if !strings.HasPrefix(a.text, "-") || a.text == "-" {
-			break
-		}
-		if base == "env" && (a.text == "-S" || strings.HasPrefix(a.text, "--split-string")) {
-			return nil, &word{}, true
-		}
-		if len(a.text) == 2 && strings.IndexByte(flags, a.text[1]) >= 0 {
-			i++
-		}
+	i, known := ofFlags(base, flags, args)
+	if !known {
+		return nil, &word{}, true
 	}
 	if (base == "timeout" || base == "taskset" || base == "chrt") && i < len(args) {
 		i++ // the duration, the mask, the priority

@@ -262,7 +262,7 @@ func (s *starter) prepareCgroup() error {
 	switch {
 	case s.Without.Has(cgroups.Pids):
 		r.Pids = nil
-	case r.Pids != nil && r.Pids.Limit != nil && *r.Pids.Limit > 0 && s.Overhead > 0:
+	case policy.LimitsOf(&r).Pids > 0 && s.Overhead > 0:
 		limit := *r.Pids.Limit + s.Overhead
 		r.Pids = &specs.LinuxPids{Limit: &limit}
 	}

@@ -187,21 +187,26 @@ func parse(b []byte) (message, error) {
 			// Nothing else is defined, and its length is not known.
 			return message{}, protocol("a header field of type %q", signature)
 		}
-		switch {
-		case code == fieldReplySerial && signature == "u":
-			m.reply = v
-		case code == fieldMember && signature == "s":
-			m.member = s
-		case code == fieldErrorName && signature == "s":
-			m.errorName = s
-		case code == fieldSignature && signature == "g":
-			m.signature = s
-		}
+		m.set(code, signature, s, v)
 	}
 	if d.bad {
 		return message{}, protocol("a header that ends too early")
 	}
 	return m, nil
+}
+
+// set takes a header field of a type that it can have.
+func (m *message) set(code byte, signature, s string, v uint32) {
+	switch {
+	case code == fieldReplySerial && signature == "u":
+		m.reply = v
+	case code == fieldMember && signature == "s":
+		m.member = s
+	case code == fieldErrorName && signature == "s":
+		m.errorName = s
+	case code == fieldSignature && signature == "g":
+		m.signature = s
+	}
 }
 
 // jobRemoved reads the signal of that name: "uoss".

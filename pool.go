@@ -19,7 +19,8 @@ type Pool struct {
 // [Pool.Open]'s. The zero Settings are the defaults. The context bounds set-up only.
 func NewPool(ctx context.Context, o Options, s pool.Settings) (*Pool, error) {
 	if o.Workspace == "overlay" {
-		return nil, engine.Usage("Options.Workspace overlay: sandboxes of a pool keep no changes", "use Open for sessions that do")
+		return nil, engine.Usage("Options.Workspace overlay: sandboxes of a pool keep no changes",
+			"use Open for sessions that do")
 	}
 	o.Command, o.Dir = []string{"none"}, ""
 	base := o
@@ -49,7 +50,8 @@ func (p *Pool) Open(ctx context.Context, dir string) (*Session, error) {
 		return nil, err
 	}
 	if engine.OverlayOf(whole.policy) != "" {
-		return nil, engine.Usage("workspace overlay: sandboxes of a pool keep no changes", "use Open for sessions that do, or set Options.Workspace")
+		return nil, engine.Usage("workspace overlay: sandboxes of a pool keep no changes",
+			"use Open for sessions that do, or set Options.Workspace")
 	}
 	box, err := p.pool.Acquire(ctx, whole.policy)
 	if err == nil && box.Completed() != nil {

@@ -35,7 +35,8 @@ func Open(ctx context.Context, o Options) (*Session, error) {
 	}
 	s := &Session{p: p}
 	tell := func(c *driver.Changes, _ error) { s.changes = c }
-	s.box, err = engine.KeepsChanges{Driver: p.driver, Facts: p.facts, ID: engine.ChangesID, Tell: tell}.Open(ctx, p.policy)
+	s.box, err = engine.KeepsChanges{Driver: p.driver, Facts: p.facts, ID: engine.ChangesID, Tell: tell}.Open(ctx,
+		p.policy)
 	if err != nil {
 		return nil, err
 	}

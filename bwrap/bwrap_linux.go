@@ -30,7 +30,8 @@ func (d Driver) find() (string, error) {
 	if path == "" {
 		var err *programs.NotFoundError
 		if path, err = programs.Find("bwrap"); err != nil {
-			return "", &driver.UnavailableError{What: "driver " + Name, Cause: err.Error(), Fix: err.Hint("install bubblewrap (Debian: apt-get install bubblewrap)")}
+			return "", &driver.UnavailableError{What: "driver " + Name, Cause: err.Error(),
+				Fix: err.Hint("install bubblewrap (Debian: apt-get install bubblewrap)")}
 		}
 	}
 	return path, nil
@@ -66,8 +67,9 @@ func (d Driver) options() (path string, o Options, err error) {
 	version := d.Version()
 	major, minor, ok := parseVersion(version)
 	if !ok || major == 0 && minor < 7 {
-		return "", o, &driver.UnavailableError{What: "driver " + Name, Cause: "it needs bubblewrap 0.7 or later, and " + path + " is " + strconv.Quote(version),
-			Fix: "install a newer bubblewrap"}
+		return "", o, &driver.UnavailableError{What: "driver " + Name,
+			Cause: "it needs bubblewrap 0.7 or later, and " + path + " is " + strconv.Quote(version),
+			Fix:   "install a newer bubblewrap"}
 	}
 	o.DisableUserns = major > 0 || minor >= 8
 	return path, o, nil
@@ -79,9 +81,11 @@ func (d Driver) Available(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, path, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc", "--", path, "--version")
+	cmd := exec.CommandContext(ctx, path, "--unshare-all", "--unshare-user", "--ro-bind", "/", "/", "--proc", "/proc",
+		"--", path, "--version")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return &driver.UnavailableError{What: "driver " + Name, Cause: "bubblewrap cannot make a sandbox here", Err: errors.New(strings.TrimSpace(string(out))),
+		return &driver.UnavailableError{What: "driver " + Name, Cause: "bubblewrap cannot make a sandbox here",
+			Err: errors.New(strings.TrimSpace(string(out))),
 			Fix: "allow it user namespaces and mounts; see sbxrun doctor"}
 	}
 	return nil
@@ -184,7 +188,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		}
 	}
 	st := &status{r: r, done: make(chan struct{})}
-	argv := append([]string{"bwrap", "--args", strconv.Itoa(first), "--json-status-fd", strconv.Itoa(first + 1), "--"}, p.OCI.Process.Args...)
+	argv := append([]string{"bwrap", "--args", strconv.Itoa(first), "--json-status-fd", strconv.Itoa(first + 1),
+		"--"}, p.OCI.Process.Args...)
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: d.Describe().Claims.Given(p),
 		Paths: []string{path}, Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Dir: "/",

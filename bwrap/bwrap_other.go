@@ -10,7 +10,8 @@ import (
 )
 
 func unavailable() error {
-	return &driver.UnavailableError{What: "driver " + Name, Cause: "bubblewrap is made of Linux namespaces", Fix: "use another driver; see sbxrun driver list"}
+	return &driver.UnavailableError{What: "driver " + Name, Cause: "bubblewrap is made of Linux namespaces",
+		Fix: "use another driver; see sbxrun driver list"}
 }
 
 // Available reports that the driver needs Linux.

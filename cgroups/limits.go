@@ -89,7 +89,8 @@ func (l *Limits) memory(m *specs.LinuxMemory) error {
 		case l.Memory == 0:
 			return &LimitError{"linux.resources.memory.swap", *m.Swap, "a memory limit beside it"}
 		case *m.Swap < l.Memory:
-			return &LimitError{"linux.resources.memory.swap", *m.Swap, "no less than the memory limit, which it includes"}
+			return &LimitError{"linux.resources.memory.swap", *m.Swap,
+				"no less than the memory limit, which it includes"}
 		default:
 			l.Swap = *m.Swap - l.Memory
 		}

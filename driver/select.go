@@ -54,7 +54,8 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 					Fix: "there are " + strings.Join(driverNames(known), ", "),
 				}
 			}
-			return nil, &policy.InvalidError{Field: "driver", Value: name, Want: "one of " + strings.Join(driverNames(known), ", ")}
+			return nil, &policy.InvalidError{Field: "driver", Value: name,
+				Want: "one of " + strings.Join(driverNames(known), ", ")}
 		}
 	}
 	if len(names) == 1 && names[0] != Auto {

@@ -325,7 +325,8 @@ func parseRequest(h *head) (*request, error) {
 		return nil, err
 	}
 	up := h.values("Upgrade")
-	r.upgrade = len(up) == 1 && strings.EqualFold(up[0], "websocket") && h.has("Connection", "upgrade") && r.method == "GET" && r.body.empty() && h.minor() == 1
+	r.upgrade = len(up) == 1 && strings.EqualFold(up[0], "websocket") && h.has("Connection",
+		"upgrade") && r.method == "GET" && r.body.empty() && h.minor() == 1
 	return r, nil
 }
 

@@ -10,7 +10,8 @@ import (
 )
 
 func unavailable() error {
-	return &driver.UnavailableError{What: "driver " + Name, Cause: "it is made of Linux namespaces", Fix: "use --driver seatbelt on macOS, or --driver docker"}
+	return &driver.UnavailableError{What: "driver " + Name, Cause: "it is made of Linux namespaces",
+		Fix: "use --driver seatbelt on macOS, or --driver docker"}
 }
 
 // Available reports that the driver needs Linux.

@@ -40,14 +40,16 @@ func (d Driver) Prepare(ctx context.Context, p *policy.Policy) (driver.Prepared,
 		return nil, err
 	}
 	if overlaid(&s.low.Tree) {
-		return nil, &driver.UnsupportedError{Driver: Name, Rules: []string{"files.overlay before the workspace is known"}, Fix: "prepare without a workspace"}
+		return nil, &driver.UnsupportedError{Driver: Name,
+			Rules: []string{"files.overlay before the workspace is known"}, Fix: "prepare without a workspace"}
 	}
 	layers, degraded := s.layers, s.degraded
 	if err := s.prepareCgroup(); err != nil {
 		return nil, err
 	}
 	defer s.release()
-	q := &prepared{d: d, s: s, mounts: tree, files: files, got: s.layers &^ layers, lost: layers &^ s.layers, degraded: s.degraded &^ degraded, group: s.group != nil}
+	q := &prepared{d: d, s: s, mounts: tree, files: files, got: s.layers &^ layers, lost: layers &^ s.layers,
+		degraded: s.degraded &^ degraded, group: s.group != nil}
 	if s.net, err = newNetwork(d, p); err != nil {
 		return nil, err
 	}
@@ -219,7 +221,8 @@ func (q *prepared) fits(s *starter) (rest []mounts.Entry, ok bool) {
 func sameOrigin(a, b *policy.Policy) bool {
 	la, lb := a.OCI.Linux, b.OCI.Linux
 	return a.OCI.Hostname == b.OCI.Hostname &&
-		slices.Equal(la.Namespaces, lb.Namespaces) && slices.Equal(la.UIDMappings, lb.UIDMappings) && slices.Equal(la.GIDMappings, lb.GIDMappings) &&
+		slices.Equal(la.Namespaces, lb.Namespaces) && slices.Equal(la.UIDMappings,
+		lb.UIDMappings) && slices.Equal(la.GIDMappings, lb.GIDMappings) &&
 		a.Require&policy.LayerCgroup == b.Require&policy.LayerCgroup && a.Degrade&policy.LayerCgroup == b.Degrade&policy.LayerCgroup &&
 		reflect.DeepEqual(la.Resources, lb.Resources) && reflect.DeepEqual(a.Egress, b.Egress)
 }

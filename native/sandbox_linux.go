@@ -155,7 +155,8 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name, N: maxCommands})
 		}
 		for _, slot := range s.group.Parents() {
-			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name + "/" + groupPrefix, From: maxCommands, N: maxLimited})
+			dirs = append(dirs, reexec.Dir{ParentFD: slot.ParentFD, Name: slot.Name + "/" + groupPrefix,
+				From: maxCommands, N: maxLimited})
 		}
 		cfg.Dirs = append(dirs, cfg.Dirs...)
 	}
@@ -175,7 +176,8 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 	}
 	s.layer.started()
 	b.net, b.layer = s.net, s.layer
-	b.hoard = s.newHoard(child, func() { child.Kill() }, func() bool { return child.Quiet() == uint64(b.starts.Load()) })
+	b.hoard = s.newHoard(child, func() { child.Kill() },
+		func() bool { return child.Quiet() == uint64(b.starts.Load()) })
 	s.group, s.net, s.layer = nil, nil, nil
 	go b.watch()
 	if err := b.net.open(child); err != nil {
@@ -433,7 +435,8 @@ func (b *sandbox) process(want *specs.Process) (*specs.Process, error) {
 	rest := *want
 	rest.Args, rest.Env, rest.Cwd, rest.Rlimits, rest.Terminal, rest.ConsoleSize = nil, nil, "", nil, false, nil
 	if !emptyProcess(&rest) {
-		return nil, &policy.InvalidError{Field: "process", Want: "no more than args, env, cwd, rlimits and terminal: the rest is the sandbox's"}
+		return nil, &policy.InvalidError{Field: "process",
+			Want: "no more than args, env, cwd, rlimits and terminal: the rest is the sandbox's"}
 	}
 	// What the policy says besides was checked with the sandbox; a layer that it
 	// requires must not go with the command's own limits.
@@ -646,10 +649,12 @@ func (in *inside) drop() {
 // refused is why a command could not start.
 func (b *sandbox) refused(err error) error {
 	if errors.Is(err, syscall.EAGAIN) {
-		return &driver.SetupError{Driver: Name, Err: err, Fix: "no more than " + itoa(maxCommands) + " commands can run in one sandbox at a time"}
+		return &driver.SetupError{Driver: Name, Err: err,
+			Fix: "no more than " + itoa(maxCommands) + " commands can run in one sandbox at a time"}
 	}
 	if errors.Is(err, reexec.ErrStuck) || errors.Is(err, syscall.ETIMEDOUT) {
-		return &driver.SetupError{Driver: Name, Err: err, Fix: "something that runs in the sandbox hinders it: end that, or the sandbox"}
+		return &driver.SetupError{Driver: Name, Err: err,
+			Fix: "something that runs in the sandbox hinders it: end that, or the sandbox"}
 	}
 	err = b.gone(err)
 	if b.unproven.Load() {

@@ -376,7 +376,8 @@ func (e *Egress) Validate() error {
 		return &InvalidError{Field: "egress.mode", Value: fmt.Sprint(uint8(e.Mode)), Want: "none, proxy or host"}
 	}
 	if e.RequestsPerMinute < 0 {
-		return &InvalidError{Field: "egress.requests_per_minute", Value: fmt.Sprint(e.RequestsPerMinute), Want: "a number that is not negative"}
+		return &InvalidError{Field: "egress.requests_per_minute", Value: fmt.Sprint(e.RequestsPerMinute),
+			Want: "a number that is not negative"}
 	}
 	for _, l := range [...]struct {
 		field string
@@ -391,14 +392,17 @@ func (e *Egress) Validate() error {
 				return &InvalidError{Field: l.field, Value: r.Host, Want: host}
 			}
 			if r.Protocol == ProtocolTCP && len(r.Ports) == 0 {
-				return &InvalidError{Field: l.field, Value: r.String(), Want: "ports, for nothing reads what passes there"}
+				return &InvalidError{Field: l.field, Value: r.String(),
+					Want: "ports, for nothing reads what passes there"}
 			}
 			if r.Protocol > ProtocolTCP {
-				return &InvalidError{Field: l.field, Value: r.Host, Want: "a protocol of " + strings.Join(protocolNames[:], ", ")}
+				return &InvalidError{Field: l.field, Value: r.Host,
+					Want: "a protocol of " + strings.Join(protocolNames[:], ", ")}
 			}
 			for _, p := range r.Ports {
 				if p.First == 0 || p.First > p.Last {
-					return &InvalidError{Field: l.field, Value: r.Host + ":" + p.String(), Want: "ports from 1 to 65535"}
+					return &InvalidError{Field: l.field, Value: r.Host + ":" + p.String(),
+						Want: "ports from 1 to 65535"}
 				}
 			}
 		}

@@ -103,7 +103,8 @@ func (p *Policy) shownOCI(o OCIOptions, linux *specs.Linux) (mounts []specs.Moun
 			left = append(left, "files."+r.Path+" (below "+hidden+")")
 			continue
 		}
-		mounts = append(mounts, specs.Mount{Destination: r.Path, Type: "bind", Source: r.Path, Options: bindOptions(r.Access)})
+		mounts = append(mounts, specs.Mount{Destination: r.Path, Type: "bind", Source: r.Path,
+			Options: bindOptions(r.Access)})
 	}
 	return mounts, left
 }
@@ -138,7 +139,8 @@ func (p *Policy) scratchOptions(opts []string, proc *specs.Process) []string {
 		opts = append(opts, "nr_inodes="+strconv.FormatUint(p.Scratch.Inodes, 10))
 	}
 	if proc != nil {
-		opts = append(opts, "uid="+strconv.FormatUint(uint64(proc.User.UID), 10), "gid="+strconv.FormatUint(uint64(proc.User.GID), 10))
+		opts = append(opts, "uid="+strconv.FormatUint(uint64(proc.User.UID), 10),
+			"gid="+strconv.FormatUint(uint64(proc.User.GID), 10))
 	}
 	return opts
 }

@@ -34,7 +34,8 @@ func (p *Policy) Validate() error {
 		return err
 	}
 	if len(p.Protect) > MaxProtect {
-		return &InvalidError{Field: "protect", Value: fmt.Sprint(len(p.Protect)), Want: fmt.Sprintf("no more than %d patterns", MaxProtect)}
+		return &InvalidError{Field: "protect", Value: fmt.Sprint(len(p.Protect)),
+			Want: fmt.Sprintf("no more than %d patterns", MaxProtect)}
 	}
 	for _, pattern := range p.Protect {
 		if err := CheckProtect(pattern); err != nil {
@@ -45,7 +46,8 @@ func (p *Policy) Validate() error {
 		return err
 	}
 	if p.Seccomp != "" && p.OCI.Linux != nil && p.OCI.Linux.Seccomp != nil {
-		return &InvalidError{Field: "seccomp", Value: p.Seccomp, Want: "either a built-in filter or one of its own, not both"}
+		return &InvalidError{Field: "seccomp", Value: p.Seccomp,
+			Want: "either a built-in filter or one of its own, not both"}
 	}
 	if err := p.Egress.Validate(); err != nil {
 		return err
@@ -74,18 +76,22 @@ func (p *Policy) validateFiles() error {
 		}
 		if r.Overlay {
 			if r.Access&Write == 0 || r.Access&Read == 0 {
-				return &InvalidError{Field: "files." + r.Path + ".overlay", Value: r.Access.String(), Want: "access to read and write"}
+				return &InvalidError{Field: "files." + r.Path + ".overlay", Value: r.Access.String(),
+					Want: "access to read and write"}
 			}
 			if overlay != "" && overlay != r.Path {
-				return &InvalidError{Field: "files." + r.Path + ".overlay", Value: "true", Want: "no more than one, and " + overlay + " is"}
+				return &InvalidError{Field: "files." + r.Path + ".overlay", Value: "true",
+					Want: "no more than one, and " + overlay + " is"}
 			}
 			overlay = r.Path
 		}
 		if r.Access > All {
-			return &InvalidError{Field: "files." + r.Path, Value: fmt.Sprint(uint8(r.Access)), Want: "a set of read, write and execute"}
+			return &InvalidError{Field: "files." + r.Path, Value: fmt.Sprint(uint8(r.Access)),
+				Want: "a set of read, write and execute"}
 		}
 		if r.Access&Write != 0 && r.Path == "/" {
-			return &InvalidError{Field: "files", Value: "/", Want: "a directory below / (the whole file system is never writable)"}
+			return &InvalidError{Field: "files", Value: "/",
+				Want: "a directory below / (the whole file system is never writable)"}
 		}
 	}
 	return nil
@@ -97,7 +103,8 @@ func (p *Policy) validateMounts() error {
 			return err
 		}
 		if f.Path == "/" || f.Mode&^0o777 != 0 {
-			return &InvalidError{Field: "synthetic." + f.Path, Value: fmt.Sprintf("%#o", f.Mode), Want: "a file below / with permission bits only"}
+			return &InvalidError{Field: "synthetic." + f.Path, Value: fmt.Sprintf("%#o", f.Mode),
+				Want: "a file below / with permission bits only"}
 		}
 	}
 	for _, m := range p.OCI.Mounts {
@@ -114,10 +121,12 @@ func (p *Policy) validateMounts() error {
 func (p *Policy) validatePublish() error {
 	for _, pub := range p.Egress.Publish {
 		if _, err := netip.ParseAddr(pub.Address); err != nil || pub.HostPort == 0 || pub.Port == 0 {
-			return &InvalidError{Field: "egress.publish", Value: fmt.Sprintf("%s:%d:%d", pub.Address, pub.HostPort, pub.Port), Want: "an address and two ports"}
+			return &InvalidError{Field: "egress.publish",
+				Value: fmt.Sprintf("%s:%d:%d", pub.Address, pub.HostPort, pub.Port), Want: "an address and two ports"}
 		}
 		if p.Egress.Mode == EgressHost {
-			return &InvalidError{Field: "egress.publish", Value: fmt.Sprint(pub.Port), Want: "a network of the sandbox's own: on the host's every port is published"}
+			return &InvalidError{Field: "egress.publish", Value: fmt.Sprint(pub.Port),
+				Want: "a network of the sandbox's own: on the host's every port is published"}
 		}
 	}
 	return nil

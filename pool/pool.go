@@ -83,7 +83,8 @@ func (s Settings) withDefaults() (Settings, error) {
 		value int
 	}{{"min_size", &s.MinSize, Defaults.MinSize}, {"target_size", &s.TargetSize, Defaults.TargetSize}, {"max_size", &s.MaxSize, Defaults.MaxSize}} {
 		if *f.to < 0 {
-			return s, &policy.InvalidError{Field: "pool." + f.name, Value: fmt.Sprint(*f.to), Want: "a number of sandboxes"}
+			return s, &policy.InvalidError{Field: "pool." + f.name, Value: fmt.Sprint(*f.to),
+				Want: "a number of sandboxes"}
 		}
 		if *f.to == 0 {
 			*f.to = f.value
@@ -94,7 +95,8 @@ func (s Settings) withDefaults() (Settings, error) {
 		s.TargetSize = min(max(s.TargetSize, s.MinSize), s.MaxSize)
 	}
 	if s.MinSize > s.TargetSize || s.TargetSize > s.MaxSize {
-		return s, &policy.InvalidError{Field: "pool", Value: fmt.Sprintf("min_size %d, target_size %d, max_size %d", s.MinSize, s.TargetSize, s.MaxSize), Want: "sizes in ascending order"}
+		return s, &policy.InvalidError{Field: "pool", Value: fmt.Sprintf("min_size %d, target_size %d, max_size %d",
+			s.MinSize, s.TargetSize, s.MaxSize), Want: "sizes in ascending order"}
 	}
 	for _, f := range []struct {
 		name  string
@@ -102,7 +104,8 @@ func (s Settings) withDefaults() (Settings, error) {
 		value time.Duration
 	}{
 		{"idle_timeout", &s.IdleTimeout, Defaults.IdleTimeout}, {"max_lifetime", &s.MaxLifetime, Defaults.MaxLifetime},
-		{"health_check_interval", &s.HealthCheckInterval, Defaults.HealthCheckInterval}, {"replenish_interval", &s.ReplenishInterval, Defaults.ReplenishInterval},
+		{"health_check_interval", &s.HealthCheckInterval, Defaults.HealthCheckInterval}, {"replenish_interval",
+			&s.ReplenishInterval, Defaults.ReplenishInterval},
 	} {
 		if *f.to < 0 {
 			return s, &policy.InvalidError{Field: "pool." + f.name, Value: f.to.String(), Want: "a time"}
@@ -196,7 +199,8 @@ func New(cfg Config) (*Pool, error) {
 	if err := cfg.Driver.Check(cfg.Policy); err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: cfg, building: make(chan struct{}, buildsEach*runtime.GOMAXPROCS(0)), wake: make(chan struct{}, 1), goal: s.TargetSize, made: make(chan struct{}), used: time.Now()}
+	p := &Pool{cfg: cfg, building: make(chan struct{}, buildsEach*runtime.GOMAXPROCS(0)),
+		wake: make(chan struct{}, 1), goal: s.TargetSize, made: make(chan struct{}), used: time.Now()}
 	p.gone = sync.NewCond(&p.mu)
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(p.maintain)

@@ -58,7 +58,8 @@ var Flags = [...]Flag{
 		keyTmpfs, apart, func(r *Request) any { return &r.Tmpfs }},
 	{"device", "", "PATH", "give access to a device node",
 		keyDevices, laid, func(r *Request) any { return &r.Devices }},
-	{"workspace", "", "bind|overlay|ro|none", "how the workspace is shown: writable; copy-on-write, see sbxrun diff; read-only; not at all",
+	{"workspace", "", "bind|overlay|ro|none",
+		"how the workspace is shown: writable; copy-on-write, see sbxrun diff; read-only; not at all",
 		keyWorkspace, laid, func(r *Request) any { return &r.Workspace }},
 
 	{"env", "e", "KEY[=VALUE]", "set a variable, or pass the caller's",
@@ -197,7 +198,8 @@ func (f *Flag) Set(r *Request, s string) (err error) {
 		}
 	case **policy.EgressMode:
 		if *to = new(policy.EgressMode); (*to).UnmarshalText([]byte(s)) != nil {
-			err = wrong(s, "is not a network mode", "none (loopback only), proxy (what --allow-host names) or host (not isolated)")
+			err = wrong(s, "is not a network mode",
+				"none (loopback only), proxy (what --allow-host names) or host (not isolated)")
 		}
 	case **User:
 		u, bad := ParseUser(s)

@@ -264,7 +264,8 @@ func (r *resolver) obeyed() []Own {
 // that most runs, which grant nothing else, look for none.
 func (r *resolver) linked(granted []string) []Own {
 	if !slices.ContainsFunc(granted, func(g string) bool {
-		return !slices.ContainsFunc([]string{r.facts.home(), "/tmp", "/var/tmp"}, func(d string) bool { return d != "" && policy.Below(g, d) })
+		return !slices.ContainsFunc([]string{r.facts.home(), "/tmp", "/var/tmp"},
+			func(d string) bool { return d != "" && policy.Below(g, d) })
 	}) {
 		return nil
 	}

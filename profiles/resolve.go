@@ -146,7 +146,8 @@ func (c *collected) network(req *Request, f *profile) error {
 	case mode == "none" && req.Net == nil:
 		f.setText(keyNetMode, "proxy", allow)
 	case mode == "none":
-		return &Error{Where: allow, What: "--net none reaches no host", Fix: "leave out --net none: --allow-host implies --net proxy"}
+		return &Error{Where: allow, What: "--net none reaches no host",
+			Fix: "leave out --net none: --allow-host implies --net proxy"}
 	}
 	if len(req.AllowHosts)+len(req.DenyHosts) > 0 && mode == "host" {
 		return &Error{Where: "network.mode", What: "the host's own network is not filtered: --allow-host and --deny-host would have no effect", Fix: "add --net proxy"}
@@ -236,12 +237,15 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 			set  bool
 			flag string
 		}{
-			{len(r.req.ReadOnly) > 0, "--ro"}, {len(r.req.Hide) > 0, "--hide"}, {len(r.req.Binds)+len(r.req.Kept) > 0, "--bind"}, {len(r.req.Tmpfs) > 0, "--tmpfs"},
-			{r.req.Workspace != "" && r.req.Workspace != "bind", "--workspace"}, {r.req.User != nil, "--user"}, {r.req.Hostname != "", "--hostname"},
+			{len(r.req.ReadOnly) > 0, "--ro"}, {len(r.req.Hide) > 0, "--hide"}, {len(r.req.Binds)+len(r.req.Kept) > 0,
+				"--bind"}, {len(r.req.Tmpfs) > 0, "--tmpfs"},
+			{r.req.Workspace != "" && r.req.Workspace != "bind", "--workspace"}, {r.req.User != nil,
+				"--user"}, {r.req.Hostname != "", "--hostname"},
 			{p.Egress.Mode != policy.EgressHost, "--net"},
 		} {
 			if unmet.set {
-				return nil, &Error{Where: "flag " + unmet.flag, What: "profile " + r.name + " isolates nothing, and cannot keep to it", Fix: "use another profile"}
+				return nil, &Error{Where: "flag " + unmet.flag,
+					What: "profile " + r.name + " isolates nothing, and cannot keep to it", Fix: "use another profile"}
 			}
 		}
 	}
@@ -372,7 +376,8 @@ func (r *resolver) egress(p *policy.Policy) error {
 	for origin, item := range r.values[keyNetPublish].each() {
 		pub, err := parsePublish(item)
 		if err == nil && p.Egress.Mode == policy.EgressHost {
-			err = &Error{What: "on the host's own network every port is the host's", Fix: "leave out --publish, or use --net none or proxy"}
+			err = &Error{What: "on the host's own network every port is the host's",
+				Fix: "leave out --publish, or use --net none or proxy"}
 		}
 		if err != nil {
 			return at(origin, err)
@@ -451,7 +456,8 @@ func loopback(host string) bool {
 // parsePublish reads [ADDRESS:]HOSTPORT:PORT. An IPv6 address is in brackets.
 func parsePublish(s string) (policy.Publish, error) {
 	bad := func() (policy.Publish, error) {
-		return policy.Publish{}, &Error{What: quote.Text(s) + " does not say which port leads to which", Fix: "want [ADDRESS:]HOSTPORT:PORT, for example 8080:80 or 127.0.0.1:8080:80"}
+		return policy.Publish{}, &Error{What: quote.Text(s) + " does not say which port leads to which",
+			Fix: "want [ADDRESS:]HOSTPORT:PORT, for example 8080:80 or 127.0.0.1:8080:80"}
 	}
 	pub := policy.Publish{Address: "127.0.0.1"}
 	ports := s
@@ -483,7 +489,8 @@ func parsePublish(s string) (policy.Publish, error) {
 	}{{h, &pub.HostPort}, {p, &pub.Port}} {
 		n, err := strconv.ParseUint(f.s, 10, 16)
 		if err != nil || n == 0 {
-			return policy.Publish{}, &Error{What: quote.Text(s) + ": " + quote.Text(f.s) + " is no port", Fix: "ports are 1 to 65535: [ADDRESS:]HOSTPORT:PORT, for example 8080:80"}
+			return policy.Publish{}, &Error{What: quote.Text(s) + ": " + quote.Text(f.s) + " is no port",
+				Fix: "ports are 1 to 65535: [ADDRESS:]HOSTPORT:PORT, for example 8080:80"}
 		}
 		*f.to = uint16(n)
 	}
@@ -598,7 +605,8 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 	src, ok, err := source{facts: r.facts}.readFile(file, true, seccomp.MaxProfile)
 	r.read.note(file, src, ok)
 	if err == nil && !ok {
-		err = &Error{What: "seccomp profile " + file + " does not exist", Fix: "correct the path, or name a built-in filter: strict, production or default"}
+		err = &Error{What: "seccomp profile " + file + " does not exist",
+			Fix: "correct the path, or name a built-in filter: strict, production or default"}
 	}
 	if err != nil {
 		return at(r.where(keySeccomp), err)
@@ -615,22 +623,27 @@ func (r *resolver) mounts(p *policy.Policy) error {
 	m := make([]specs.Mount, 0, 12)
 	if r.text(keyImage) == "" {
 		m = append(m,
-			specs.Mount{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "nodev", "noexec", "ro"}},
+			specs.Mount{Destination: "/proc", Type: "proc", Source: "proc",
+				Options: []string{"nosuid", "nodev", "noexec", "ro"}},
 			// It holds device nodes and nothing else, and so is not scratch.
-			specs.Mount{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=0755", "size=64k"}},
-			specs.Mount{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
+			specs.Mount{Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
+				Options: []string{"nosuid", "noexec", "mode=0755", "size=64k"}},
+			specs.Mount{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+				Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}},
 		)
 		l := p.OCI.Linux
 		// What container runtimes hide of procfs and sysfs: kernel memory, keys,
 		// and side channels. See the defaults of the containers that use the
 		// OCI runtime specification.
-		l.MaskedPaths = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		l.MaskedPaths = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
+			"/proc/latency_stats",
 			"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"}
 		if r.facts.UID == 0 {
 			// Files that belong to root, who can read them here, too: which
 			// pages of memory hold what, and who else has keys. Others are
 			// refused by their mode, and each mask costs time.
-			l.MaskedPaths = append(l.MaskedPaths, "/proc/key-users", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/vmallocinfo")
+			l.MaskedPaths = append(l.MaskedPaths, "/proc/key-users", "/proc/kpagecgroup", "/proc/kpagecount",
+				"/proc/kpageflags", "/proc/pagetypeinfo", "/proc/slabinfo", "/proc/vmallocinfo")
 		}
 		l.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 	}
@@ -710,12 +723,14 @@ func (r *resolver) keep(p *policy.Policy) error {
 		if err := free(p, dest); err != nil {
 			return err
 		}
-		p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: pl.real, Options: []string{"rbind", "nosuid", "nodev", "rw"}})
+		p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: pl.real,
+			Options: []string{"rbind", "nosuid", "nodev", "rw"}})
 		p.Unprotected = append(p.Unprotected, dest)
 		r.kept = append(r.kept, pl.real)
 		// Secrets of the host there are covered.
 		p.Files = slices.DeleteFunc(p.Files, func(f policy.FileRule) bool {
-			return f.Access == policy.Hide && policy.Below(f.Path, dest) && strings.HasPrefix(f.Origin, "preset ") && !shownBelow(p, f.Path, dest)
+			return f.Access == policy.Hide && policy.Below(f.Path, dest) && strings.HasPrefix(f.Origin,
+				"preset ") && !shownBelow(p, f.Path, dest)
 		})
 		if k.Variable != "" {
 			env.set(k.Variable + "=" + dest)
@@ -828,7 +843,8 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 	}
 	dest := path.Clean(b.Destination)
 	if d := ownDirectory(dest); d != "" || ownDirectory(pl.real) != "" {
-		return specs.Mount{}, &Error{What: src + ":" + dest + ": /proc and /dev are the sandbox's own", Fix: "a device is given with --device"}
+		return specs.Mount{}, &Error{What: src + ":" + dest + ": /proc and /dev are the sandbox's own",
+			Fix: "a device is given with --device"}
 	}
 	if err := r.reaches(src, &pl, r.facts, r.workspace); err != nil {
 		return specs.Mount{}, err
@@ -858,7 +874,8 @@ func (r *resolver) bindHides(src string, pl *place) error {
 		if policy.Below(pl.real, p) {
 			how = " is in "
 		}
-		return &Error{What: src + how + p + ", a " + kind + " that is hidden in its own place only", Fix: "bind the parts that are needed, or show it in place with --ro or --rw"}
+		return &Error{What: src + how + p + ", a " + kind + " that is hidden in its own place only",
+			Fix: "bind the parts that are needed, or show it in place with --ro or --rw"}
 	}
 	hides := append(slices.Clone(r.values[keyHide].parts), part{"flag --hide", r.req.Hide})
 	for _, part := range hides {
@@ -884,7 +901,8 @@ func (r *resolver) bindHides(src string, pl *place) error {
 			return refuse(f, "secret")
 		}
 		if w.dirs > maxSearched {
-			return &Error{What: src + " is too large to be searched for secrets", Fix: "bind the parts that are needed, or show it in place with --ro or --rw"}
+			return &Error{What: src + " is too large to be searched for secrets",
+				Fix: "bind the parts that are needed, or show it in place with --ro or --rw"}
 		}
 	}
 	return r.eachSecret(r.facts, r.workspace, func(_ string, names []string) error {
@@ -945,7 +963,8 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		if mode == "ro" {
 			access = policy.ReadExec
 		}
-		st = append(st, statement{path: r.workspace, access: access, named: true, overlay: mode == "overlay", origin: "workspace"})
+		st = append(st, statement{path: r.workspace, access: access, named: true, overlay: mode == "overlay",
+			origin: "workspace"})
 	}
 	for _, f := range [...]struct {
 		flag  string
@@ -968,7 +987,8 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 	}
 	if !r.private {
 		for _, l := range r.facts.homeLinks {
-			st = append(st, statement{path: l, access: policy.ReadExec, optional: true, named: true, link: true, origin: "home"})
+			st = append(st, statement{path: l, access: policy.ReadExec, optional: true, named: true, link: true,
+				origin: "home"})
 		}
 	}
 	if p.Egress.Mode == policy.EgressHost {
@@ -993,7 +1013,8 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 	}
 	// A grant of the very place of private storage shows the host's instead.
 	p.OCI.Mounts = slices.DeleteFunc(p.OCI.Mounts, func(m specs.Mount) bool {
-		return m.Type == "tmpfs" && slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && !s.link && s.path == m.Destination })
+		return m.Type == "tmpfs" && slices.ContainsFunc(st,
+			func(s statement) bool { return s.access != 0 && !s.link && s.path == m.Destination })
 	})
 	mounts := make([]string, len(p.OCI.Mounts))
 	for i, m := range p.OCI.Mounts {

@@ -29,7 +29,8 @@ const (
 var passedOver = []string{".git", "node_modules", "site-packages", ".venv", "venv", "__pycache__", ".tox"}
 
 // sampleNames end names of files that are made to be read by everyone.
-var sampleNames = []string{".example", ".sample", ".template", ".tmpl", ".dist", ".defaults", ".schema", ".test", ".pub"}
+var sampleNames = []string{".example", ".sample", ".template", ".tmpl", ".dist", ".defaults", ".schema", ".test",
+	".pub"}
 
 // secretFinder looks for the files that files.secret_names and files.secret_text
 // name; nil if those are empty.
@@ -377,7 +378,8 @@ func cleanNpmrc(text string) string {
 		key = strings.Trim(key, " \t\r\n\"'[]")
 		switch {
 		case strings.HasPrefix(key, "//"), strings.HasPrefix(key, "_"):
-		case slices.Contains([]string{"username", "email", "key", "cert", "otp", "proxy", "https-proxy", "http-proxy", "noproxy"}, strings.ToLower(key)):
+		case slices.Contains([]string{"username", "email", "key", "cert", "otp", "proxy", "https-proxy", "http-proxy",
+			"noproxy"}, strings.ToLower(key)):
 		default:
 			b.WriteString(line)
 		}
@@ -402,7 +404,8 @@ var comments = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(
 var sourceNames = []string{".go", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".scala", ".rb", ".php", ".pl", ".cs", ".swift", ".lua", ".mts", ".cts", ".md", ".rst", ".html", ".css", ".map", ".svg"}
 
 // manifestNames end names of lists of packages, some of which are called tokens and secrets.
-var manifestNames = []string{"package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.toml", "Cargo.lock", "poetry.lock", "uv.lock", "go.sum"}
+var manifestNames = []string{"package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.toml",
+	"Cargo.lock", "poetry.lock", "uv.lock", "go.sum"}
 
 // Credentials lists what looks like a credential and can be read under a policy:
 // in the workspace, the home, and all else that is shown but what strict shows of
@@ -489,7 +492,8 @@ func credentialName(full string) string {
 	name := strings.ToLower(path.Base(full))
 	is := func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }
 	switch {
-	case slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(name, s) }), slices.ContainsFunc(listAicodeSecretText, is):
+	case slices.ContainsFunc(sampleNames,
+		func(s string) bool { return strings.HasSuffix(name, s) }), slices.ContainsFunc(listAicodeSecretText, is):
 		return ""
 	case slices.ContainsFunc(listAicodeSecretNames, is):
 		return "its name"
@@ -504,5 +508,6 @@ func credentialName(full string) string {
 
 // systemPrograms reports what holds the system's programs and the kernel's files.
 func systemPrograms(p string) bool {
-	return slices.ContainsFunc([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sys", "/dev", "/nix/store", "/snap"}, func(d string) bool { return policy.Below(p, d) })
+	return slices.ContainsFunc([]string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc",
+		"/sys", "/dev", "/nix/store", "/snap"}, func(d string) bool { return policy.Below(p, d) })
 }

@@ -17,7 +17,8 @@ import (
 )
 
 // presetNames lists the built-in profiles in the order in which they are shown.
-var presetNames = [...]string{"strict", "aicode", "development", "testing", "production", "webscraping", "docker", "unrestricted"}
+var presetNames = [...]string{"strict", "aicode", "development", "testing", "production", "webscraping", "docker",
+	"unrestricted"}
 
 // projectFile may lie in a workspace. It can make the sandbox tighter; anything
 // else is refused unless the caller trusts that very content.
@@ -135,7 +136,8 @@ func parseOverlay(name, src string) (*profile, error) {
 		return nil, err
 	}
 	if v := &p.values[keyExtends]; v.isSet() {
-		return nil, &Error{Where: v.origin, What: "extends belongs in a profile file", Fix: "profile: " + v.s + " chooses the profile that this file changes"}
+		return nil, &Error{Where: v.origin, What: "extends belongs in a profile file",
+			Fix: "profile: " + v.s + " chooses the profile that this file changes"}
 	}
 	return p, nil
 }
@@ -169,7 +171,8 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 		return nil, err
 	}
 	if v := &p.values[keyProfile]; v.isSet() {
-		return nil, &Error{Where: v.origin, What: "profile belongs in a configuration file", Fix: "extends: " + v.s + " builds on that profile"}
+		return nil, &Error{Where: v.origin, What: "profile belongs in a configuration file",
+			Fix: "extends: " + v.s + " builds on that profile"}
 	}
 	if err := p.operators("profiles have no say in it"); err != nil {
 		return nil, err
@@ -194,7 +197,8 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 }
 
 func circle(where string, chain []string, back string) error {
-	return &Error{Where: where, What: "extends goes in a circle: " + strings.Join(chain, " -> ") + " -> " + back, Fix: "extend a built-in profile, or none"}
+	return &Error{Where: where, What: "extends goes in a circle: " + strings.Join(chain, " -> ") + " -> " + back,
+		Fix: "extend a built-in profile, or none"}
 }
 
 // isFileName tells a profile file from a profile name.

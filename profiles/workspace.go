@@ -35,12 +35,14 @@ func (f *Facts) known() Facts {
 func findWorkspace(req *Request, facts *Facts) (dir, where string, way place, err error) {
 	if req.Dir == "" {
 		if !path.IsAbs(facts.Cwd) {
-			return "", "", place{}, &Error{Where: "workspace", What: "there is no working directory", Fix: "name one with --cd"}
+			return "", "", place{}, &Error{Where: "workspace", What: "there is no working directory",
+				Fix: "name one with --cd"}
 		}
 		// The system gave it, without symbolic links; it may be gone by now.
 		info, err := fs.Lstat(facts.FS, fsPath(facts.Cwd))
 		if err != nil {
-			return "", "", place{}, &Error{Where: "workspace", What: facts.Cwd, Err: pathCause(err), Fix: "change to a directory that exists, or name one with --cd"}
+			return "", "", place{}, &Error{Where: "workspace", What: facts.Cwd, Err: pathCause(err),
+				Fix: "change to a directory that exists, or name one with --cd"}
 		}
 		if info.IsDir() {
 			return path.Clean(facts.Cwd), "workspace", place{}, nil
@@ -56,7 +58,8 @@ func findWorkspace(req *Request, facts *Facts) (dir, where string, way place, er
 		return "", "", place{}, at(where, err)
 	}
 	if !pl.mode.IsDir() {
-		return "", "", place{}, &Error{Where: where, What: p + " is not a directory", Fix: "name the directory to work in"}
+		return "", "", place{}, &Error{Where: where, What: p + " is not a directory",
+			Fix: "name the directory to work in"}
 	}
 	return pl.real, where, pl, nil
 }
@@ -161,7 +164,8 @@ func systemDirectory(dir string) bool {
 	if ofSystem(dir) {
 		return !strings.HasPrefix(dir, "/usr/src/") && !strings.HasPrefix(dir, "/usr/local/src/")
 	}
-	for _, d := range [...]string{"/home", "/root", "/run", "/var", "/tmp", "/var/tmp", "/opt", "/srv", "/mnt", "/media", "/nix", "/snap",
+	for _, d := range [...]string{"/home", "/root", "/run", "/var", "/tmp", "/var/tmp", "/opt", "/srv", "/mnt",
+		"/media", "/nix", "/snap",
 		"/var/lib", "/var/log", "/var/run", "/var/spool", "/var/cache", "/usr/src", "/usr/local/src"} {
 		if dir == d {
 			return true
@@ -173,6 +177,7 @@ func systemDirectory(dir string) bool {
 // ofSystem reports whether dir is or lies in a directory that is the system's with all
 // that it holds.
 func ofSystem(dir string) bool {
-	return slices.ContainsFunc([]string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/sbin", "/sys", "/usr"},
+	return slices.ContainsFunc([]string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32",
+		"/proc", "/sbin", "/sys", "/usr"},
 		func(d string) bool { return policy.Below(dir, d) })
 }

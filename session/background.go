@@ -122,7 +122,8 @@ func (h *Holder) background(c *conn, req *request) error {
 	}
 	lim := h.pol.Limits
 	if l := req.Limits; l != nil {
-		lim = policy.Limits{WallTime: time.Duration(l.WallMS) * time.Millisecond, KillAfter: time.Duration(l.KillAfterMS) * time.Millisecond, Output: l.Output}
+		lim = policy.Limits{WallTime: time.Duration(l.WallMS) * time.Millisecond,
+			KillAfter: time.Duration(l.KillAfterMS) * time.Millisecond, Output: l.Output}
 	}
 	cmd, err := h.add(req.Process.Args, true)
 	if err != nil {
@@ -226,7 +227,8 @@ func (h *Holder) output(c *conn, req *request) error {
 		return err
 	}
 	if cmd.out == nil {
-		return &policy.InvalidError{Field: "command", Value: fmt.Sprint(req.Command), Want: "a command in the background: others have their output themselves"}
+		return &policy.InvalidError{Field: "command", Value: fmt.Sprint(req.Command),
+			Want: "a command in the background: others have their output themselves"}
 	}
 	deadline := time.After(time.Duration(req.WaitMS) * time.Millisecond)
 	for {

@@ -78,7 +78,8 @@ func Hold(ctx context.Context, st *Store, d driver.Driver, spec *Spec, started f
 	if err != nil {
 		return err
 	}
-	h := &Holder{dir: dir, info: *info, pol: spec.Policy, notice: spec.Notice, stopped: make(chan struct{}), over: make(chan struct{})}
+	h := &Holder{dir: dir, info: *info, pol: spec.Policy, notice: spec.Notice, stopped: make(chan struct{}),
+		over: make(chan struct{})}
 	h.info.Pid = os.Getpid()
 	h.info.State = Initializing
 	if err := dir.record(&h.info); err != nil {
@@ -233,7 +234,8 @@ func (h *Holder) add(args []string, background bool) (*command, error) {
 		return nil, ErrEnding
 	}
 	h.lastID++
-	cmd := &command{info: CommandInfo{ID: h.lastID, Args: shorten(args), Started: time.Now(), Running: true, Background: background}, done: make(chan struct{}), began: make(chan struct{})}
+	cmd := &command{info: CommandInfo{ID: h.lastID, Args: shorten(args), Started: time.Now(), Running: true,
+		Background: background}, done: make(chan struct{}), began: make(chan struct{})}
 	ended := 0
 	for _, c := range h.commands {
 		if !c.info.Running {
@@ -352,7 +354,8 @@ func control(c *conn, p driver.Process, adopt func(*limits) error) {
 // passed puts descriptors in their places.
 func passed(streams []bool, files []*os.File) (driver.Stdio, error) {
 	var s driver.Stdio
-	bad := &policy.InvalidError{Field: "streams", Value: "", Want: "three streams and as many descriptors as are marked"}
+	bad := &policy.InvalidError{Field: "streams", Value: "",
+		Want: "three streams and as many descriptors as are marked"}
 	if len(streams) < 3 {
 		return s, bad
 	}

@@ -57,7 +57,8 @@ func (s *Set) Apply(w *Workspace, o Options) (*Report, error) {
 	defer j.restore()
 	defer j.drop()
 	// What goes makes room for what takes its place: the deepest first.
-	deepest := slices.SortedFunc(slices.Values(j.todo), func(a, b *Status) int { return strings.Compare(b.Path, a.Path) })
+	deepest := slices.SortedFunc(slices.Values(j.todo),
+		func(a, b *Status) int { return strings.Compare(b.Path, a.Path) })
 	// Modes of directories come last: one may keep its owner from filling it.
 	for _, step := range []func([]*Status) (*Status, error){j.clear, j.fill, j.modes} {
 		if st, err := step(deepest); err != nil {

@@ -84,7 +84,8 @@ func (s *Set) view(w *Workspace) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{set: s, w: w, rules: rules, byPath: make(map[string]*Change, len(s.Changes)), made: make(map[string]bool, len(s.Changes))}
+	v := &view{set: s, w: w, rules: rules, byPath: make(map[string]*Change, len(s.Changes)),
+		made: make(map[string]bool, len(s.Changes))}
 	for _, c := range s.Changes {
 		v.byPath[c.Path] = c
 		if c.New != nil {

@@ -39,7 +39,8 @@ func serveHTTP(ctx context.Context, s *cli.Service, config mcpserver.Config) err
 		case errors.Is(err, syscall.EACCES):
 			fix = "choose a port from 1024 on"
 		}
-		return &driver.UnavailableError{What: "--http " + h.Address.String(), Cause: "the address cannot be listened on", Fix: fix, Err: err}
+		return &driver.UnavailableError{What: "--http " + h.Address.String(),
+			Cause: "the address cannot be listened on", Fix: fix, Err: err}
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
@@ -49,7 +50,8 @@ func serveHTTP(ctx context.Context, s *cli.Service, config mcpserver.Config) err
 	}
 	s.Note("serving at http://"+net.JoinHostPort(h.Address.Addr().String(), strconv.Itoa(port))+"/mcp", "")
 	if made {
-		s.Note("clients need this header: Authorization: Bearer "+token, "--token-file FILE keeps a token from one start to the next")
+		s.Note("clients need this header: Authorization: Bearer "+token,
+			"--token-file FILE keeps a token from one start to the next")
 	}
 	return server.Serve(ctx, l)
 }
@@ -79,7 +81,8 @@ func tokenOf(h *cli.HTTP) (token string, made bool, err error) {
 	}
 	check := func(field, t string) (string, bool, error) {
 		if len(t) < mcpserver.MinToken || strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-			return "", false, bad(field, "…", fmt.Sprintf("a token of %d printable characters or more, without spaces", mcpserver.MinToken))
+			return "", false, bad(field, "…",
+				fmt.Sprintf("a token of %d printable characters or more, without spaces", mcpserver.MinToken))
 		}
 		return t, false, nil
 	}
@@ -91,12 +94,14 @@ func tokenOf(h *cli.HTTP) (token string, made bool, err error) {
 	}
 	file, err := engine.Named(h.TokenFile)
 	if err != nil {
-		return "", false, bad("token-file", h.TokenFile, "a file in a directory that is there and that you can write to: "+err.Error())
+		return "", false, bad("token-file", h.TokenFile,
+			"a file in a directory that is there and that you can write to: "+err.Error())
 	}
 	// Two servers at the first start do not take each other's half-written token:
 	// one makes the file, and it is whole before it has its name.
 	if err := makeToken(file); err != nil {
-		return "", false, bad("token-file", h.TokenFile, "a file in a directory that is there and that you can write to: "+cause(err).Error())
+		return "", false, bad("token-file", h.TokenFile,
+			"a file in a directory that is there and that you can write to: "+cause(err).Error())
 	}
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {

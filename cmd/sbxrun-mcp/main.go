@@ -48,7 +48,8 @@ func readRules(name string) (*command.Rules, error) {
 			return nil, err
 		}
 		if err := strictjson.Unmarshal(data, &c); err != nil {
-			return nil, &policy.InvalidError{Field: "command-policy", Value: name, Want: "a JSON object of use_default, additional, exclude, custom_list and denied: " + err.Error()}
+			return nil, &policy.InvalidError{Field: "command-policy", Value: name,
+				Want: "a JSON object of use_default, additional, exclude, custom_list and denied: " + err.Error()}
 		}
 	}
 	return command.New(c)

@@ -207,7 +207,8 @@ func (d Driver) own(p *policy.Policy, f Facts) []string {
 	// Without a bound: /run and /var/tmp. By the caller's variables: proxies, which may
 	// hold a password. By containers.conf: the host's namespaces, no cgroup. A stop
 	// (rm --force) waits for ten seconds otherwise.
-	a := []string{"--image-volume", "ignore", "--read-only-tmpfs=false", "--systemd", "false", "--http-proxy=false", "--env-host=false",
+	a := []string{"--image-volume", "ignore", "--read-only-tmpfs=false", "--systemd", "false", "--http-proxy=false",
+		"--env-host=false",
 		"--pid", "private", "--cgroups", "enabled", "--stop-timeout", "0"}
 	if p.Egress.Mode != policy.EgressHost {
 		a = append(a, "--uts", "private")
@@ -234,7 +235,8 @@ func coversInit(p *policy.Policy) bool {
 }
 
 // ulimits are the limits that docker run --ulimit knows.
-var ulimits = []string{"CORE", "CPU", "DATA", "FSIZE", "LOCKS", "MEMLOCK", "MSGQUEUE", "NICE", "NOFILE", "NPROC", "RSS", "RTPRIO", "RTTIME", "SIGPENDING", "STACK"}
+var ulimits = []string{"CORE", "CPU", "DATA", "FSIZE", "LOCKS", "MEMLOCK", "MSGQUEUE", "NICE", "NOFILE", "NPROC",
+	"RSS", "RTPRIO", "RTTIME", "SIGPENDING", "STACK"}
 
 // limit prints a limit; RLIM_INFINITY is -1.
 func limit(n uint64) string {
@@ -261,7 +263,8 @@ func (d Driver) user(p *policy.Policy, f Facts) []string {
 		return strconv.FormatUint(uint64(uid), 10) + ":" + strconv.FormatUint(uint64(gid), 10)
 	}
 	if f.Rootless && f.Podman {
-		return []string{"--userns", "keep-id:uid=" + strconv.FormatUint(uint64(uid), 10) + ",gid=" + strconv.FormatUint(uint64(gid), 10), "--user", id(uid, gid)}
+		return []string{"--userns", "keep-id:uid=" + strconv.FormatUint(uint64(uid),
+			10) + ",gid=" + strconv.FormatUint(uint64(gid), 10), "--user", id(uid, gid)}
 	}
 	if f.Rootless {
 		return []string{"--user", "0:0"}
@@ -386,13 +389,15 @@ func (l *list) volumes() (private []specs.Mount) {
 		under := func(dir string) bool { return within(at, dir) }
 		there := func(m specs.Mount) bool { return m.Destination == at }
 		switch {
-		case !path.IsAbs(v) || slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/sbin"}, under) || at == "/" || strings.ContainsAny(at, ":"):
+		case !path.IsAbs(v) || slices.ContainsFunc([]string{"/proc", "/sys", "/dev", "/sbin"},
+			under) || at == "/" || strings.ContainsAny(at, ":"):
 			// Docker takes one without a slash for another, beside what is mounted there.
 			l.refuse("image.volumes." + quote.Inside(at))
 		case slices.ContainsFunc(l.all, func(m mount) bool { return m.at == at }) || slices.ContainsFunc(l.p.OCI.Mounts, there):
 			// Something else is there.
 		case slices.ContainsFunc(l.all, func(m mount) bool { return under(m.at) }),
-			slices.ContainsFunc(l.p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && under(m.Destination) }):
+			slices.ContainsFunc(l.p.OCI.Mounts,
+				func(m specs.Mount) bool { return m.Type == "bind" && under(m.Destination) }):
 			l.refuse("image.volumes." + quote.Inside(at) + " (below a directory of this host)")
 		default:
 			private = append(private, specs.Mount{Destination: at, Type: "tmpfs", Options: []string{"mode=1777"}})
@@ -562,7 +567,8 @@ func environment(env []string) (file []byte, passed []string, refused []string) 
 
 // proxies are the variables that Docker's client sets in each container, if its
 // configuration has them. It leaves alone what it is told to pass.
-var proxies = []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"}
+var proxies = []string{"HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy",
+	"ftp_proxy", "no_proxy", "all_proxy"}
 
 func isProxy(kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")

@@ -35,7 +35,8 @@ func (d Driver) find() (string, error) {
 	if path == "" {
 		var err *programs.NotFoundError
 		if path, err = programs.Find(d.program()); err != nil {
-			return "", &driver.UnavailableError{What: "driver " + d.Name(), Cause: err.Error(), Fix: err.Hint("install " + d.program() + " (Debian: apt-get install " + d.program() + ")")}
+			return "", &driver.UnavailableError{What: "driver " + d.Name(), Cause: err.Error(),
+				Fix: err.Hint("install " + d.program() + " (Debian: apt-get install " + d.program() + ")")}
 		}
 	}
 	return path, nil
@@ -73,7 +74,8 @@ func (d Driver) Available(ctx context.Context) error {
 		probes.Store(path, nil)
 		return nil
 	}
-	err = &driver.UnavailableError{What: "driver " + d.Name(), Cause: d.program() + " cannot run a container here", Err: err, Fix: "run it as root, or see what " + d.program() + " needs of the host; or use another driver"}
+	err = &driver.UnavailableError{What: "driver " + d.Name(), Cause: d.program() + " cannot run a container here",
+		Err: err, Fix: "run it as root, or see what " + d.program() + " needs of the host; or use another driver"}
 	probes.Store(path, err)
 	return err
 }
@@ -128,7 +130,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return nil, err
 	}
 	if len(stdio.Extra) != 0 && d.traits().kernel {
-		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"descriptors beyond the standard streams"}}
+		return nil, &driver.UnsupportedError{Driver: d.Name(),
+			Rules: []string{"descriptors beyond the standard streams"}}
 	}
 	root, err := rootfs.Lower(d.Name(), p, rootfs.HostFS{})
 	if err != nil {
@@ -237,7 +240,8 @@ func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tr
 			argv = append(argv, "--rootless")
 		}
 	}
-	argv = append(argv, "--root", c.dir+"/state", "--log", c.t.logFile+c.dir+"/log", "--log-format", "json", "run", "--bundle", c.dir, "--pid-file", c.dir+"/pid")
+	argv = append(argv, "--root", c.dir+"/state", "--log", c.t.logFile+c.dir+"/log", "--log-format", "json", "run",
+		"--bundle", c.dir, "--pid-file", c.dir+"/pid")
 	if c.t.keep {
 		argv = append(argv, "--keep")
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 func (d Driver) unavailable() error {
-	return &driver.UnavailableError{What: "driver " + d.Name(), Cause: "OCI runtimes run on Linux", Fix: "use another driver; see sbxrun driver list"}
+	return &driver.UnavailableError{What: "driver " + d.Name(), Cause: "OCI runtimes run on Linux",
+		Fix: "use another driver; see sbxrun driver list"}
 }
 
 // Available reports that the driver needs Linux.

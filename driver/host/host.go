@@ -67,7 +67,8 @@ func (*Driver) Check(p *policy.Policy) error {
 	// That nothing of the workspace is changed is a promise about the result, not
 	// only a rule for the command.
 	if i := slices.IndexFunc(p.Files, func(r policy.FileRule) bool { return r.Overlay }); i >= 0 {
-		return &driver.UnsupportedError{Driver: Name, Rules: []string{"files.overlay " + p.Files[i].Path}, Fix: "leave out --workspace overlay, or use a driver that isolates"}
+		return &driver.UnsupportedError{Driver: Name, Rules: []string{"files.overlay " + p.Files[i].Path},
+			Fix: "leave out --workspace overlay, or use a driver that isolates"}
 	}
 	return nil
 }
@@ -84,7 +85,8 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 	if fi, err := os.Stat(spec.Cwd); err != nil {
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	} else if !fi.IsDir() {
-		return nil, &driver.SetupError{Driver: Name, Err: &os.PathError{Op: "chdir", Path: spec.Cwd, Err: syscall.ENOTDIR}}
+		return nil, &driver.SetupError{Driver: Name,
+			Err: &os.PathError{Op: "chdir", Path: spec.Cwd, Err: syscall.ENOTDIR}}
 	}
 	file, err := lookup(spec.Args[0], spec.Cwd, env, executable)
 	if err != nil {

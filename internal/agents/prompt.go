@@ -92,7 +92,8 @@ func (p Prompt) files(line func(string, ...any)) {
 		line("- You can write to no file of the host.")
 	}
 	if len(private) > 0 {
-		line("- %s are empty and private, and are thrown away. Between two commands they persist only in a session.", codes(private, mostListed))
+		line("- %s are empty and private, and are thrown away. Between two commands they persist only in a session.",
+			codes(private, mostListed))
 	}
 	if len(read) > 0 {
 		line("- You can read %s, without the secrets in them.", codes(read, mostListed))

@@ -114,7 +114,8 @@ func layBait(ctx context.Context, home string) (*bait, error) {
 		return nil, err
 	}
 	b := &bait{home: home, dir: dir, project: dir + "/project", canary: dir + "/outside/canary", secret: rand.Text()}
-	err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(b.project, 0o755), os.Mkdir(dir+"/outside", 0o755), os.WriteFile(b.canary, []byte(b.secret+"\n"), 0o644))
+	err = errors.Join(os.Chmod(dir, 0o755), os.Mkdir(b.project, 0o755), os.Mkdir(dir+"/outside", 0o755),
+		os.WriteFile(b.canary, []byte(b.secret+"\n"), 0o644))
 	x, rerr := rand.Int(rand.Reader, big.NewInt(500_000_000))
 	if err := errors.Join(err, rerr); err != nil {
 		os.RemoveAll(dir)
@@ -307,9 +308,11 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	}
 	switch agent {
 	case "gemini":
-		call = model.Call{Tool: "run_shell_command", Else: "mcp_sandbox_bash", Input: map[string]any{"command": b.command}}
+		call = model.Call{Tool: "run_shell_command", Else: "mcp_sandbox_bash",
+			Input: map[string]any{"command": b.command}}
 	case "qwen":
-		call = model.Call{Tool: "run_shell_command", Else: "mcp__sandbox__bash", Input: map[string]any{"command": b.command}}
+		call = model.Call{Tool: "run_shell_command", Else: "mcp__sandbox__bash",
+			Input: map[string]any{"command": b.command}}
 	}
 	calls := []model.Call{call}
 	if agent == "copilot" {
@@ -329,20 +332,23 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	var args, env []string
 	switch agent {
 	case "opencode":
-		config, err := json.Marshal(map[string]any{"autoupdate": false, "share": "disabled", "permission": map[string]any{"*": "allow", "external_directory": "allow"},
-			"model": "anthropic/claude-sonnet-4-5", "small_model": "anthropic/claude-sonnet-4-5",
+		config, err := json.Marshal(map[string]any{"autoupdate": false, "share": "disabled",
+			"permission": map[string]any{"*": "allow", "external_directory": "allow"},
+			"model":      "anthropic/claude-sonnet-4-5", "small_model": "anthropic/claude-sonnet-4-5",
 			"provider": map[string]any{"anthropic": map[string]any{"options": map[string]any{"baseURL": address + "/v1", "apiKey": verifyKey}}}})
 		if err != nil {
 			return err
 		}
 		args = []string{"run", "go"}
-		env = []string{"OPENCODE_CONFIG_CONTENT=" + string(config), "ANTHROPIC_API_KEY=" + verifyKey, "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
+		env = []string{"OPENCODE_CONFIG_CONTENT=" + string(config), "ANTHROPIC_API_KEY=" + verifyKey,
+			"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
 	case "gemini":
 		// How a user signs in counts more than the environment, so it has a copy of
 		// the settings, in which that is by a key.
 		settings, err := read(filepath.Join(site.Home, ".gemini", "settings.json"))
 		if err == nil {
-			settings, err = JSON{{Path: []string{"security", "auth", "selectedType"}, Value: "gemini-api-key"}, {Path: []string{"general", "enableAutoUpdate"}, Value: false},
+			settings, err = JSON{{Path: []string{"security", "auth", "selectedType"}, Value: "gemini-api-key"},
+				{Path: []string{"general", "enableAutoUpdate"}, Value: false},
 				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
 		}
 		if err == nil {
@@ -352,12 +358,14 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 			return err
 		}
 		args = []string{"-p", "go", "--model", "gemini-2.5-flash", "--approval-mode", "yolo"}
-		env = []string{"GOOGLE_GEMINI_BASE_URL=" + address, "GEMINI_API_KEY=" + verifyKey, "GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_SANDBOX=false", "GEMINI_CLI_HOME=" + b.dir + "/gemini"}
+		env = []string{"GOOGLE_GEMINI_BASE_URL=" + address, "GEMINI_API_KEY=" + verifyKey,
+			"GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_SANDBOX=false", "GEMINI_CLI_HOME=" + b.dir + "/gemini"}
 	case "qwen":
 		// It writes to its settings when it starts, so it has a copy.
 		settings, err := read(filepath.Join(site.Qwen, "settings.json"))
 		if err == nil {
-			settings, err = JSON{{Path: []string{"security", "folderTrust", "enabled"}, Value: false}, {Path: []string{"general", "enableAutoUpdate"}, Value: false},
+			settings, err = JSON{{Path: []string{"security", "folderTrust", "enabled"}, Value: false},
+				{Path: []string{"general", "enableAutoUpdate"}, Value: false},
 				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
 		}
 		if err == nil {
@@ -388,7 +396,8 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 		if err := write(extension, nil, []byte("export default (pi) => pi.registerProvider(\"anthropic\", { baseUrl: \""+address+"\" })\n"), 0o600); err != nil {
 			return err
 		}
-		args = []string{"-p", "--no-session", "--offline", "-e", extension, "--provider", "anthropic", "--model", "claude-sonnet-4-5", "--api-key", verifyKey, "go"}
+		args = []string{"-p", "--no-session", "--offline", "-e", extension, "--provider", "anthropic", "--model",
+			"claude-sonnet-4-5", "--api-key", verifyKey, "go"}
 		env = []string{"ANTHROPIC_API_KEY=" + verifyKey}
 	case "codex":
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
@@ -397,7 +406,8 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 		env = []string{"VERIFY_API_KEY=" + verifyKey}
 	default:
 		args = []string{"-p", "go", "--allowedTools", "Bash"}
-		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
+		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey,
+			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
 	}
 	cmd := exec.CommandContext(ctx, site.Agent, args...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(append(os.Environ(), "PWD="+b.project), env...), 5*time.Second
@@ -428,7 +438,8 @@ func (b *bait) asked(ctx context.Context, p *Proof, command []string) error {
 		args = append(args, request)
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(os.Environ(), "PWD="+b.project, "VERIFY_API_KEY="+verifyKey), 5*time.Second
+	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(os.Environ(), "PWD="+b.project,
+		"VERIFY_API_KEY="+verifyKey), 5*time.Second
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -500,12 +511,14 @@ func (b *bait) server(ctx context.Context, p *Proof, file, own string) error {
 	}
 	cmd := exec.CommandContext(ctx, s.Command, s.Args...)
 	cmd.Dir, cmd.Env = b.project, append(os.Environ(), "GEMINI_API_KEY="+verifyKey)
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "sbxrun-verify", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "sbxrun-verify", Version: "1"}, nil).Connect(ctx,
+		&mcp.CommandTransport{Command: cmd}, nil)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s.Command, err)
 	}
 	defer session.Close()
-	res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "bash", Arguments: map[string]any{"command": b.command}})
+	res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "bash",
+		Arguments: map[string]any{"command": b.command}})
 	if err != nil {
 		return err
 	}

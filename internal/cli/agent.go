@@ -36,7 +36,8 @@ next sbxrun agent with that state obeys, in its sandbox.
 		if a.Base != "" {
 			keys = append(slices.Clone(keys), a.Base+" (and its host)")
 		}
-		fmt.Fprintf(&b, "\n%s\n  keeps   ~/%s\n  hosts   %s\n  passes  %s\n", a.Name, strings.Join(a.Keeps, ", ~/"), strings.Join(a.Hosts, ", "), strings.Join(keys, ", "))
+		fmt.Fprintf(&b, "\n%s\n  keeps   ~/%s\n  hosts   %s\n  passes  %s\n", a.Name, strings.Join(a.Keeps, ", ~/"),
+			strings.Join(a.Hosts, ", "), strings.Join(keys, ", "))
 	}
 	return b.String()
 }
@@ -46,8 +47,10 @@ func newAgent() *cobra.Command {
 	fs := newRunFlags(o, "agent")
 	fs.Lookup("profile").Usage = "profile to run under (default aicode)"
 	program, state := "", "default"
-	fs.VarPF(&value{"FILE", func(f string) error { program = f; return profiles.CheckPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
-	fs.VarPF(&value{"NAME", func(s string) error { state = s; return whole.CheckState(s) }}, "state", "", "keep the agent's files apart from those of other names (default default)")
+	fs.VarPF(&value{"FILE", func(f string) error { program = f; return profiles.CheckPath(f) }}, "agent", "",
+		"the agent's program (default: found in PATH)")
+	fs.VarPF(&value{"NAME", func(s string) error { state = s; return whole.CheckState(s) }}, "state", "",
+		"keep the agent's files apart from those of other names (default default)")
 	c := &cobra.Command{
 		Use:                   "agent AGENT [flags] [--] [ARG...]",
 		Short:                 "Run a whole coding agent in a sandbox: " + strings.Join(whole.Names(), ", "),
@@ -76,7 +79,8 @@ func newAgent() *cobra.Command {
 				if unknown.GetSpecifiedShortnames() != "" {
 					dashes = "-"
 				}
-				err = engine.Usage("unknown flag "+dashes+unknown.GetSpecifiedName()+" of sbxrun agent", "the agent's own flags go after --")
+				err = engine.Usage("unknown flag "+dashes+unknown.GetSpecifiedName()+" of sbxrun agent",
+					"the agent's own flags go after --")
 			}
 			if err != nil {
 				return o.unparsed(fs, args, err)
@@ -88,7 +92,8 @@ func newAgent() *cobra.Command {
 				})
 			}
 			if i < 0 {
-				return engine.Usage("agent needs the name of one that can run inside", "one of "+strings.Join(whole.Names(), ", ")+"; sbxrun -P aicode -- CMD runs any other")
+				return engine.Usage("agent needs the name of one that can run inside",
+					"one of "+strings.Join(whole.Names(), ", ")+"; sbxrun -P aicode -- CMD runs any other")
 			}
 			if o.hasScript || o.session != "" {
 				return engine.Usage("agent runs an agent, in a sandbox of its own", "leave out --script and --session")

@@ -27,7 +27,8 @@ func explainChanges(c *driver.Changes) {
 		return
 	}
 	if c.Full {
-		say.note("the private storage was full, which is also what the workspace's changes are in", "--disk sets its size")
+		say.note("the private storage was full, which is also what the workspace's changes are in",
+			"--disk sets its size")
 	}
 	if c.ID == "" {
 		say.detail("nothing was changed in " + c.Workspace)
@@ -102,7 +103,8 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 		return nil, engine.Hinted(errors.New("no changes of "+f.Cwd+" are kept"), "sbxrun --workspace overlay keeps what a command changes; sbxrun diff --list shows the changes of other directories")
 	}
 	if others > 0 {
-		say.note("change set "+id+", the last of "+strconv.Itoa(others+1)+" of this directory", "sbxrun diff --list shows all")
+		say.note("change set "+id+", the last of "+strconv.Itoa(others+1)+" of this directory",
+			"sbxrun diff --list shows all")
 	}
 	return st.Load(id)
 }
@@ -132,7 +134,8 @@ func settled(set *workspace.Set) error {
 		return nil
 	}
 	if runs, _ := snapshot(set.ID); runs {
-		return engine.Hinted(errors.New("session "+set.ID+" still runs"), "sbxrun session stop "+set.ID+"; until then sbxrun diff shows what it has changed so far")
+		return engine.Hinted(errors.New("session "+set.ID+" still runs"),
+			"sbxrun session stop "+set.ID+"; until then sbxrun diff shows what it has changed so far")
 	}
 	return nil
 }
@@ -339,7 +342,8 @@ func (o *options) listChanges(_ *facts, st *workspace.Store) error {
 		if len(what) > 60 {
 			what = what[:57] + "..."
 		}
-		rows = append(rows, []string{i.ID, summary(i.Added, i.Modified, i.Deleted), i.Created.Format(time.DateTime), i.Workspace, dash(what)})
+		rows = append(rows, []string{i.ID, summary(i.Added, i.Modified, i.Deleted), i.Created.Format(time.DateTime),
+			i.Workspace, dash(what)})
 	}
 	return o.list(list, rows)
 }
@@ -374,7 +378,8 @@ taken over.`,
 		},
 		ValidArgsFunction: completeChanges,
 	}, o)
-	c.Flags().Var(&value{"PATTERN", more(&ao.Allow, checked)}, "allow-protected", "change protected paths of this pattern, or this path; all for every one")
+	c.Flags().Var(&value{"PATTERN", more(&ao.Allow, checked)}, "allow-protected",
+		"change protected paths of this pattern, or this path; all for every one")
 	c.Flags().Var(&value{"stop|keep|overwrite", func(s string) error {
 		var how string
 		err := oneOf(&how, "stop", "keep", "overwrite")(s)
@@ -424,7 +429,8 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		text += ", " + strconv.Itoa(r.Done) + " were there already"
 	}
 	if len(r.Kept) > 0 {
-		say.note(text+"; of "+count(uint64(len(r.Kept)), "path", "paths")+" the workspace's was kept", "the rest stays in change set "+set.ID+": sbxrun diff "+set.ID+", sbxrun discard "+set.ID)
+		say.note(text+"; of "+count(uint64(len(r.Kept)), "path", "paths")+" the workspace's was kept",
+			"the rest stays in change set "+set.ID+": sbxrun diff "+set.ID+", sbxrun discard "+set.ID)
 		return nil
 	}
 	say.note(text, "")
@@ -447,7 +453,8 @@ func newDiscard() *cobra.Command {
 			return withChanges(func(f *facts, st *workspace.Store) (err error) {
 				if all {
 					if len(args) > 0 {
-						return engine.Usage("--all is every change set, and some were named", "leave out the IDs or --all")
+						return engine.Usage("--all is every change set, and some were named",
+							"leave out the IDs or --all")
 					}
 					list, lerr := st.List()
 					for _, i := range list {

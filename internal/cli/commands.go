@@ -49,7 +49,8 @@ func (o *options) list(v any, rows [][]string) error {
 }
 
 func newProfile() *cobra.Command {
-	return group(&cobra.Command{Use: "profile COMMAND", Short: "List, show, check and compare profiles"}, "list, show, check or diff",
+	return group(&cobra.Command{Use: "profile COMMAND", Short: "List, show, check and compare profiles"},
+		"list, show, check or diff",
 		newProfileList(), newProfileShow(), newProfileCheck(), newProfileDiff())
 }
 
@@ -256,8 +257,9 @@ type driverEntry struct {
 
 func entryOf(d driver.Driver) driverEntry {
 	about := d.Describe()
-	e := driverEntry{Name: d.Name(), Summary: about.Summary, Sandboxed: d.Sandboxed(), Auto: about.Auto, Available: true,
-		Version: d.Version(), Layers: about.Claims.Layers(), Claims: about.Claims}
+	e := driverEntry{Name: d.Name(), Summary: about.Summary, Sandboxed: d.Sandboxed(), Auto: about.Auto,
+		Available: true,
+		Version:   d.Version(), Layers: about.Claims.Layers(), Claims: about.Claims}
 	if err := d.Available(context.Background()); err != nil {
 		e.Available, e.Error, e.Hint = false, err.Error(), driver.HintOf(err)
 	}

@@ -67,10 +67,12 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		hint := helpHint
 		cause := invalid.Unwrap()
 		if errors.Is(cause, errNoValue) {
-			return engine.Usage("flag --"+invalid.GetFlag().Name+" "+cause.Error(), "for example --"+invalid.GetFlag().Name+" "+invalid.GetFlag().Value.Type()+" -- CMD")
+			return engine.Usage("flag --"+invalid.GetFlag().Name+" "+cause.Error(),
+				"for example --"+invalid.GetFlag().Name+" "+invalid.GetFlag().Value.Type()+" -- CMD")
 		}
 		if f := invalid.GetFlag(); f.Value.Type() == "bool" && driver.HintOf(cause) == "" {
-			cause = engine.Usage(strconv.Quote(invalid.GetValue())+" is neither true nor false", "say --"+f.Name+" or --"+f.Name+"=false")
+			cause = engine.Usage(strconv.Quote(invalid.GetValue())+" is neither true nor false",
+				"say --"+f.Name+" or --"+f.Name+"=false")
 		}
 		if h := driver.HintOf(cause); h != "" {
 			hint = h

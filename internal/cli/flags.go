@@ -125,7 +125,8 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 
 // execFlags defines the flags of a command in a session.
 func (o *options) execFlags(fs *pflag.FlagSet) {
-	o.policyFlags(fs, "cd", "env", "env-file", "clear-env", "timeout", "kill-after", "max-output", "memory", "cpus", "pids", "tty")
+	o.policyFlags(fs, "cd", "env", "env-file", "clear-env", "timeout", "kill-after", "max-output", "memory", "cpus",
+		"pids", "tty")
 	fs.Lookup("cd").Usage = "working directory, in the session"
 	fs.Lookup("memory").Usage = "memory limit of this command, within the session's"
 	fs.Lookup("cpus").Usage = "cpu limit of this command, within the session's"
@@ -151,7 +152,8 @@ func (o *options) reportFlags(fs *pflag.FlagSet) {
 	arg("result-fd", "", "N", "write the result object to an open descriptor", func(s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
-			return engine.Usage(strconv.Quote(s)+" is not a descriptor", "for example: sbxrun --result-fd 3 -- CMD 3>result.json")
+			return engine.Usage(strconv.Quote(s)+" is not a descriptor",
+				"for example: sbxrun --result-fd 3 -- CMD 3>result.json")
 		}
 		o.resultFD = n
 		return nil
@@ -162,7 +164,8 @@ func (o *options) reportFlags(fs *pflag.FlagSet) {
 func (o *options) voiceFlags(fs *pflag.FlagSet) {
 	fs.BoolVarP(&say.quiet, "quiet", "q", false, "print nothing but errors and warnings")
 	fs.BoolVarP(&say.verbose, "verbose", "v", false, "print what is done, on stderr")
-	fs.VarPF(&value{"auto|always|never", oneOf(&say.color, "auto", "always", "never")}, "color", "", "colour sbxrun's own messages")
+	fs.VarPF(&value{"auto|always|never", oneOf(&say.color, "auto", "always", "never")}, "color", "",
+		"colour sbxrun's own messages")
 }
 
 // into and more take a flag's argument: as a value, and as one of several.

@@ -30,7 +30,8 @@ func (o *options) gitFlags(fs *pflag.FlagSet) {
 		if s != "none" {
 			var err error
 			if n, err = strconv.Atoi(s); err != nil || n < 1 {
-				return engine.Usage(strconv.Quote(s)+" is not a number of commits", "1 or more, or none for all of them")
+				return engine.Usage(strconv.Quote(s)+" is not a number of commits",
+					"1 or more, or none for all of them")
 			}
 		}
 		c.Depth = &n
@@ -40,7 +41,8 @@ func (o *options) gitFlags(fs *pflag.FlagSet) {
 		c.TokenEnv = s
 		return profiles.CheckVariable(s)
 	})
-	fs.BoolVar(&c.Install, "install-deps", false, "first install what the workspace's files say it depends on, in the sandbox")
+	fs.BoolVar(&c.Install, "install-deps", false,
+		"first install what the workspace's files say it depends on, in the sandbox")
 }
 
 // clone makes the workspace of --git, if it was given; see [engine.Checkout.Clone].

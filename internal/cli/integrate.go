@@ -91,13 +91,16 @@ func (b *Beside) newIntegrate() *cobra.Command {
 	fs.BoolVar(&print, "print", false, "print what would be changed, and change nothing")
 	fs.BoolVar(&undo, "undo", false, "put the agent's files back as they were")
 	fs.BoolVar(&verify, "verify", false, "prove that a command of the agent's really runs in the sandbox")
-	fs.VarPF(&value{"prefix|hook", oneOf(&i.By, "prefix", "hook")}, "by", "", "the means, for claude-code (default prefix)")
-	fs.BoolVar(&i.Managed, "managed", false, "for every user of the host, by settings that no project's can replace: claude-code; needs root")
+	fs.VarPF(&value{"prefix|hook", oneOf(&i.By, "prefix", "hook")}, "by", "",
+		"the means, for claude-code (default prefix)")
+	fs.BoolVar(&i.Managed, "managed", false,
+		"for every user of the host, by settings that no project's can replace: claude-code; needs root")
 	fs.VarPF(&value{"FILE", func(f string) (err error) {
 		i.File, err = filepath.Abs(f)
 		return errors.Join(err, profiles.CheckPath(f))
 	}}, "file", "", "for mcp: the JSON file in which the agent looks for mcpServers")
-	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return profiles.CheckPath(f) }}, "agent", "", "the agent's program (default: found in PATH)")
+	fs.VarPF(&value{"FILE", func(f string) error { i.Program = f; return profiles.CheckPath(f) }}, "agent", "",
+		"the agent's program (default: found in PATH)")
 	c := &cobra.Command{
 		Use:   "integrate AGENT [flags] [--verify -- COMMAND]",
 		Short: "Have a coding agent run its commands in a sandbox: claude-code, codex, opencode, gemini, qwen, copilot, pi, goose, any",
@@ -231,7 +234,8 @@ func (i *Integration) locate(f *facts) error {
 	}
 	or := func(name, below string) string { return filepath.Clean(engine.XDG(f, name, below)) }
 	i.Home = f.Home
-	i.Config, i.Data, i.State = or("XDG_CONFIG_HOME", ".config"), or("XDG_DATA_HOME", ".local/share"), or("XDG_STATE_HOME", ".local/state")
+	i.Config, i.Data, i.State = or("XDG_CONFIG_HOME", ".config"), or("XDG_DATA_HOME",
+		".local/share"), or("XDG_STATE_HOME", ".local/state")
 	i.Claude, i.Codex = or("CLAUDE_CONFIG_DIR", ".claude"), or("CODEX_HOME", ".codex")
 	i.Qwen, i.Copilot, i.Pi = or("QWEN_HOME", ".qwen"), or("COPILOT_HOME", ".copilot"), or("PI_CODING_AGENT_DIR", ".pi/agent")
 	self, err := os.Executable()

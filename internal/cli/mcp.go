@@ -74,17 +74,20 @@ each session.`,
 				return err
 			}
 			if s.HTTP == nil && terminal.Is(os.Stdin) {
-				say.note("waiting for a client of the Model Context Protocol on stdin", "an agent starts this command; docs/agents.md tells how")
+				say.note("waiting for a client of the Model Context Protocol on stdin",
+					"an agent starts this command; docs/agents.md tells how")
 			}
 			return b.MCP(s)
 		},
 	}, o)
 	o.policyFlags(c.Flags())
-	c.Flags().VarPF(&value{"FILE", into(&s.Commands, checked)}, "command-policy", "", "JSON file that says which commands execute_command runs (default: the built-in lists)")
+	c.Flags().VarPF(&value{"FILE", into(&s.Commands, checked)}, "command-policy", "",
+		"JSON file that says which commands execute_command runs (default: the built-in lists)")
 	c.Flags().VarPF(&value{"N", func(n string) error {
 		var err error
 		if s.MaxSessions, err = strconv.Atoi(n); err != nil || s.MaxSessions < 1 || s.MaxSessions > 1000 {
-			return engine.Usage(strconv.Quote(n)+" is not a number of sessions", "1 to 1000; each can use the limits on memory, cpu and processes in full")
+			return engine.Usage(strconv.Quote(n)+" is not a number of sessions",
+				"1 to 1000; each can use the limits on memory, cpu and processes in full")
 		}
 		return nil
 	}}, "max-sessions", "", "sessions that a client can have at a time (default 4)")
@@ -102,7 +105,8 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 	fs.VarPF(&value{"URL", func(s string) error {
 		u, err := url.Parse(s)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-			return engine.Usage(strconv.Quote(s)+" is not the address of a package index", "for example https://pypi.org/simple")
+			return engine.Usage(strconv.Quote(s)+" is not the address of a package index",
+				"for example https://pypi.org/simple")
 		}
 		o.req.AllowHosts = append(o.req.AllowHosts, whole.HostPort(u))
 		o.req.Env = append(o.req.Env, "PIP_INDEX_URL="+s)
@@ -130,12 +134,14 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 	fs.VarPF(&value{"ADDR:PORT", func(a string) error {
 		ap, err := netip.ParseAddrPort(a)
 		if err != nil {
-			return engine.Usage(strconv.Quote(a)+" is not an address and a port", "for example 127.0.0.1:7777, or [::1]:0 for any free port")
+			return engine.Usage(strconv.Quote(a)+" is not an address and a port",
+				"for example 127.0.0.1:7777, or [::1]:0 for any free port")
 		}
 		h.Address, s.HTTP = ap, h
 		return nil
 	}}, "http", "", "serve clients over HTTP at this address, path /mcp")
-	fs.BoolVar(&h.Remote, "http-remote", false, "let --http be an address that other machines reach; needs --token-file")
+	fs.BoolVar(&h.Remote, "http-remote", false,
+		"let --http be an address that other machines reach; needs --token-file")
 	fs.VarPF(&value{"NAME[:PORT]", func(n string) error {
 		if n == "" || strings.ContainsAny(n, "/ \t\r\n\x00@") {
 			return engine.Usage(strconv.Quote(n)+" is not a host name", "what clients have between http:// and /mcp")
@@ -144,7 +150,8 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 		return nil
 	}}, "http-host", "", "a name by which clients call --http, beside its address")
 	fs.VarPF(&value{"FILE", into(&h.TokenFile, checked)}, "token-file", "", "file with the token that clients of --http bring; made if there is none (default: $"+tokenEnv+", else a new one, on stderr)")
-	fs.VarPF(&value{"DURATION", into(&h.Idle, profiles.ParseDuration)}, "idle-timeout", "", "end what a client of --http has, after it was silent for so long (default 30m)")
+	fs.VarPF(&value{"DURATION", into(&h.Idle, profiles.ParseDuration)}, "idle-timeout", "",
+		"end what a client of --http has, after it was silent for so long (default 30m)")
 }
 
 // own are the files that this server, and the next, obeys: no command writes them,
@@ -172,7 +179,8 @@ func (s *Service) checkHTTP(c *cobra.Command) error {
 	if h == nil {
 		for _, name := range []string{"http-remote", "http-host", "token-file", "idle-timeout"} {
 			if c.Flags().Changed(name) {
-				return engine.Usage("--"+name+" is about --http, which is not there", "--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout")
+				return engine.Usage("--"+name+" is about --http, which is not there",
+					"--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout")
 			}
 		}
 		return nil
@@ -184,7 +192,8 @@ func (s *Service) checkHTTP(c *cobra.Command) error {
 		return nil
 	}
 	if !h.Remote {
-		return engine.Usage("--http "+h.Address.String()+" is not a loopback address: other machines could call", "name 127.0.0.1, or say --http-remote")
+		return engine.Usage("--http "+h.Address.String()+" is not a loopback address: other machines could call",
+			"name 127.0.0.1, or say --http-remote")
 	}
 	if h.TokenFile == "" && h.Token == "" {
 		return engine.Usage("--http-remote needs a token that you chose", "--token-file FILE, or $"+tokenEnv)
@@ -211,7 +220,8 @@ func (o *options) service(s *Service) error {
 	if key == "" {
 		key = rolloutKey(r.Workspace.Path)
 	}
-	v := &engine.Served{Request: &o.req, Facts: f, First: r, Key: key, Tell: tellChanges, Warn: say.warn, Note: func(text string) { say.note(text, "") }}
+	v := &engine.Served{Request: &o.req, Facts: f, First: r, Key: key, Tell: tellChanges, Warn: say.warn,
+		Note: func(text string) { say.note(text, "") }}
 	v.Choose = func(ctx context.Context, r *profiles.Resolved) (driver.Driver, error) {
 		d, err := selectDriver(ctx, f, r, o.req.Require)
 		if err != nil || !d.Sandboxed() {

@@ -96,12 +96,14 @@ func (o *options) openResult() (*results, error) {
 	r := &results{json: o.json}
 	if o.resultFD >= 0 {
 		if _, err := fcntl(o.resultFD, syscall.F_GETFD); err != nil {
-			return nil, engine.Usage("descriptor "+strconv.Itoa(o.resultFD)+" is not open", "for example: sbxrun --result-fd 3 -- CMD 3>result.json")
+			return nil, engine.Usage("descriptor "+strconv.Itoa(o.resultFD)+" is not open",
+				"for example: sbxrun --result-fd 3 -- CMD 3>result.json")
 		}
 		syscall.CloseOnExec(o.resultFD) // it is ours, not the command's
 		r.fd = os.NewFile(uintptr(o.resultFD), "result")
 		if err := reserve(r.fd); err != nil {
-			return nil, engine.Usage("--result-fd "+strconv.Itoa(o.resultFD)+": "+err.Error(), "the result needs "+strconv.Itoa(room>>10)+" KiB")
+			return nil, engine.Usage("--result-fd "+strconv.Itoa(o.resultFD)+": "+err.Error(),
+				"the result needs "+strconv.Itoa(room>>10)+" KiB")
 		}
 	}
 	if o.resultFile == "" {
@@ -123,7 +125,8 @@ func (o *options) openResult() (*results, error) {
 	case err == nil && fi.IsDir():
 		return nil, engine.Usage("--result-file "+o.resultFile+" is a directory", "name a file")
 	case err == nil && !fi.Mode().IsRegular() && fi.Mode()&fs.ModeSymlink == 0:
-		return nil, engine.Usage("--result-file "+o.resultFile+" is not a regular file", "open it in the shell: --result-fd 3 3>"+o.resultFile)
+		return nil, engine.Usage("--result-file "+o.resultFile+" is not a regular file",
+			"open it in the shell: --result-fd 3 3>"+o.resultFile)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
@@ -157,7 +160,8 @@ func (o *options) cannotWrite(err error) error {
 	if errors.As(err, &path) {
 		err = path.Err
 	}
-	return engine.Usage("--result-file "+o.resultFile+": "+err.Error(), "name a file in a directory that exists and that you can write to")
+	return engine.Usage("--result-file "+o.resultFile+": "+err.Error(),
+		"name a file in a directory that exists and that you can write to")
 }
 
 func (r *results) temporary() string { return "." + r.name + "." + strconv.Itoa(os.Getpid()) + ".tmp" }

@@ -18,7 +18,8 @@ import (
 
 // rolloutFlag defines the flag for what a roll-out knows an agent by.
 func rolloutFlag(fs *pflag.FlagSet, key *string) {
-	fs.VarPF(&value{"KEY", func(k string) error { *key = k; return nil }}, "rollout-key", "", "what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
+	fs.VarPF(&value{"KEY", func(k string) error { *key = k; return nil }}, "rollout-key", "",
+		"what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
 }
 
 // rolloutKey is what a roll-out knows an agent by, if it has no key of its own.

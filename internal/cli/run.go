@@ -143,7 +143,8 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return o.inSession()
 	}
 	if o.json && o.req.Terminal {
-		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty")
+		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal",
+			"use --result-file with --tty")
 	}
 	if err := engine.Enough(); err != nil {
 		return nil, err
@@ -180,7 +181,8 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	record := audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd, Profile: r.Policy.Profile}
+	record := audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd,
+		Profile: r.Policy.Profile}
 	return engine.Recorded(log, record, func() (*driver.Result, error) { return o.start(ctx, r, facts) })
 }
 
@@ -276,7 +278,8 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 		res, err = driver.Run(ctx, d, p, ro)
 	}
 	if errors.Is(err, session.ErrDetached) {
-		return &driver.Result{Reason: driver.ReasonDetached, Driver: d.Name(), Sandboxed: true, Profile: p.Profile, DurationMS: res.DurationMS}, nil
+		return &driver.Result{Reason: driver.ReasonDetached, Driver: d.Name(), Sandboxed: true, Profile: p.Profile,
+			DurationMS: res.DurationMS}, nil
 	}
 	if err != nil {
 		if h := commandHint(err, p, d, o.req.Hide); h != "" {
@@ -331,7 +334,8 @@ func (o *options) command(args []string) error {
 	if args[0] == "" {
 		// Looked for in PATH it would be each directory itself. Shells and
 		// env(1) call it not found.
-		return notFound{&driver.CommandError{Command: "''", Err: syscall.ENOENT, Fix: "the command is an empty word, perhaps a variable that is not set"}}
+		return notFound{&driver.CommandError{Command: "''", Err: syscall.ENOENT,
+			Fix: "the command is an empty word, perhaps a variable that is not set"}}
 	}
 	o.req.Command = args
 	return nil
@@ -362,13 +366,16 @@ func (o *options) explain(res *driver.Result) {
 		}
 	}
 	if o.policy != nil && o.req.CPUs == nil && heldBack(res, cpuLimit(o.policy)) {
-		say.note("the limit of "+strconv.FormatFloat(cpuLimit(o.policy), 'g', 3, 64)+" cpu held the command back for most of its run", "--cpus sets it; --cpus none removes it")
+		say.note("the limit of "+strconv.FormatFloat(cpuLimit(o.policy), 'g', 3,
+			64)+" cpu held the command back for most of its run", "--cpus sets it; --cpus none removes it")
 	}
 	if res.StorageFull && res.ExitCode != 0 && (res.Changes == nil || !res.Changes.Full) {
-		say.note("the private storage (/tmp, /run, the home) was full: \"no space left on device\"", "--disk sets its size")
+		say.note("the private storage (/tmp, /run, the home) was full: \"no space left on device\"",
+			"--disk sets its size")
 	}
 	if res.NetworkTried {
-		say.note("the command tried to reach the network, and it has none", "--allow-host HOST lets it reach a host; -P aicode, the registries of packages")
+		say.note("the command tried to reach the network, and it has none",
+			"--allow-host HOST lets it reach a host; -P aicode, the registries of packages")
 	}
 	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed && os.Geteuid() == 0 {
 		if text, hint := foreign(o.policy); text != "" {

@@ -81,7 +81,8 @@ func poolFlags(fs *pflag.FlagSet, s *pool.Settings) {
 	dur(&s.IdleTimeout, "idle-timeout", "shrink to --min-size when nothing was run for so long", d.IdleTimeout)
 	dur(&s.MaxLifetime, "max-lifetime", "replace a sandbox that has been ready for so long", d.MaxLifetime)
 	dur(&s.HealthCheckInterval, "health-check-interval", "see whether sandboxes answer", d.HealthCheckInterval)
-	dur(&s.ReplenishInterval, "replenish-interval", "see whether there are too many, and try again to make one", d.ReplenishInterval)
+	dur(&s.ReplenishInterval, "replenish-interval", "see whether there are too many, and try again to make one",
+		d.ReplenishInterval)
 }
 
 // serve resolves what the flags ask for, and serves it.
@@ -120,7 +121,8 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 	s.Serving = func() {
 		os.Stdout.WriteString(s.Dir + "\n")
 		if terminal.Is(os.Stdout) {
-			say.note("serving, until this program is ended", "sbxrun pool status, in another terminal, shows what is ready")
+			say.note("serving, until this program is ended",
+				"sbxrun pool status, in another terminal, shows what is ready")
 		}
 	}
 	s.Prune = func() error {
@@ -187,7 +189,8 @@ func (o *options) servePool(f *facts, name string, settings pool.Settings) (*eng
 
 func (b *Beside) newPool() *cobra.Command {
 	o := &options{}
-	c := group(&cobra.Command{Use: "pool COMMAND", Short: "Show what a server keeps ready: status, stats"}, "status or stats")
+	c := group(&cobra.Command{Use: "pool COMMAND", Short: "Show what a server keeps ready: status, stats"},
+		"status or stats")
 	for _, sub := range []struct{ name, short string }{
 		{"status", "Show the pools of the server, and how many sandboxes are ready"},
 		{"stats", "Show what was counted since the server began"},

@@ -136,7 +136,8 @@ func (o *options) createSession(id string, owner *holder.Process) (info *session
 		return nil, nil, err
 	}
 	if o.req.Terminal {
-		return nil, nil, engine.Usage("a session has no terminal of its own", "sbxrun session exec -t gives a command one")
+		return nil, nil, engine.Usage("a session has no terminal of its own",
+			"sbxrun session exec -t gives a command one")
 	}
 	if err := engine.Enough(); err != nil {
 		return nil, nil, err
@@ -264,7 +265,8 @@ func sessionExec(args []string) (code int, ok bool) {
 // keysFlag defines the flag for the keys that detach.
 func (o *options) keysFlag(fs *pflag.FlagSet) {
 	o.keys, _ = terminal.ParseKeys(terminal.DefaultKeys)
-	fs.VarPF(&value{"KEYS", into(&o.keys, terminal.ParseKeys)}, "detach-keys", "", "what to type to leave a command with a terminal to itself (default "+terminal.DefaultKeys+")")
+	fs.VarPF(&value{"KEYS", into(&o.keys, terminal.ParseKeys)}, "detach-keys", "",
+		"what to type to leave a command with a terminal to itself (default "+terminal.DefaultKeys+")")
 }
 
 func newSessionAttach() *cobra.Command {
@@ -289,10 +291,14 @@ sbxrun.`,
 			if len(args) == 2 {
 				var err error
 				if n, err = strconv.Atoi(args[1]); err != nil || n < 1 {
-					return engine.Usage(strconv.Quote(args[1])+" is not the number of a command", "sbxrun session inspect lists them")
+					return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
+						"sbxrun session inspect lists them")
 				}
 			}
-			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return o.attach(c, args[0], n) })
+			return withSession(args[0], func(_ *session.Store,
+				c *session.Client) error {
+				return o.attach(c, args[0], n)
+			})
 		},
 	}, o)
 	o.keysFlag(c.Flags())
@@ -398,7 +404,8 @@ func checkFlags(given *pflag.FlagSet, id string, own ...string) error {
 // inSession runs the command in a session that there is.
 func (o *options) inSession() (*driver.Result, error) {
 	if o.json && o.req.Terminal {
-		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal", "use --result-file with --tty")
+		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal",
+			"use --result-file with --tty")
 	}
 	log, f, err := o.sessionAudit()
 	if err != nil {
@@ -410,7 +417,8 @@ func (o *options) inSession() (*driver.Result, error) {
 		if err != nil {
 			return err
 		}
-		p := &policy.Policy{Profile: info.Profile, Limits: info.Limits, OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: slices.Clone(pr.Args)}}}
+		p := &policy.Policy{Profile: info.Profile, Limits: info.Limits,
+			OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: slices.Clone(pr.Args)}}}
 		if o.req.Timeout != nil {
 			p.Limits.WallTime = *o.req.Timeout
 		}
@@ -421,7 +429,8 @@ func (o *options) inSession() (*driver.Result, error) {
 			p.Limits.Output = *o.req.MaxOutput
 		}
 		number := 0
-		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd, Profile: info.Profile, Driver: info.Driver}
+		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd,
+			Profile: info.Profile, Driver: info.Driver}
 		res, err = engine.Recorded(log, record, func() (*driver.Result, error) {
 			return o.execute(context.Background(), session.Within(c, info.Driver, pr, o.within()), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
 				if n, ok := proc.(interface{ Command() int }); ok {
@@ -489,7 +498,8 @@ func (o *options) detached(args []string) error {
 		return err
 	}
 	if o.json || o.resultFile != "" || o.resultFD >= 0 {
-		return engine.Usage("a command in the background has no result yet", "leave out --json and --result-file; see sbxrun session logs --json")
+		return engine.Usage("a command in the background has no result yet",
+			"leave out --json and --result-file; see sbxrun session logs --json")
 	}
 	log, f, err := o.sessionAudit()
 	if err != nil {
@@ -502,7 +512,8 @@ func (o *options) detached(args []string) error {
 		}
 		if log != nil {
 			// How it ends is the session's to know: sbxrun session logs.
-			r := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd, Profile: info.Profile, Driver: info.Driver, Sandboxed: true}
+			r := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd,
+				Profile: info.Profile, Driver: info.Driver, Sandboxed: true}
 			if err := log.Run(r, nil, nil); err != nil {
 				return err
 			}
@@ -555,7 +566,8 @@ func newSessionList() *cobra.Command {
 						running++
 					}
 				}
-				rows = append(rows, []string{i.ID, string(i.State), dash(i.Profile), strconv.Itoa(running), i.Created.Format(time.DateTime), dash(i.Dir)})
+				rows = append(rows, []string{i.ID, string(i.State), dash(i.Profile), strconv.Itoa(running),
+					i.Created.Format(time.DateTime), dash(i.Dir)})
 			}
 			err = printTable(os.Stdout, rows)
 			for _, e := range all {
@@ -628,7 +640,8 @@ stdout to stdout and its stderr to stderr.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command", "sbxrun session inspect lists them")
+				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
+					"sbxrun session inspect lists them")
 			}
 			return withSession(args[0], func(_ *session.Store, c *session.Client) error {
 				var offset [2]int
@@ -653,7 +666,8 @@ stdout to stdout and its stderr to stderr.`,
 					offset = out.Offset
 					if out.Result != nil && len(out.Stdout)+len(out.Stderr) == 0 || !follow && !out.More {
 						if out.StdoutTruncated || out.StderrTruncated {
-							say.note("the output was longer than is kept", "--max-output of sbxrun session create sets how much")
+							say.note("the output was longer than is kept",
+								"--max-output of sbxrun session create sets how much")
 						}
 						return nil
 					}
@@ -662,7 +676,8 @@ stdout to stdout and its stderr to stderr.`,
 		},
 	}, o)
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the command ends")
-	c.Flags().BoolVar(&o.json, "json", false, "print one JSON object, with the result if the command has ended; streams are base64")
+	c.Flags().BoolVar(&o.json, "json", false,
+		"print one JSON object, with the result if the command has ended; streams are base64")
 	return c
 }
 
@@ -688,7 +703,8 @@ command can have made.`,
 			from, fromPath, out := cutSession(args[0])
 			to, toPath, in := cutSession(args[1])
 			if out == in {
-				return engine.Usage("one side must be a session and the other the host", "for example: sbxrun session cp build:/tmp/out ./results")
+				return engine.Usage("one side must be a session and the other the host",
+					"for example: sbxrun session cp build:/tmp/out ./results")
 			}
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
@@ -724,7 +740,8 @@ command can have made.`,
 			})
 		},
 	}, o)
-	c.Flags().Var(&value{"PATTERN", more(&allow, checked)}, "allow-protected", "copy protected paths of this pattern, or this path, to the host; all for every one")
+	c.Flags().Var(&value{"PATTERN", more(&allow, checked)}, "allow-protected",
+		"copy protected paths of this pattern, or this path, to the host; all for every one")
 	return c
 }
 
@@ -747,9 +764,13 @@ func newSessionKill() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command", "sbxrun session inspect lists them")
+				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
+					"sbxrun session inspect lists them")
 			}
-			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0]) })
+			return withSession(args[0], func(_ *session.Store,
+				c *session.Client) error {
+				return noCommand(c.KillCommand(n), args[0])
+			})
 		},
 	}, o)
 }
@@ -770,7 +791,8 @@ func newSessionStop() *cobra.Command {
 			return nil
 		},
 	}, o)
-	c.Flags().VarP(&value{"DURATION", into(&grace, profiles.ParseGrace)}, "time", "t", "how long commands have to end (default 10s)")
+	c.Flags().VarP(&value{"DURATION", into(&grace, profiles.ParseGrace)}, "time", "t",
+		"how long commands have to end (default 10s)")
 	return c
 }
 
@@ -894,8 +916,10 @@ func newPrune() *cobra.Command {
 			return errors.Join(errs...)
 		},
 	}, o)
-	c.Flags().Var(&value{"DURATION", into(&age, profiles.ParseGrace)}, "older-than", "only what ended longer ago (default 24h)")
+	c.Flags().Var(&value{"DURATION", into(&age, profiles.ParseGrace)}, "older-than",
+		"only what ended longer ago (default 24h)")
 	c.Flags().BoolVar(&changes, "changes", false, "change sets that nobody has applied or discarded, too")
-	c.Flags().BoolVar(&containers, "containers", false, "ask Docker and podman for containers of runs that were killed, too")
+	c.Flags().BoolVar(&containers, "containers", false,
+		"ask Docker and podman for containers of runs that were killed, too")
 	return c
 }

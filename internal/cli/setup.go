@@ -229,7 +229,8 @@ func (p *preparation) own(f *setup.Facts) error {
 		return b.Bytes()
 	}
 	f.Taken = func(name string) bool {
-		return slices.ContainsFunc(profiles.List(&h.Facts), func(i profiles.Info) bool { return i.Name == name && i.Origin == "built in" })
+		return slices.ContainsFunc(profiles.List(&h.Facts),
+			func(i profiles.Info) bool { return i.Name == name && i.Origin == "built in" })
 	}
 	return nil
 }

@@ -121,7 +121,8 @@ func (s *shell) flags() *pflag.FlagSet {
 	fs.VarPF(&value{"NAME", func(n string) error {
 		s.name = n
 		if persona.Name(n) != n {
-			return engine.Usage(strconv.Quote(n)+" is not a shell that can be stood in for", "one of "+strings.Join(persona.Shells, ", "))
+			return engine.Usage(strconv.Quote(n)+" is not a shell that can be stood in for",
+				"one of "+strings.Join(persona.Shells, ", "))
 		}
 		return nil
 	}}, "shell", "", "the shell to run: bash, sh or zsh (default: bash, else sh)")
@@ -130,7 +131,8 @@ func (s *shell) flags() *pflag.FlagSet {
 		return session.CheckID(id)
 	}}, "session", "", "run in this session; auto: in one of the calling agent's own, which has these flags and ends with it")
 	rolloutFlag(fs, &s.key)
-	fs.BoolVar(&s.ignoreEnv, "ignore-env", false, "let no SBXRUN_ variable count: a project may be able to set them for an agent")
+	fs.BoolVar(&s.ignoreEnv, "ignore-env", false,
+		"let no SBXRUN_ variable count: a project may be able to set them for an agent")
 	fs.VarPF(&value{"N", func(n string) error {
 		var err error
 		if s.cwdFD, err = strconv.Atoi(n); err != nil || s.cwdFD < 3 {
@@ -159,7 +161,8 @@ func splitShell(fs *pflag.FlagSet, args []string) (own, rest []string) {
 		switch {
 		case f != nil && !has && f.NoOptDefVal == "":
 			i++ // its value
-		case f == nil && slices.Contains([]string{"login", "norc", "noprofile", "posix", "rcfile", "init-file", "restricted", "noediting"}, name):
+		case f == nil && slices.Contains([]string{"login", "norc", "noprofile", "posix", "rcfile", "init-file",
+			"restricted", "noediting"}, name):
 			return args[:i], args[i:] // the shell's
 		}
 	}
@@ -319,7 +322,8 @@ func (s *shell) enter(agent *standin.Process, start string) (*policy.Policy, err
 // checkNamed refuses flags that mean nothing to a shell in a session that there is.
 func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
 	if fs != nil && fs.Changed("cd") {
-		return engine.Usage("--cd names a workspace, and session "+id+" has its own", "leave it out: the shell starts where its caller is")
+		return engine.Usage("--cd names a workspace, and session "+id+" has its own",
+			"leave it out: the shell starts where its caller is")
 	}
 	return checkFlags(fs, id, append(own, "session", "shell", "cwd-fd", "ignore-env", "rollout-key")...)
 }
@@ -327,7 +331,8 @@ func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
 // open makes an agent's session, unless it is there.
 func (s *shell) open(id string, agent *standin.Process) error {
 	if agent.Pid <= 1 || agent.Began == 0 {
-		return engine.Usage("there is no calling process whose session this could be", "name a session, or leave --session out")
+		return engine.Usage("there is no calling process whose session this could be",
+			"name a session, or leave --session out")
 	}
 	st, err := engine.OpenSessions()
 	if err != nil {

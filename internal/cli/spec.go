@@ -57,7 +57,8 @@ func unmade(p *policy.Policy, kept []profiles.Keep) *policy.Policy {
 	q, oci := *p, *p.OCI
 	oci.Mounts = slices.DeleteFunc(slices.Clone(oci.Mounts), func(m specs.Mount) bool {
 		_, err := os.Lstat(m.Source)
-		return errors.Is(err, fs.ErrNotExist) && slices.ContainsFunc(kept, func(k profiles.Keep) bool { return k.Source == m.Source })
+		return errors.Is(err, fs.ErrNotExist) && slices.ContainsFunc(kept,
+			func(k profiles.Keep) bool { return k.Source == m.Source })
 	})
 	q.OCI = &oci
 	return &q
@@ -137,7 +138,8 @@ func printLowered(r *profiles.Resolved, f *facts) error {
 		}
 		return printJSON(v)
 	}
-	return engine.Usage("driver "+r.Drivers[0]+" hands nothing on to another program", "for example: sbxrun spec --lowered --driver seatbelt")
+	return engine.Usage("driver "+r.Drivers[0]+" hands nothing on to another program",
+		"for example: sbxrun spec --lowered --driver seatbelt")
 }
 
 // printOCI prints the policy as an OCI runtime takes it.

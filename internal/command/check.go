@@ -64,7 +64,8 @@ func (c *checker) refuse(words []word, at string, pos syntax.Pos, by, reason str
 			break
 		}
 	}
-	c.refusals = append(c.refusals, Refusal{Command: b.String(), Word: at, Line: int(pos.Line()), Column: int(pos.Col()), Rule: by, Reason: reason})
+	c.refusals = append(c.refusals, Refusal{Command: b.String(), Word: at, Line: int(pos.Line()),
+		Column: int(pos.Col()), Rule: by, Reason: reason})
 }
 
 // word is one of a command's words, if it is known before the script runs.
@@ -191,7 +192,8 @@ func (c *checker) one(words []word, pos syntax.Pos) {
 		}
 		for _, w := range words[1:] {
 			if !w.known && strings.HasPrefix(d.words[0], "-") && strings.HasPrefix(w.text, "-") {
-				c.refuse(words, texts[0], pos, d.text, "its flags are known only when the script runs, and "+quoted(d.text)+" is denied")
+				c.refuse(words, texts[0], pos, d.text,
+					"its flags are known only when the script runs, and "+quoted(d.text)+" is denied")
 				return
 			}
 		}

@@ -75,7 +75,8 @@ func FreeForChanges(f *Facts, p *policy.Policy, id string) error {
 	}
 	defer st.Close()
 	if st.Exists(id) {
-		return Hinted(fmt.Errorf("%s: %w", id, workspace.ErrExists), "sbxrun diff "+id+" shows the changes; sbxrun apply or discard them, or choose another name")
+		return Hinted(fmt.Errorf("%s: %w", id, workspace.ErrExists),
+			"sbxrun diff "+id+" shows the changes; sbxrun apply or discard them, or choose another name")
 	}
 	return nil
 }

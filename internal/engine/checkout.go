@@ -58,14 +58,17 @@ func (c *Checkout) token(f *Facts, given []string) (string, error) {
 	}
 	token := os.Getenv(c.TokenEnv)
 	if token == "" {
-		return "", Usage("--git-token-env: there is no variable "+c.TokenEnv+", or it is empty", "set it to a token, for example from a secret store")
+		return "", Usage("--git-token-env: there is no variable "+c.TokenEnv+", or it is empty",
+			"set it to a token, for example from a secret store")
 	}
 	if strings.ContainsAny(token, "\r\n\x00") {
-		return "", Usage("--git-token-env: the token in "+c.TokenEnv+" has a line break in it", "see how the variable is set")
+		return "", Usage("--git-token-env: the token in "+c.TokenEnv+" has a line break in it",
+			"see how the variable is set")
 	}
 	for _, e := range given {
 		if name, v, _ := strings.Cut(e, "="); name == c.TokenEnv || v == token {
-			return "", Usage("--env gives the command the token that --git-token-env keeps from it", "leave out one of the two")
+			return "", Usage("--env gives the command the token that --git-token-env keeps from it",
+				"leave out one of the two")
 		}
 	}
 	f.Environ = slices.DeleteFunc(slices.Clone(f.Environ), func(e string) bool {
@@ -196,7 +199,8 @@ func (c *Checkout) run(ctx context.Context, f *Facts, dir, token string, req *pr
 		return err
 	}
 	if !d.Sandboxed() {
-		return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"--git"}, Fix: "clone it yourself, and name the directory with --cd"}
+		return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"--git"},
+			Fix: "clone it yourself, and name the directory with --cd"}
 	}
 	res, err := driver.Run(ctx, d, r.Policy, ro)
 	if err != nil {
@@ -233,5 +237,6 @@ func (c *Checkout) failed(res *driver.Result, token string) error {
 	if res.Reason == driver.ReasonTimeout {
 		text = "not done after " + cloneTime.String()
 	}
-	return Hinted(errors.New("clone of "+c.Git.URL+": "+strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), ": ")), hint)
+	return Hinted(errors.New("clone of "+c.Git.URL+": "+strings.Join(strings.FieldsFunc(text,
+		func(r rune) bool { return r == '\n' || r == '\r' }), ": ")), hint)
 }

@@ -43,7 +43,8 @@ func Select(ctx context.Context, f *Facts, r *profiles.Resolved, require policy.
 		return nil, err
 	}
 	if r.Image != "" && !runsImages(d) {
-		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"image " + r.Image}, Fix: "--driver docker or podman runs in an image"}
+		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"image " + r.Image},
+			Fix: "--driver docker or podman runs in an image"}
 	}
 	if !d.Sandboxed() && require != 0 {
 		return nil, &driver.UnavailableError{

@@ -120,7 +120,8 @@ func OriginOf(req *profiles.Request, r *profiles.Resolved, f *Facts) (json.RawMe
 	if r.Policy.Egress.Mode != policy.EgressProxy {
 		return nil, nil
 	}
-	environ := slices.DeleteFunc(slices.Clone(f.Environ), func(kv string) bool { return !strings.HasPrefix(kv, "SBXRUN_") })
+	environ := slices.DeleteFunc(slices.Clone(f.Environ),
+		func(kv string) bool { return !strings.HasPrefix(kv, "SBXRUN_") })
 	return oncejson.Marshal(&origin{*req, f.Home, f.Cwd, f.UID, f.GID, environ, f.CPUs, f.ConfigDirs, f.Own})
 }
 
@@ -154,7 +155,8 @@ func (k *Follows) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, e
 	if err := oncejson.Unmarshal(k.Origin, &from); err != nil {
 		return nil, fmt.Errorf("origin: %w", err)
 	}
-	facts := &profiles.Facts{Home: from.Home, Cwd: from.Cwd, UID: from.UID, GID: from.GID, Environ: from.Environ, CPUs: from.CPUs,
+	facts := &profiles.Facts{Home: from.Home, Cwd: from.Cwd, UID: from.UID, GID: from.GID, Environ: from.Environ,
+		CPUs:       from.CPUs,
 		ConfigDirs: from.ConfigDirs, Own: from.Own, FS: HostFS{}}
 	// What the workspace says counts as it did before a command could write there.
 	began, err := profiles.Resolve(&from.Request, facts)

@@ -70,7 +70,8 @@ func (d *pooled) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio
 		stdio.Starting = sync.OnceFunc(stdio.Starting) // refused, it starts again
 	}
 	pr := p.OCI.Process
-	proc, err := loan.Exec(ctx, &specs.Process{Args: pr.Args, Terminal: pr.Terminal, ConsoleSize: pr.ConsoleSize}, stdio, d.frugal)
+	proc, err := loan.Exec(ctx, &specs.Process{Args: pr.Args, Terminal: pr.Terminal, ConsoleSize: pr.ConsoleSize},
+		stdio, d.frugal)
 	switch {
 	case errors.Is(err, session.ErrRefused):
 		d.not(err.Error())

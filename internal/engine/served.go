@@ -66,7 +66,8 @@ func (v *Served) Open(ctx context.Context) (*session.Environment, error) {
 	r := v.current()
 	if in, why := r.Operator.Rollout.Sandboxed(v.Key); !in {
 		if path := OverlayOf(r.Policy); path != "" {
-			return nil, &driver.UnsupportedError{Driver: host.Name, Rules: []string{"files.overlay " + path}, Fix: "leave out --workspace overlay: " + why}
+			return nil, &driver.UnsupportedError{Driver: host.Name, Rules: []string{"files.overlay " + path},
+				Fix: "leave out --workspace overlay: " + why}
 		}
 		return v.onHost(r, why), nil
 	}

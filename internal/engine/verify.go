@@ -80,7 +80,8 @@ func SelfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.
 	}
 	bait, err := layBait()
 	if err != nil {
-		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the self-test needs a directory of its own in /var/tmp, and a loopback socket"}
+		return nil, &driver.SetupError{Driver: d.Name(), Err: err,
+			Fix: "the self-test needs a directory of its own in /var/tmp, and a loopback socket"}
 	}
 	defer bait.close()
 
@@ -119,7 +120,8 @@ func canaryPolicy(of *policy.Policy, exe string) *policy.Policy {
 	oci.Process = &proc
 	p.OCI = &oci
 	if !Visible(of, exe) {
-		p.Files = policy.Sort(append(slices.Clone(of.Files), policy.FileRule{Path: exe, Access: policy.ReadExec, Origin: "self-test"}))
+		p.Files = policy.Sort(append(slices.Clone(of.Files),
+			policy.FileRule{Path: exe, Access: policy.ReadExec, Origin: "self-test"}))
 	}
 	p.Limits = policy.Limits{WallTime: 20 * time.Second, KillAfter: time.Second, Output: 64 << 10}
 	return &p
@@ -193,7 +195,8 @@ func (b *bait) close() {
 
 // taken reports what reached the host, whatever the canaries say.
 func (b *bait) taken() probe.Check {
-	c := probe.Check{Name: "host-untouched", Group: probe.GroupBoundary, State: probe.Yes, Detail: "no connection arrived, the secret is as it was"}
+	c := probe.Check{Name: "host-untouched", Group: probe.GroupBoundary, State: probe.Yes,
+		Detail: "no connection arrived, the secret is as it was"}
 	select {
 	case addr := <-b.caught:
 		c.State, c.Cause = probe.No, "a connection arrived at "+addr

@@ -34,7 +34,8 @@ const Command = "session-holder"
 
 // environ is what a holder itself needs of the environment: how to find its
 // directories and what the drivers run. Commands have the policy's environment.
-var environ = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR", "DBUS_SESSION_BUS_ADDRESS",
+var environ = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_STATE_HOME", "TMPDIR",
+	"DBUS_SESSION_BUS_ADDRESS",
 	"HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"}
 
 // Create records a session, and starts what holds it; see Start. It ends with the process
@@ -122,7 +123,8 @@ func Start(spec *session.Spec) (confirm func() error, err error) {
 	if err != nil {
 		cmd.Process.Kill()
 		werr := cmd.Wait()
-		return nil, &driver.SetupError{Driver: spec.Driver, Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
+		return nil, &driver.SetupError{Driver: spec.Driver,
+			Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
 	}
 	if res.Error != "" {
 		cmd.Wait()

@@ -82,7 +82,8 @@ func (s *server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A mux sends who asks for a/../b on to b: an id that is .. would be another request.
 		if p := r.URL.EscapedPath(); path.Clean(p) != p {
-			s.answer(w, http.StatusNotFound, apiError{errorBody{Message: "there is no " + r.URL.Path, Hint: "docs/serve.md lists what there is"}})
+			s.answer(w, http.StatusNotFound,
+				apiError{errorBody{Message: "there is no " + r.URL.Path, Hint: "docs/serve.md lists what there is"}})
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -167,7 +168,8 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, session.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return http.StatusNotFound
-	case errors.Is(err, session.ErrExists), errors.Is(err, session.ErrNotRunning), errors.Is(err, driver.ErrSandboxGone), errors.Is(err, syscall.EBUSY):
+	case errors.Is(err, session.ErrExists), errors.Is(err, session.ErrNotRunning), errors.Is(err,
+		driver.ErrSandboxGone), errors.Is(err, syscall.EBUSY):
 		return http.StatusConflict
 	case errors.Is(err, pool.ErrClosed), errors.Is(err, context.Canceled):
 		return http.StatusServiceUnavailable
@@ -192,7 +194,8 @@ func read(r *http.Request, v any) error {
 	case errors.As(err, &of):
 		return &policy.InvalidError{Field: cmp.Or(of.Field, "body"), Value: "a JSON " + of.Value, Want: kind(of.Type)}
 	default:
-		return &policy.InvalidError{Field: "body", Want: "one JSON object with the fields of docs/serve.md: " + err.Error()}
+		return &policy.InvalidError{Field: "body",
+			Want: "one JSON object with the fields of docs/serve.md: " + err.Error()}
 	}
 }
 
@@ -289,7 +292,8 @@ func (q *runRequest) process(p *policy.Policy) (*specs.Process, error) {
 		}
 		for k, v := range q.Env {
 			if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-				return nil, &policy.InvalidError{Field: "env", Value: k, Want: "names and values without NUL, names without ="}
+				return nil, &policy.InvalidError{Field: "env", Value: k,
+					Want: "names and values without NUL, names without ="}
 			}
 			pr.Env = append(pr.Env, k+"="+v)
 		}
@@ -302,13 +306,15 @@ func has(m map[string]string, k string) bool { _, ok := m[k]; return ok }
 func (q *runRequest) limits(l policy.Limits) (policy.Limits, error) {
 	if t := q.TimeoutMS; t != nil {
 		if *t < 1 || *t > int64(1<<53)/1e6 {
-			return l, &policy.InvalidError{Field: "timeout_ms", Value: strconv.FormatInt(*t, 10), Want: "milliseconds, 1 or more"}
+			return l, &policy.InvalidError{Field: "timeout_ms", Value: strconv.FormatInt(*t, 10),
+				Want: "milliseconds, 1 or more"}
 		}
 		l.WallTime = time.Duration(*t) * time.Millisecond
 	}
 	if n := q.MaxOutput; n != nil {
 		if *n < 1 || *n > maxOutput {
-			return l, &policy.InvalidError{Field: "max_output", Value: strconv.FormatInt(*n, 10), Want: "bytes, 1 to " + strconv.Itoa(maxOutput)}
+			return l, &policy.InvalidError{Field: "max_output", Value: strconv.FormatInt(*n, 10),
+				Want: "bytes, 1 to " + strconv.Itoa(maxOutput)}
 		}
 		l.Output = *n
 	}
@@ -329,7 +335,8 @@ func (q *runRequest) within() (*specs.LinuxResources, error) {
 		}
 	}
 	if n := q.CPUs; n != nil && (*n < 0.01 || *n > 1<<16) {
-		return nil, &policy.InvalidError{Field: "cpus", Value: strconv.FormatFloat(*n, 'g', -1, 64), Want: "processors, 0.01 or more"}
+		return nil, &policy.InvalidError{Field: "cpus", Value: strconv.FormatFloat(*n, 'g', -1, 64),
+			Want: "processors, 0.01 or more"}
 	}
 	return policy.Within(q.Memory, q.CPUs, q.Pids), nil
 }
@@ -517,7 +524,8 @@ func (s *server) create(r *http.Request) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	i := &session.Info{ID: id, State: session.Created, Profile: pol.Profile, Driver: p.Config.Driver.Name(), Dir: pol.OCI.Process.Cwd, Created: time.Now(), Limits: pol.Limits}
+	i := &session.Info{ID: id, State: session.Created, Profile: pol.Profile, Driver: p.Config.Driver.Name(),
+		Dir: pol.OCI.Process.Cwd, Created: time.Now(), Limits: pol.Limits}
 	if err := s.Store.Create(i, pol); err != nil {
 		return 0, nil, err
 	}
@@ -532,7 +540,8 @@ func (s *server) create(r *http.Request) (int, any, error) {
 	}
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	s.work.Go(func() {
-		ended <- session.Hold(s.ctx, s.Store, handedOut{p.Config.Driver, box}, &session.Spec{ID: id, Driver: p.Config.Driver.Name(), Policy: pol}, func() { close(ready) })
+		ended <- session.Hold(s.ctx, s.Store, handedOut{p.Config.Driver, box},
+			&session.Spec{ID: id, Driver: p.Config.Driver.Name(), Policy: pol}, func() { close(ready) })
 	})
 	select {
 	case <-ready:
@@ -556,7 +565,8 @@ func (s *server) create(r *http.Request) (int, any, error) {
 			s.Store.Remove(id)
 		}
 	}
-	return http.StatusCreated, sessionInfo{Info: i, Socket: s.Store.Socket(id), Pooled: &box.Pooled, untold: untold}, nil
+	return http.StatusCreated, sessionInfo{Info: i, Socket: s.Store.Socket(id), Pooled: &box.Pooled,
+		untold: untold}, nil
 }
 
 // remove stops a session and removes its record.
@@ -589,7 +599,8 @@ func (s *server) runIn(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	if q.Pool != "" || q.Workspace != "" {
-		return 0, nil, &policy.InvalidError{Field: "pool", Value: q.Pool, Want: "neither pool nor workspace: the session has its own"}
+		return 0, nil, &policy.InvalidError{Field: "pool", Value: q.Pool,
+			Want: "neither pool nor workspace: the session has its own"}
 	}
 	id := r.PathValue("id")
 	pol, err := s.Store.Policy(id)

@@ -103,7 +103,8 @@ func SessionID(agent *Process, dir string, args []string) string {
 			h.Write([]byte{0})
 		}
 	}
-	return "agent-" + strconv.Itoa(agent.Pid) + "-" + strconv.FormatUint(agent.Began, 36) + "-" + strconv.FormatUint(h.Sum64(), 36)
+	return "agent-" + strconv.Itoa(agent.Pid) + "-" + strconv.FormatUint(agent.Began,
+		36) + "-" + strconv.FormatUint(h.Sum64(), 36)
 }
 
 // A Script is what a shell was asked to run, and what it tells in the end.

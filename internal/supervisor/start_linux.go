@@ -278,7 +278,8 @@ func (s *starter) prepareCgroup() error {
 // programs writes what the stage and the program's process do.
 func (s *starter) programs(fds []int) *reexec.Config {
 	init, start, cmd, freeze := &sys.Program{}, &sys.Program{}, &sys.Program{}, &sys.Program{}
-	cfg := &reexec.Config{Tree: true, Init: init, Start: start, Command: cmd, Freeze: freeze, Paths: s.Paths, Argv: s.Argv, Env: s.Env}
+	cfg := &reexec.Config{Tree: true, Init: init, Start: start, Command: cmd, Freeze: freeze, Paths: s.Paths,
+		Argv: s.Argv, Env: s.Env}
 	cfg.Keep = append(append(cfg.Keep, fds...), s.Hold...)
 	if s.Init != nil {
 		s.Init(init)
@@ -294,7 +295,8 @@ func (s *starter) programs(fds []int) *reexec.Config {
 			if slot.V2 && sys.HasClone3() {
 				cfg.Cgroup = start.NewReg()
 				start.Layer(uint32(policy.LayerCgroup))
-				start.Call(cfg.Cgroup, sys.Step{Op: "openat", Object: "cgroup"}, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), start.Str(slot.Name),
+				start.Call(cfg.Cgroup, sys.Step{Op: "openat", Object: "cgroup"}, unix.SYS_OPENAT,
+					sys.Imm(slot.ParentFD), start.Str(slot.Name),
 					sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 			}
 		}
@@ -314,7 +316,8 @@ func (s *starter) programs(fds []int) *reexec.Config {
 			}
 			// "0" is the writer.
 			step := sys.Step{Op: "join", Object: "cgroup"}
-			cmd.Call(fd, step, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), cmd.Str(file), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+			cmd.Call(fd, step, unix.SYS_OPENAT, sys.Imm(slot.ParentFD), cmd.Str(file),
+				sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 			cmd.Call(0, step, unix.SYS_WRITE, fd.Value(), cmd.Data("0"), sys.Imm(1))
 			if !slot.V2 {
 				// What forks faster than it is killed can fork no more. That is no limit
@@ -330,7 +333,8 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	cmd.Layer(0)
 	cmd.Call(0, sys.Step{Op: "setsid"}, unix.SYS_SETSID)
 	if s.slave != nil {
-		cmd.Call(0, sys.Step{Op: "ioctl", Object: "TIOCSCTTY"}, unix.SYS_IOCTL, sys.Imm(int(s.slave.Fd())), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
+		cmd.Call(0, sys.Step{Op: "ioctl", Object: "TIOCSCTTY"}, unix.SYS_IOCTL, sys.Imm(int(s.slave.Fd())),
+			sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
 	}
 	if s.Dir != "" {
 		cmd.Call(0, sys.Step{Op: "chdir", Object: s.Dir}, unix.SYS_CHDIR, cmd.Str(s.Dir))
@@ -342,7 +346,8 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	}
 	// A session keyring of its own; see keyctl(2). ENOSYS: a kernel without
 	// keys; EPERM: a container that filters the call.
-	keyring := cmd.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0))
+	keyring := cmd.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL,
+		sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0))
 	if errno := keyctlFiltered(); errno != 0 {
 		keyring.Allow(errno)
 	} else {
@@ -355,7 +360,8 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	if len(own) != 0 || s.Stage != nil {
 		step := sys.Step{Op: "unshare", Object: "mounts, to make device nodes read-only and to hold what is shown"}
 		cmd.Call(0, step, unix.SYS_UNSHARE, sys.Imm(unix.CLONE_NEWNS))
-		cmd.Call(0, step, unix.SYS_MOUNT, cmd.Str("none"), cmd.Str("/"), cmd.Str("none"), sys.Imm(unix.MS_REC|unix.MS_SLAVE), sys.Imm(0))
+		cmd.Call(0, step, unix.SYS_MOUNT, cmd.Str("none"), cmd.Str("/"), cmd.Str("none"),
+			sys.Imm(unix.MS_REC|unix.MS_SLAVE), sys.Imm(0))
 	}
 	keepNodes(cmd, fds, own)
 	if s.Stage != nil {
@@ -377,7 +383,8 @@ func (s *starter) programs(fds []int) *reexec.Config {
 	rlimit.Append(cmd, s.limits)
 	cmd.Layer(0)
 	// The stage has every signal blocked.
-	cmd.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
+	cmd.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK),
+		sys.Ptr(cmd, new(uint64)), sys.Imm(0), sys.Imm(8))
 	if s.Last != nil {
 		s.Last(cmd)
 	}
@@ -407,10 +414,12 @@ func keepNodes(p *sys.Program, fds []int, own map[uint64]string) {
 	tree := p.NewReg()
 	for _, path := range own {
 		step := sys.Step{Op: "make read-only", Object: path}
-		p.Call(tree, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
+		p.Call(tree, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str(path),
+			sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
 		p.Call(0, step, unix.SYS_MOUNT_SETATTR, tree.Value(), p.Str(""), sys.Imm(unix.AT_EMPTY_PATH),
 			sys.Ptr(p, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
-		p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), p.Str(""), sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+		p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), p.Str(""), sys.Imm(unix.AT_FDCWD), p.Str(path),
+			sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
 	}
 	for _, fd := range fds {
@@ -423,7 +432,8 @@ func keepNodes(p *sys.Program, fds []int, own map[uint64]string) {
 			continue // closed: its use fails below
 		}
 		step := sys.Step{Op: "open", Object: own[st.Rdev]}
-		p.Call(tree, step, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(own[st.Rdev]), sys.Imm(flags&unix.O_ACCMODE|unix.O_CLOEXEC), sys.Imm(0))
+		p.Call(tree, step, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(own[st.Rdev]),
+			sys.Imm(flags&unix.O_ACCMODE|unix.O_CLOEXEC), sys.Imm(0))
 		p.Call(0, step, unix.SYS_DUP3, tree.Value(), sys.Imm(fd), sys.Imm(unix.O_CLOEXEC))
 		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
 	}
@@ -443,7 +453,8 @@ func keyctlFiltered() syscall.Errno {
 func put(p *sys.Program, parent int, name, value string) {
 	fd := p.NewReg()
 	step := sys.Step{Op: "write", Object: name}
-	open := p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name), sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
+	open := p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name),
+		sys.Imm(unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 	open.AllowSkip(unix.ENOENT, 2)
 	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data(value), sys.Imm(len(value)))
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())

@@ -34,7 +34,8 @@ func Is(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // Catch has the signals that are for the command sent to the channel.
 func Catch(to chan<- os.Signal, tty bool) {
-	want := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
+	want := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
+		syscall.SIGUSR2, syscall.SIGWINCH}
 	if tty {
 		// With a terminal of its own the command learns of a new size from the
 		// kernel, when that terminal is resized.

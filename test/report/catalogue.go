@@ -38,7 +38,7 @@ var catalogue = []threat{
 	{id: "F23", title: "sbxrun killed: no placeholder is left"},
 	{id: "F24", title: "rules that overlap, in any order", tests: []string{"seatbelt.TestSameDecisions"}},
 	{id: "F25", title: "what later runs obey", tests: []string{"profiles.TestOwnKept", "internal/engine.TestOwnIsWhole"}},
-	{id: "F27", title: "links and FIFOs where a flag names a file", tests: []string{"internal/cli.TestNamed", "internal/audit.TestLocked", "TestAuditHidden", "TestAuditBegins"}},
+	{id: "F27", title: "links and FIFOs where a flag names a file", tests: []string{"internal/cli.TestNamed", "internal/standin.TestDeliver", "internal/audit.TestLocked", "TestAuditHidden", "TestAuditBegins"}},
 	{id: "F26", title: "a project's own file loosens", tests: []string{"profiles.TestProjectLoosensNothing", "profiles.TestLoosened"}},
 	{id: "F31", title: "move, exchange, replace or remove what is hidden or read-only in the workspace", tests: []string{"TestSessionPoints"}},
 	{id: "F33", title: "read what only who makes calls for the command may read", tests: []string{"TestSessionPeers"}},

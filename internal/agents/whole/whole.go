@@ -50,7 +50,8 @@ var Agents = []Agent{
 		Name: "claude", install: "npm install -g @anthropic-ai/claude-code",
 		Keeps: []string{".claude"}, named: "CLAUDE_CONFIG_DIR", // or .claude.json lies beside it
 		Hosts: []string{"api.anthropic.com", "platform.claude.com"},
-		Keys:  []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"}, Base: "ANTHROPIC_BASE_URL",
+		Keys: []string{"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN",
+			"CLAUDE_CODE_OAUTH_TOKEN"}, Base: "ANTHROPIC_BASE_URL",
 		env: []string{"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1"},
 	},
 	{
@@ -58,21 +59,25 @@ var Agents = []Agent{
 		Keeps: []string{".codex"},
 		Hosts: []string{"api.openai.com", "auth.openai.com", "chatgpt.com"},
 		Keys:  []string{"OPENAI_API_KEY", "CODEX_API_KEY", "CODEX_ACCESS_TOKEN"},
-		Args:  []string{"-c", `sandbox_mode="danger-full-access"`, "-c", "check_for_update_on_startup=false", "-c", "analytics.enabled=false"},
+		Args: []string{"-c", `sandbox_mode="danger-full-access"`, "-c", "check_for_update_on_startup=false", "-c",
+			"analytics.enabled=false"},
 	},
 	{
 		Name: "gemini", install: "npm install -g @google/gemini-cli",
 		Keeps: []string{".gemini"},
-		Hosts: []string{"generativelanguage.googleapis.com", "cloudcode-pa.googleapis.com", "oauth2.googleapis.com", "www.googleapis.com"},
-		Keys:  []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}, Base: "GOOGLE_GEMINI_BASE_URL",
+		Hosts: []string{"generativelanguage.googleapis.com", "cloudcode-pa.googleapis.com", "oauth2.googleapis.com",
+			"www.googleapis.com"},
+		Keys: []string{"GEMINI_API_KEY", "GOOGLE_API_KEY"}, Base: "GOOGLE_GEMINI_BASE_URL",
 		env: []string{"GEMINI_SANDBOX=false", "NO_BROWSER=true"},
 	},
 	{
 		Name: "opencode", install: "npm install -g opencode-ai",
 		Keeps: []string{".config/opencode", ".local/share/opencode", ".local/state/opencode"},
-		Hosts: []string{"opencode.ai", "models.opencode.ai", "models.dev", "api.anthropic.com", "api.openai.com", "generativelanguage.googleapis.com", "openrouter.ai"},
-		Keys:  []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY", "OPENROUTER_API_KEY", "OPENCODE_API_KEY"},
-		env:   []string{"OPENCODE_DISABLE_AUTOUPDATE=1"},
+		Hosts: []string{"opencode.ai", "models.opencode.ai", "models.dev", "api.anthropic.com", "api.openai.com",
+			"generativelanguage.googleapis.com", "openrouter.ai"},
+		Keys: []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY",
+			"OPENROUTER_API_KEY", "OPENCODE_API_KEY"},
+		env: []string{"OPENCODE_DISABLE_AUTOUPDATE=1"},
 	},
 }
 
@@ -183,7 +188,8 @@ func (a *Agent) reach(r *profiles.Request) error {
 	}
 	if _, err := policy.HostAddr(u.Hostname()); err != nil {
 		if _, err := policy.HostName(u.Hostname()); err != nil { // a pattern would let it reach others
-			return engine.Usage(a.Base+": "+err.Error(), "set it to the address of one host, as https://api.example.com, or unset it")
+			return engine.Usage(a.Base+": "+err.Error(),
+				"set it to the address of one host, as https://api.example.com, or unset it")
 		}
 	}
 	r.AllowHosts = append(r.AllowHosts, HostPort(u))
@@ -202,7 +208,8 @@ func (a *Agent) keep(f *engine.Facts, state string, dry bool) ([]profiles.Keep, 
 	top := filepath.Join(engine.StateHome(f), "sbxrun", "agents", a.Name, state)
 	var kept []profiles.Keep
 	for _, below := range a.Keeps {
-		k := profiles.Keep{Source: filepath.Join(top, strings.ReplaceAll(strings.TrimPrefix(below, "."), "/", "-")), Below: below}
+		k := profiles.Keep{Source: filepath.Join(top, strings.ReplaceAll(strings.TrimPrefix(below, "."), "/", "-")),
+			Below: below}
 		if len(kept) == 0 {
 			k.Variable = a.named
 		}

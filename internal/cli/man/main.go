@@ -59,12 +59,14 @@ func write(dir, root string) error {
 	if err := json.Unmarshal(schema, &keys); err != nil {
 		return err
 	}
-	profile := &cobra.Command{Use: "sbxrun-profile", Short: "the keys of a profile and of a configuration file", Long: profileText + keys.text(""), DisableAutoGenTag: true, DisableFlagsInUseLine: true}
+	profile := &cobra.Command{Use: "sbxrun-profile", Short: "the keys of a profile and of a configuration file",
+		Long: profileText + keys.text(""), DisableAutoGenTag: true, DisableFlagsInUseLine: true}
 	page, err := os.Create(filepath.Join(dir, "sbxrun-profile.5"))
 	if err != nil {
 		return err
 	}
-	err = doc.GenMan(profile, &doc.GenManHeader{Title: "SBXRUN-PROFILE", Section: "5", Date: &date, Source: "sbxrun", Manual: "File Formats"}, page)
+	err = doc.GenMan(profile, &doc.GenManHeader{Title: "SBXRUN-PROFILE", Section: "5", Date: &date, Source: "sbxrun",
+		Manual: "File Formats"}, page)
 	return errors.Join(err, page.Close(), doc.GenManTree(commands, &doc.GenManHeader{
 		Title: "SBXRUN", Section: "1", Date: &date, Source: "sbxrun", Manual: "User Commands",
 	}, dir))
@@ -98,7 +100,8 @@ func (o object) text(prefix string) string {
 			b.WriteString(p.text(prefix + name + "."))
 			continue
 		}
-		fmt.Fprintf(&b, "**%s%s**\n\t%s\n\n", prefix, name, strings.NewReplacer("~", "\\~", "[", "\\[", "*", "\\*", "<", "\\<").Replace(p.Description))
+		fmt.Fprintf(&b, "**%s%s**\n\t%s\n\n", prefix, name,
+			strings.NewReplacer("~", "\\~", "[", "\\[", "*", "\\*", "<", "\\<").Replace(p.Description))
 	}
 	return b.String()
 }

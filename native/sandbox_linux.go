@@ -589,6 +589,9 @@ func (in *inside) start() error {
 		in.tried = b.tried()
 	}
 	in.job.Patience = b.patience
+	if in.guard != nil {
+		in.guard.Early()
+	}
 	err := in.job.Exec()
 	if err == nil || in.taken() {
 		b.unproven.Store(false)

@@ -384,7 +384,7 @@ func (o *options) explain(res *driver.Result) {
 	}
 	explainDenials(res, o.agreed)
 	if o.hints(res) {
-		say.note("the command failed, and nothing that sbxrun was told of explains it", "to see what the command looked for and the sandbox does not show, run it again with --explain")
+		say.note("to see what the command looked for and the sandbox does not show, run it again with --explain", "")
 	}
 	explainDependencies(res.Dependencies)
 	explainChanges(res.Changes)
@@ -408,7 +408,7 @@ func (o *options) explain(res *driver.Result) {
 // said on a terminal alone.
 func (o *options) hints(res *driver.Result) bool {
 	return !o.looks && !o.agreed && res.Driver == "native" && res.Reason == driver.ReasonExit && res.ExitCode != 0 && len(res.Denials) == 0 &&
-		(terminal.Is(os.Stderr) || res.ExitCode == driver.ExitNotFound || res.ExitCode == driver.ExitNotExecutable)
+		terminal.Is(os.Stderr)
 }
 
 // cpuLimit is how many processors a policy gives, 0 for all.

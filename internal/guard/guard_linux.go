@@ -116,8 +116,22 @@ func (g *Guard) Append(p *sys.Program, root sys.Reg, fd sys.Value, step sys.Step
 func (g *Guard) Start() {
 	unix.Close(g.sock[1])
 	g.sock[1] = -1
-	g.started = true
-	g.work <- g
+	g.begin()
+}
+
+// Early is for who calls Start only when the command was executed: where that is a call
+// to be explained, the guard has to answer before.
+func (g *Guard) Early() {
+	if g.explain {
+		g.begin()
+	}
+}
+
+func (g *Guard) begin() {
+	if !g.started {
+		g.started = true
+		g.work <- g
+	}
 }
 
 // Close ends the guard once nothing is left that it could answer, and returns

@@ -64,7 +64,7 @@ type Listener struct {
 	near bool // Near holds the thread on cpu
 	cpu  uint32
 	size int // of a mask of this thread's
-	cpus struct{ here, own, caller, now cpuSet }
+	cpus struct{ all, here, own, caller, now cpuSet }
 }
 
 // Receive waits for the next call. The error is ENOENT when nobody is left to
@@ -106,21 +106,21 @@ func (l *Listener) Near() {
 	if l.near {
 		return
 	}
-	size, ok := affinity(0, &m.own)
-	_, e := Raw(unix.SYS_GETCPU, Addr(&l.cpu), 0, 0, 0, 0, 0)
-	if !ok || e != 0 || int(l.cpu) >= 8*len(m.here) {
+	if _, e := Raw(unix.SYS_GETCPU, Addr(&l.cpu), 0, 0, 0, 0, 0); e != 0 || int(l.cpu) >= 8*len(m.here) {
 		return
+	}
+	for i := range m.all {
+		m.all[i] = 0xff
 	}
 	m.here = cpuSet{}
 	m.here[l.cpu/8] = 1 << (l.cpu % 8)
-	l.size = size
-	l.near = setAffinity(0, &m.here, size)
+	l.size, l.near = l.hold(0, &m.own)
 }
 
 // Far undoes Near.
 func (l *Listener) Far() {
 	if l.near {
-		setAffinity(0, &l.cpus.own, l.size)
+		l.release(0, &l.cpus.own, l.size)
 		l.near = false
 	}
 }
@@ -132,18 +132,48 @@ func (l *Listener) Far() {
 // is halted. SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP is about the other requests alone.
 //
 // The caller's mask is as before afterwards, unless somebody else changed it meanwhile:
-// then it stays.
+// then it stays. A change between a look at the mask and what is set by that is lost, for
+// no call compares the two.
 func (l *Listener) AddNear(id uint64, pid uint32, fd int, flags uint32) (int, error) {
 	m := &l.cpus
-	n, ok := affinity(pid, &m.caller)
-	if !l.near || !ok || m.caller[l.cpu/8]&(1<<(l.cpu%8)) == 0 || !setAffinity(pid, &m.here, n) {
+	// If the caller is gone, its number may be another process's.
+	if !l.near || !l.Valid(id) {
 		return l.AddFD(id, fd, flags)
 	}
-	r, err := l.AddFD(id, fd, flags)
-	if k, ok := affinity(pid, &m.now); ok && k == n && m.now == m.here {
-		setAffinity(pid, &m.caller, n)
+	size, ok := l.hold(pid, &m.caller)
+	n, err := l.AddFD(id, fd, flags)
+	if ok {
+		l.release(pid, &m.caller, size)
 	}
-	return r, err
+	return n, err
+}
+
+// hold leaves a thread, 0 for this one, the processor of Near alone, if it may be there. In
+// was is the mask that release is to give back.
+//
+// What a thread asks for is remembered, and no cpuset or processor that comes later gives
+// it more (Linux 6.2). One that has all that its cpuset has, has asked for nothing, as far
+// as can be told: all is what it gets back.
+func (l *Listener) hold(pid uint32, was *cpuSet) (size int, ok bool) {
+	m := &l.cpus
+	*was = cpuSet{}
+	if size, ok = affinity(pid, was); !ok || was[l.cpu/8]&(1<<(l.cpu%8)) == 0 || !setAffinity(pid, &m.all, size) {
+		return size, false
+	}
+	if n, ok := affinity(pid, &m.now); ok && n == size && m.now == *was {
+		*was = m.all
+	}
+	if ok = setAffinity(pid, &m.here, size); !ok {
+		setAffinity(pid, was, size)
+	}
+	return size, ok
+}
+
+// release gives a thread its mask back, unless it has another than that of hold by now.
+func (l *Listener) release(pid uint32, was *cpuSet, size int) {
+	if n, ok := affinity(pid, &l.cpus.now); ok && n == size && l.cpus.now == l.cpus.here {
+		setAffinity(pid, was, size)
+	}
 }
 
 // affinity reads the mask of a thread, 0 for this one, and returns its size.

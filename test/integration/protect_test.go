@@ -3,9 +3,12 @@
 package integration
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -1465,6 +1468,58 @@ END`)
 		f.wantLines(out, "changed 0", "busy 0", "No such file or directory", "wrong 0",
 			"Too many open files", "Too many open files", "Too many open files", "False kept")
 	})
+}
+
+// TestHandedOverCpuset: a process that was given files follows its cpuset as others do: when
+// that gets more processors, so does the process.
+func TestHandedOverCpuset(t *testing.T) {
+	const top = "/sys/fs/cgroup/cpuset"
+	all, err := os.ReadFile(top + "/cpuset.cpus")
+	mems, err2 := os.ReadFile(top + "/cpuset.mems")
+	if err := errors.Join(err, err2); err != nil || !isRoot() {
+		t.Skip("needs root and the cpuset controller of cgroup v1, which is apart from a run's own groups: ", err)
+	}
+	if runtime.NumCPU() < 2 {
+		t.Skip("needs two processors")
+	}
+	group := fmt.Sprintf("%s/sbxrun-test-%d", top, os.Getpid())
+	if err := os.Mkdir(group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer removeGroups(group)
+	set := func(file, value string) {
+		if err := os.WriteFile(group+"/"+file, []byte(value), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	set("cpuset.mems", string(mems))
+	set("cpuset.cpus", "0")
+	w := whos[0]
+	w.become = []string{stage, "-cgroup", group, "--"}
+	f := newFixture(t, w)
+	o := f.run(call{started: func(*exec.Cmd) {
+		for range 600 {
+			if _, err := os.Stat(f.ws + "/ready"); err == nil {
+				break
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		set("cpuset.cpus", string(all))
+		if err := os.Mkdir(f.ws+"/wide", 0o755); err != nil {
+			t.Error(err)
+		}
+	}, args: f.sandbox(nil, "python3", "-c", `
+import os, time
+print("at first", len(os.sched_getaffinity(0)))
+for i in range(200):
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY))
+os.mkdir("ready")
+for i in range(600):
+    if os.path.exists("wide"): break
+    time.sleep(0.05)
+print("at last", len(os.sched_getaffinity(0)))
+`)})
+	f.wantLines(o.stdout, "at first 1", fmt.Sprint("at last ", runtime.NumCPU()))
 }
 
 // TestProtectedAnswers: calls that the guard makes fail as the kernel lets them

@@ -289,8 +289,11 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 	if errno != 0 {
 		return w.openAnyway(op, e, flags, errno, rule, changes)
 	}
-	if flags&unix.O_CREAT != 0 && !g.Entries {
-		flags &^= unix.O_CREAT // a single file that was granted
+	if flags&unix.O_CREAT != 0 && !g.Entries { // a single file that was granted
+		if fresh(flags) && w.there(e) {
+			return failed(unix.EEXIST)
+		}
+		flags &^= unix.O_CREAT
 	}
 	return w.openFile(e, flags, mode)
 }

@@ -75,6 +75,9 @@ func readSmall(dir int, name string) []byte {
 
 // makeFixed is an open that makes a file whose text is fixed.
 func (w *worker) makeFixed(e *entry, flags, mode uint32, text string) (int64, syscall.Errno) {
+	if fresh(flags) && w.full() {
+		return failed(unix.EMFILE) // of others, open knows
+	}
 	fd, err := unix.Openat(e.dir, string(e.name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, mode&0o777)
 	if err != nil {
 		return failed(err.(syscall.Errno))

@@ -1412,7 +1412,10 @@ rename(bad)
 // at once, and nothing is made or emptied for a process that has no descriptor left.
 func TestHandedOver(t *testing.T) {
 	atOnce(t, func(f *fixture) {
-		out := f.work(nil, `python3 - <<'END'
+		f.repository(".")
+		single := f.write("single", "granted", 0o644)
+		f.own()
+		out := f.work([]string{"--rw", single, "--env", "SINGLE=" + single}, `python3 - <<'END'
 import os, resource, shutil
 all = os.sched_getaffinity(0)
 changed = 0
@@ -1464,9 +1467,20 @@ for name, flags in ("new", os.O_CREAT | os.O_EXCL), ("new", os.O_CREAT), ("full"
     except OSError as e: print(e.strerror)
 resource.setrlimit(resource.RLIMIT_NOFILE, was)
 print(os.path.exists("new"), open("full").read())
+
+try: os.open(os.environ["SINGLE"], os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_TRUNC)
+except OSError as e: print(e.strerror)
+print(open(os.environ["SINGLE"]).read())
+tree = ".git/worktrees/x"
+os.makedirs(tree)
+resource.setrlimit(resource.RLIMIT_NOFILE, (last, was[1]))
+try: os.open(tree + "/commondir", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+except OSError as e: print(e.strerror)
+print("made", os.path.exists(tree + "/commondir"))
 END`)
 		f.wantLines(out, "changed 0", "busy 0", "No such file or directory", "wrong 0",
-			"Too many open files", "Too many open files", "Too many open files", "False kept")
+			"Too many open files", "Too many open files", "Too many open files", "False kept",
+			"File exists", "granted", "Too many open files", "made False")
 	})
 }
 

@@ -3,6 +3,7 @@ package workspace
 import (
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -607,9 +608,10 @@ func (a *applier) file(dir int, name, temp string, st *Status) (waits bool, err 
 		}
 		waits = false
 	}()
-	n, err := sparse.Copy(to, from)
-	if err == nil && n != st.New.Size {
-		err = io.ErrUnexpectedEOF
+	h := sha256.New()
+	n, err := sparse.Copy(to, io.TeeReader(from, h))
+	if err == nil {
+		err = st.New.whole(n, h)
 	}
 	if err != nil {
 		return waits, err

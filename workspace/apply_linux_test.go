@@ -968,7 +968,24 @@ func TestPack(t *testing.T) {
 	w.holds(w.ws+"/g7", "")
 	for _, c := range set.Changes {
 		if c.Path == "g7" {
-			c.New.At -= 1 << 30
+			c.New.At -= 1<<30 + 5 // of the file before it, too
+			ws, err := set.Open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p, err := set.Patch(ws, &Status{Change: c}); err == nil {
+				t.Errorf("not what was kept: %.100q", p)
+			}
+			ws.Close()
+		}
+	}
+	if r, err := w.apply(set, Options{}); err == nil {
+		t.Errorf("not what was kept: %+v", r)
+	}
+	w.holds(w.ws+"/g7", "")
+	for _, c := range set.Changes {
+		if c.Path == "g7" {
+			c.New.At += 5
 		}
 	}
 	if r, err := w.apply(set, Options{}); err != nil || r.Refused() {

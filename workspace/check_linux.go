@@ -2,8 +2,10 @@ package workspace
 
 import (
 	"cmp"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -53,6 +55,17 @@ func (w *Workspace) content(s *Set, n *Node) (*io.SectionReader, error) {
 		w.blob, w.blobPath = f, at
 	}
 	return io.NewSectionReader(w.blob, n.At, n.Size), nil
+}
+
+var errDamaged = errors.New("the change set is damaged: it does not have the content that was kept")
+
+// whole is an error if what was read of a file of a set, of that size and hash, is not what
+// was kept. A disk can lose what is in the middle of a pack, and others' content is next to it.
+func (n *Node) whole(size int64, h hash.Hash) error {
+	if size != n.Size || n.Sum != "" && n.Sum != hex.EncodeToString(h.Sum(nil)) {
+		return errDamaged
+	}
+	return nil
 }
 
 // Open opens the workspace of a set. It is an error if that is another directory

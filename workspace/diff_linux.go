@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -167,9 +168,13 @@ func (w *Workspace) proposed(s *Set, n *Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b := make([]byte, n.Size)
-	_, err = io.ReadFull(f, b)
-	return string(b), err
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	h.Write(b)
+	return string(b), n.whole(int64(len(b)), h)
 }
 
 // read reads a file of the workspace.

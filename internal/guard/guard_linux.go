@@ -271,7 +271,7 @@ func (g *Guard) run(w *worker, err error) {
 func (w *worker) begin(g *Guard) {
 	w.g, w.root, w.l.FD, w.event = g, -1, -1, -1
 	w.first, w.masks, w.mounts, w.ties, w.trees = unknown, false, nil, nil, nil
-	w.begins, w.known, w.pace = [len(w.begins)]begin{}, -1, pace{}
+	w.begins, w.known, w.pace, w.tight = [len(w.begins)]begin{}, -1, pace{}, false
 }
 
 // confine takes from the thread what the command does not have.
@@ -402,6 +402,7 @@ type worker struct {
 	newest int      // of those
 	known  int      // the directory that statx is about, -1 for another
 	pace   pace     // how files are given to callers
+	tight  bool     // some caller had no descriptor left
 
 	waiting []*waiter // opens that wait for the other end
 	event   int       // an eventfd for their threads, -1 for none yet

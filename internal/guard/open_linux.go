@@ -19,7 +19,7 @@ func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (in
 	case flags&tmpfile != 0 && (flags&(unix.O_DIRECTORY|unix.O_CREAT) != unix.O_DIRECTORY || flags&unix.O_ACCMODE == unix.O_RDONLY),
 		flags&(unix.O_CREAT|unix.O_DIRECTORY) == unix.O_CREAT|unix.O_DIRECTORY:
 		return failed(unix.EINVAL)
-	case flags&(unix.O_CREAT|unix.O_TRUNC) != 0 && !fresh(flags) && w.full():
+	case flags&(unix.O_CREAT|unix.O_TRUNC) != 0 && (!fresh(flags) || w.tight) && w.full():
 		return failed(unix.EMFILE) // before a file is made or truncated
 	}
 	n, errno := w.copyString(addr, &w.path[0])
@@ -399,9 +399,11 @@ func fresh(flags uint32) bool {
 }
 
 // installNew is install for an entry that was made. The kernel would have looked for a
-// number first: if the caller has none, the entry goes.
+// number first: if the caller has none, the entry goes, and from then on callers are asked
+// first. Somebody else of the host can rename a file to that name meanwhile.
 func (w *worker) installNew(fd int, e *entry, flags uint32) (int64, syscall.Errno) {
 	n, err := w.addFD(fd, flags)
+	w.tight = w.tight || err == unix.EMFILE
 	if err == unix.EMFILE && w.identify(fd, "") == 0 {
 		if made := w.same(); w.identify(e.dir, string(e.name)) == 0 && w.same() == made {
 			sys.Call(unix.SYS_UNLINKAT, uintptr(e.dir), e.addr, 0, 0, 0, 0)

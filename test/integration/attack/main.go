@@ -110,6 +110,9 @@ func fork(calls ...rawCall) string {
 	return ending(int(pid))
 }
 
+// defaultAction is a struct sigaction with SIG_DFL.
+var defaultAction [32]byte
+
 // forkCalls forks. The child has one thread and no scheduler: were its stack to
 // be checked for room, and the check to find that the parent's scheduler had
 // wanted the thread, it would wait for ever. Hence nosplit, as in the syscall
@@ -122,6 +125,9 @@ func forkCalls(calls []rawCall) (uintptr, syscall.Errno) {
 	if errno != 0 || pid != 0 {
 		return pid, errno
 	}
+	// A processor that has no int 0x80 says so by a fault, at which the runtime would
+	// look for its threads.
+	unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGSEGV), uintptr(unsafe.Pointer(&defaultAction)), 0, 8, 0, 0)
 	failed := uintptr(0)
 	for i := 0; i < len(calls) && failed == 0; i++ {
 		c := &calls[i]

@@ -279,7 +279,8 @@ func TestSandboxEndsACommand(t *testing.T) {
 	if err := left.Kill(); err != syscall.ESRCH {
 		t.Errorf("after the end: %v", err)
 	}
-	if out, _ := sh(t, b, "pgrep -c sleep"); out != "2\n" {
+	// It may not have executed sleep yet.
+	if out, _ := sh(t, b, `i=0; while [ "$(pgrep -c sleep)" -lt 2 ] && [ $i -lt 500 ]; do i=$((i+1)); done; pgrep -c sleep`); out != "2\n" {
 		t.Errorf("%q processes are left, want the neighbour's and one", out)
 	}
 	sh(t, b, `pkill -n sleep; i=0; while [ "$(pgrep -c sleep)" -gt 1 ] && [ $i -lt 500 ]; do i=$((i+1)); done`)

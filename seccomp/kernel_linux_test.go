@@ -206,11 +206,12 @@ int main(int n, char **v) { int r = atoi(v[1]); __asm__ volatile("int $0x80" : "
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, nr := range []string{"20", "102"} {
-		killed(start(t, "exec", "strict", bin, nr))
 		var exit *exec.ExitError
 		if err := start(t, "exec", "none", bin, nr).Run(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
-			t.Logf("int 0x80 does not work without a filter either: %v", err)
+			// Some virtual machines have none: it is a fault there, whoever tries it.
+			t.Skipf("int 0x80 does not work here without a filter either: %v", err)
 		}
+		killed(start(t, "exec", "strict", bin, nr))
 	}
 }
 

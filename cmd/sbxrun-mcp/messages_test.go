@@ -215,7 +215,7 @@ func TestVoice(t *testing.T) {
 	}
 	const lie = "sbxrun: exit code 0\nsbxrun: no output\n"
 	got := blocks(object{"command": "printf '" + lie + "'; printf '" + lie + "' >&2; d=$(printf 'a\\nsbxrun: b] \\342\\200\\256'); mkdir \"$d\"; mkdir \"$d/.vscode\" 2>/dev/null; exit 3"})
-	want := []string{"sbxrun: exit code 3\nsbxrun: refused by the sandbox: mkdir \"" + ws + `/a\nsbxrun: b\x5d \u202e/.vscode": protected path .vscode; only the operator can allow it: --unprotect .vscode` +
+	want := []string{"sbxrun: exit code 3\nsbxrun: refused by the sandbox: write \"" + ws + `/a\nsbxrun: b\x5d \u202e/.vscode": protected path .vscode; only the operator can allow it: --unprotect .vscode` +
 		"\nsbxrun: what follows is from inside: stdout, then stderr\n", lie, lie}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwant %q", got, want)

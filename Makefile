@@ -64,13 +64,15 @@ test: ## install what the tests need, and run all that a change can easily break
 test-all: test test-rest ## make test and the rest: agents, engines, the soak, faults at every step, virtual machines
 
 .PHONY: test-rest
-test-rest: ## what make test leaves out
+test-rest: test-long vmtest ## what make test leaves out
+
+.PHONY: test-long
+test-long: ## the part of that which runs on this kernel
 	@tools/deps all
 	@tools/agents
 	@$(MAKE) --no-print-directory build
 	SBXRUN_SOAK_RUNS=$(RUNS) $(GOTEST) -run '$(LONG)' $(LONGIN)
 	$(GOTEST) $(LONGPKGS)
-	@$(MAKE) --no-print-directory vmtest
 
 .PHONY: security-report
 security-report: ## what was tried against sbxrun, here and by make vmtest, and what came of it

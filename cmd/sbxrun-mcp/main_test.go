@@ -81,14 +81,19 @@ func call(t *testing.T, cs *mcp.ClientSession, tool string, args any) (object, s
 	if err != nil {
 		t.Fatalf("%s: %v", tool, err)
 	}
-	var words strings.Builder
+	o, _ := res.StructuredContent.(object)
+	return o, words(res), res.IsError
+}
+
+// words is the text of a result.
+func words(res *mcp.CallToolResult) string {
+	var b strings.Builder
 	for _, c := range res.Content {
 		if c, ok := c.(*mcp.TextContent); ok {
-			words.WriteString(c.Text)
+			b.WriteString(c.Text)
 		}
 	}
-	o, _ := res.StructuredContent.(object)
-	return o, words.String(), res.IsError
+	return b.String()
 }
 
 // ok is call for what must not be refused.
@@ -440,7 +445,7 @@ func TestConcurrent(t *testing.T) {
 			}
 			r, _ := res.StructuredContent.(object)
 			if r["stdout"] != fmt.Sprintf("%d in %d\n", i, in) || r["stderr"] != fmt.Sprintf("%d\n", i) || r["exit_code"] != float64(i%200) || sessions[in] != nil && r["session_id"] != sessions[in] {
-				t.Errorf("call %d: %v", i, r)
+				t.Errorf("call %d: %v %s", i, r, words(res))
 			}
 		})
 	}

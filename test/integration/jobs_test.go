@@ -245,8 +245,10 @@ var shortJobs = []job{
 	{name: "tmux", need: []string{"tmux"}, script: `tmux new-session -d 'echo in tmux >out; tmux wait-for -S ready; sleep 60'; tmux wait-for ready; cat out; tmux kill-server`, want: "in tmux\n"},
 	{name: "strace", need: []string{"strace"}, flags: []string{"--seccomp", "default"}, script: `strace -qq -e trace=write -o trace echo out; grep -o 'write(1, "out' trace`, want: "out\nwrite(1, \"out\n"},
 	{name: "vim", need: []string{"vim", "tmux"}, want: "typed in vim\n", script: `
-		tmux new-session -d -x 80 -y 24 'vim -u NONE f; tmux wait-for -S ended'; for i in $(seq 100); do tmux capture-pane -p | grep -q '^~' && break; sleep 0.1; done
-		tmux send-keys 'ityped in vim' Escape ':wq' Enter; tmux wait-for ended; cat f`},
+		see() { for i in $(seq 600); do tmux capture-pane -p | grep -q "$1" && return; sleep 0.1; done; echo "no $1:"; tmux capture-pane -p; exit 1; }
+		tmux new-session -d -x 80 -y 24 'vim -u NONE f; echo vim has ended; sleep 600'
+		see '^~'; tmux send-keys 'ityped in vim'; see '^typed in vim'; tmux send-keys Escape; sleep 0.5; tmux send-keys ':wq'; see '^:wq'; tmux send-keys Enter; see '^vim has ended'
+		tmux kill-server; cat f`},
 	{name: "htop", need: []string{"htop", "tmux"}, want: "Load average\n", script: `
 		tmux new-session -d -x 100 -y 30 htop; for i in $(seq 100); do tmux capture-pane -p | grep -q Load && break; sleep 0.1; done
 		tmux capture-pane -p | grep -o 'Load average'; tmux kill-server`},

@@ -202,21 +202,15 @@ func (r *run) end(why Reason) {
 		return
 	}
 	if r.killAfter <= 0 {
-		if r.proc.Kill() == nil {
-			r.ended = why
-		}
+		r.killFor(why)
 		return
 	}
-	// A run counts as ended by us only if there was something left to end: a
-	// command that was gone when the timer fired was not timed out.
 	switch err := r.proc.Terminate(); {
-	case errors.Is(err, syscall.ESRCH), errors.Is(err, os.ErrProcessDone):
+	case gone(err):
 		return
 	case err != nil:
 		// There is something, and it does not listen.
-		if r.proc.Kill() == nil {
-			r.ended = why
-		}
+		r.killFor(why)
 		return
 	}
 	r.ended = why
@@ -227,6 +221,24 @@ func (r *run) end(why Reason) {
 			r.proc.Kill() // best effort: Wait reports what is left
 		}
 	})
+}
+
+// killFor ends all of the command at once. The first reason stays.
+//
+// Preconditions: mu is held.
+func (r *run) killFor(why Reason) {
+	// An error says that something remains, or remained too long: what was there got
+	// the signal.
+	if err := r.proc.Kill(); !gone(err) && r.ended == "" {
+		r.ended = why
+	}
+}
+
+// gone reports whether err says that there was nothing left to end. A run counts as
+// ended by us only if there was something: a command that was gone when the timer
+// fired was not timed out.
+func gone(err error) bool {
+	return errors.Is(err, syscall.ESRCH) || errors.Is(err, os.ErrProcessDone)
 }
 
 func (r *run) timeout() { r.end(ReasonTimeout) }
@@ -264,9 +276,7 @@ func (r *run) signal(sig syscall.Signal) {
 		again := !last.IsZero() && now.Sub(*last) < max(r.killAfter, time.Second)
 		*last = now
 		if again {
-			if r.proc.Kill() == nil && r.ended == "" {
-				r.ended = ReasonCanceled
-			}
+			r.killFor(ReasonCanceled)
 			return
 		}
 	}

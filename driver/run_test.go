@@ -30,6 +30,7 @@ type fake struct {
 	status    Status
 	gone      bool
 	deaf      bool
+	slow      bool
 
 	last *fakeProcess
 }
@@ -44,7 +45,7 @@ func (f *fake) Start(_ context.Context, _ *policy.Policy, stdio Stdio) (Process,
 	if f.start != nil {
 		return nil, f.start
 	}
-	p := &fakeProcess{status: f.status, gone: f.gone, deaf: f.deaf, killed: make(chan struct{}), terminated: make(chan struct{}), done: make(chan struct{}), signals: make(chan syscall.Signal, 10)}
+	p := &fakeProcess{status: f.status, gone: f.gone, deaf: f.deaf, slow: f.slow, killed: make(chan struct{}), terminated: make(chan struct{}), done: make(chan struct{}), signals: make(chan syscall.Signal, 10)}
 	for _, to := range []struct {
 		from *os.File
 		to   **os.File
@@ -77,6 +78,7 @@ type fakeProcess struct {
 	holds            bool // keep the streams open after the end
 	gone             bool // Terminate finds nothing
 	deaf             bool // Terminate cannot be delivered
+	slow             bool // Kill does not wait for all that it has killed
 	killed           chan struct{}
 	terminated, done chan struct{}
 	signals          chan syscall.Signal
@@ -106,7 +108,14 @@ func (p *fakeProcess) Terminate() error {
 	p.termOnce.Do(func() { close(p.terminated) })
 	return nil
 }
-func (p *fakeProcess) Kill() error   { p.touch(); p.once.Do(func() { close(p.killed) }); return nil }
+func (p *fakeProcess) Kill() error {
+	p.touch()
+	p.once.Do(func() { close(p.killed) })
+	if p.slow {
+		return syscall.EBUSY
+	}
+	return nil
+}
 func (p *fakeProcess) Pty() *os.File { return nil }
 func (p *fakeProcess) Wait() (*Status, error) {
 	<-p.done
@@ -232,6 +241,17 @@ func TestCancel(t *testing.T) {
 	d := &fake{status: Status{Signal: syscall.SIGTERM}, command: func(p *fakeProcess) { cancel(); <-p.terminated }}
 	res, err := Run(ctx, d, testPolicy(policy.Limits{KillAfter: time.Second}), RunOptions{})
 	if err != nil || res.Reason != ReasonCanceled || res.ExitCode != 143 {
+		t.Errorf("got %+v, %v", res, err)
+	}
+}
+
+// TestKillWithoutPatience has a kill that reports that something remained: who was
+// killed by it was cancelled all the same.
+func TestKillWithoutPatience(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &fake{slow: true, status: Status{Signal: syscall.SIGKILL}, command: func(p *fakeProcess) { cancel(); <-p.killed }}
+	res, err := Run(ctx, d, testPolicy(policy.Limits{}), RunOptions{})
+	if err != nil || res.Reason != ReasonCanceled || res.ExitCode != 137 {
 		t.Errorf("got %+v, %v", res, err)
 	}
 }

@@ -1,9 +1,9 @@
 package reexec
 
 import (
-	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,6 +58,8 @@ type jobs struct {
 	// sending is full while a packet is sent, so that they go one by one. What the
 	// stage says is read meanwhile: it does not listen while nobody does.
 	sending chan struct{}
+
+	acts atomic.Uint64 // jobs that the stage has begun with so far
 
 	over  chan struct{} // closed after the stage's final message, or its death
 	final message
@@ -134,11 +136,12 @@ func (j *Job) Drop() {
 // or the sandbox if that was not possible.
 var ErrStuck = errors.New("the process did not come to execute the command, as when others stop it, and was killed")
 
-// startPatience is how long a stage may be at starting a job, stuckPatience how long
-// what was killed then may take to go, and sendPatience how long a packet may wait.
+// startPatience is how long a stage may be at starting a job, slowFactor how many times
+// that if it is only short of the processor, and sendPatience how long a packet may wait
+// while the stage starts nothing.
 const (
 	startPatience = 10 * time.Second
-	stuckPatience = time.Second
+	slowFactor    = 6
 	sendPatience  = 15 * time.Second
 )
 
@@ -206,24 +209,23 @@ func (j *Job) await(kind uint32) error {
 		patience = j.Patience
 	}
 	var tick <-chan time.Time // none for what runs in PID 1, which nobody stops
-	var timer *time.Timer
 	if kind == msgExec {
-		timer = time.NewTimer(patience / 2)
-		defer timer.Stop()
-		tick = timer.C
+		ticker := time.NewTicker(patience / 2)
+		defer ticker.Stop()
+		tick = ticker.C
 	}
-	killed := false
-	for waited := 0; ; {
+	w := watch{c: j.c}
+	for {
 		select {
 		case <-j.started:
-			if !killed {
+			if !slices.Contains(w.killed, int(j.native.pid)) {
 				return nil
 			}
 			select {
 			case <-j.ended:
 			case <-j.c.jobs.over:
-			case <-time.After(stuckPatience):
-				j.c.Kill() // it was another that was killed
+			case <-time.After(slowFactor * patience):
+				j.c.Kill()
 			}
 			return ErrStuck
 		case <-j.c.jobs.over:
@@ -233,71 +235,173 @@ func (j *Job) await(kind uint32) error {
 			default:
 				// The stage has ended, and may be gone: but it shares this memory until
 				// Close has waited for it, so the job stays where it is.
-				if waited >= 2 {
+				if w.gaveUp {
 					return ErrStuck
 				}
 				return syscall.ESRCH
 			}
 		case <-tick:
-			next := patience / 2
 			if j.Taken() { // else another has its turn
-				waited++
+				w.look()
 			}
-			switch {
-			case waited == 2:
-				// If it is not there, it may have become the command just now.
-				killed, next = j.c.killStarting(), stuckPatience
-			case waited > 2:
-				j.c.Kill()
-			}
-			timer.Reset(next)
 		}
 	}
 }
 
-// killStarting kills the process that is to become a command, if it finds it: a child
-// of the stage that still has its name.
-func (c *Child) killStarting() (killed bool) {
-	proc := func(pid string) string { return "/proc/" + pid }
-	stage := proc(strconv.Itoa(c.pid))
-	name, err := os.ReadFile(stage + "/comm")
-	if err != nil {
-		return false
+// A watch looks, every half of the patience, at a stage that is at starting a job.
+type watch struct {
+	c      *Child
+	looks  int
+	blind  int   // looks in a row that did not find the process that is waited for
+	killed []int // by their numbers in the sandbox
+	since  int   // looks since then
+	gaveUp bool  // something was killed
+}
+
+// look ends what hinders the stage: the process that is to become a command, if it is
+// found, and the stage otherwise.
+func (w *watch) look() {
+	stage, starting := w.c.starting()
+	defer func() {
+		for _, p := range starting {
+			unix.Close(p.fd)
+		}
+	}()
+	switch w.decide(stage, starting) {
+	case endStage:
+		w.gaveUp = true
+		w.c.Kill()
+	case endStarting:
+		for _, p := range starting {
+			if unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0) == nil {
+				w.killed, w.gaveUp = append(w.killed, p.inside), true
+			}
+		}
 	}
-	list, _ := os.ReadFile(stage + "/task/" + strconv.Itoa(c.pid) + "/children")
-	for _, f := range strings.Fields(string(list)) {
-		pid, err := strconv.Atoi(f)
+}
+
+// What a look comes to.
+const (
+	goOn = iota
+	endStarting
+	endStage
+)
+
+// decide is what to do about a stage in a state and what it is starting. A process that
+// waits for its turn is only slow, as hundreds are that start at once on a machine with
+// other work; one that waits for anything else is hindered.
+func (w *watch) decide(stage byte, starting []process) int {
+	w.looks++
+	if w.looks < 2 {
+		return goOn
+	}
+	if w.killed != nil {
+		if w.since++; w.since > slowFactor {
+			return endStage
+		}
+		return goOn
+	}
+	slow := len(starting) == 0 && stage == 'R' || slices.ContainsFunc(starting, func(p process) bool { return p.state == 'R' || p.state == 'D' })
+	switch {
+	case slow && w.looks < 2*slowFactor:
+		w.blind = 0
+		return goOn
+	case len(starting) > 0:
+		return endStarting
+	}
+	// It may have become the command just now.
+	if w.blind++; w.blind < 2 {
+		return goOn
+	}
+	return endStage
+}
+
+// A process is one that is to become a command.
+type process struct {
+	fd     int  // pidfd
+	inside int  // its number in the sandbox
+	state  byte // of proc_pid_status(5)
+}
+
+// starting returns the stage's state, 0 if it is not known, and the processes that are to
+// become commands: its children that still have its name.
+func (c *Child) starting() (stage byte, list []process) {
+	pid := strconv.Itoa(c.pid)
+	name, stage, _ := status(pid)
+	if stage == 0 {
+		return 0, nil
+	}
+	children, _ := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
+	for _, f := range strings.Fields(string(children)) {
+		n, err := strconv.Atoi(f)
 		if err != nil {
 			continue
 		}
 		// Opened first: what is read and killed then is the same process.
-		fd, err := unix.PidfdOpen(pid, 0)
+		fd, err := unix.PidfdOpen(n, 0)
 		if err != nil {
 			continue
 		}
-		if comm, err := os.ReadFile(proc(f) + "/comm"); err == nil && bytes.Equal(comm, name) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
-			killed = true
+		if its, state, inside := status(f); state != 0 && its == name {
+			list = append(list, process{fd, inside, state})
+		} else {
+			unix.Close(fd)
 		}
-		unix.Close(fd)
 	}
-	return killed
+	return stage, list
 }
 
-// sendmsg sends a packet, waiting for room, with descriptors.
+// status reads what a process is called, its state, 0 if it is not there, and its number
+// in the innermost pid namespace.
+func status(pid string) (name string, state byte, inside int) {
+	b, err := os.ReadFile("/proc/" + pid + "/status")
+	if err != nil {
+		return "", 0, 0
+	}
+	for line := range strings.Lines(string(b)) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t")
+		switch key {
+		case "Name":
+			name = value
+		case "State":
+			state = (value + "?")[0]
+		case "NSpid":
+			inside, _ = strconv.Atoi(value[strings.LastIndexByte(value, '\t')+1:])
+		}
+	}
+	return name, state, inside
+}
+
+// sendmsg sends a packet, waiting for room, with descriptors. Patience is how long it
+// waits while the stage starts nothing.
 func (c *Child) sendmsg(m message, oob []byte, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
-	select {
-	case c.jobs.sending <- struct{}{}:
-	default:
-		late := time.NewTimer(patience)
-		defer late.Stop()
+	deadline, acts := time.Now().Add(patience), c.jobs.acts.Load()
+	late := func() bool {
+		if now := c.jobs.acts.Load(); now != acts {
+			deadline, acts = time.Now().Add(patience), now
+		}
+		return time.Until(deadline) <= 0
+	}
+	for turn := false; !turn; {
 		select {
 		case c.jobs.sending <- struct{}{}:
-		case <-c.jobs.over:
-			return syscall.ESRCH
-		case <-late.C:
-			return syscall.ETIMEDOUT
+			turn = true
+			continue
+		default:
 		}
+		timer := time.NewTimer(time.Until(deadline))
+		select {
+		case c.jobs.sending <- struct{}{}:
+			turn = true
+		case <-c.jobs.over:
+			timer.Stop()
+			return syscall.ESRCH
+		case <-timer.C:
+			if late() {
+				return syscall.ETIMEDOUT
+			}
+		}
+		timer.Stop()
 	}
 	defer func() { <-c.jobs.sending }()
 	c.mu.Lock()
@@ -313,11 +417,10 @@ func (c *Child) sendmsg(m message, oob []byte, patience time.Duration) error {
 		case unix.EINTR:
 		case unix.EAGAIN:
 			// Close, or the stage's end, is an event too.
-			left := time.Until(deadline)
-			if left <= 0 {
+			if late() {
 				return syscall.ETIMEDOUT
 			}
-			unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}, int(left.Milliseconds())+1)
+			unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLOUT}}, int(time.Until(deadline).Milliseconds())+1)
 		case unix.EPIPE, unix.ECONNRESET:
 			return syscall.ESRCH
 		default:
@@ -433,6 +536,7 @@ func (c *Child) dispatch() {
 				f.Close()
 			}
 		case msgStarted:
+			js.acts.Add(1)
 			close(j.started)
 		case msgEnded:
 			close(j.ended)

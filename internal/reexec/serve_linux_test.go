@@ -338,6 +338,54 @@ func TestServeStuck(t *testing.T) {
 	}
 }
 
+// TestServeSlow: what waits for the processor is not taken for stuck, and is not waited for
+// without end.
+func TestServeSlow(t *testing.T) {
+	one := func(states ...byte) (list []process) {
+		for i, s := range states {
+			list = append(list, process{inside: 2 + i, state: s})
+		}
+		return list
+	}
+	for _, tt := range []struct {
+		name     string
+		stage    byte
+		starting []process
+		looks    int // until something is done
+		want     int
+	}{
+		{"stopped", 'D', one('T'), 2, endStarting},
+		{"traced", 'D', one('t'), 2, endStarting},
+		{"waits", 'D', one('S'), 2, endStarting},
+		{"waits for the processor", 'D', one('R'), 2 * slowFactor, endStarting},
+		{"waits for a disk", 'D', one('D'), 2 * slowFactor, endStarting},
+		{"one of two is slow", 'D', one('S', 'R'), 2 * slowFactor, endStarting},
+		{"the stage is slow", 'R', nil, 2*slowFactor + 1, endStage},
+		{"not found", 'D', nil, 3, endStage},
+		{"the stage is not found", 0, nil, 3, endStage},
+	} {
+		w := watch{}
+		for looks := 1; ; looks++ {
+			if got := w.decide(tt.stage, tt.starting); got != goOn {
+				if got != tt.want || looks != tt.looks {
+					t.Errorf("%s: %d after %d looks, want %d after %d", tt.name, got, looks, tt.want, tt.looks)
+				}
+				break
+			}
+		}
+	}
+	// What was killed has time to go, when it gets no turn to.
+	w := watch{looks: 2, killed: []int{2}}
+	for range slowFactor {
+		if got := w.decide('D', one('R')); got != goOn {
+			t.Errorf("killed: %d", got)
+		}
+	}
+	if got := w.decide('D', one('R')); got != endStage {
+		t.Errorf("killed, and stays: %d", got)
+	}
+}
+
 // TestServeShield: a process that shares the stage's memory and descriptors is closed
 // to other commands until it has become one.
 func TestServeShield(t *testing.T) {
@@ -389,7 +437,9 @@ func TestServeShield(t *testing.T) {
 			if got := out(); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
-			c.killStarting()
+			if n, err := strconv.Atoi(pid); err != nil || unix.Kill(n, unix.SIGKILL) != nil {
+				t.Errorf("%s was not killed", pid)
+			}
 			<-done
 		})
 	}

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"path"
+	"path/filepath"
 	"slices"
 
 	"github.com/sbxrun/sbxrun/internal/quote"
@@ -83,23 +84,48 @@ func (r PathRule) Grant(at string, want policy.Access) Grant {
 }
 
 // Explain completes a denial about a path by the policy's rule for it. Narrow is what is
-// to be granted: the path, or its directory if a name in that was to be made. What secret
-// reports, no grant names, nor what the user could not have on the host either.
-func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, secret, may func(path string) bool) {
+// to be granted: the path, or its directory if a name in that was to be made. What is
+// withheld is not, nor what the user could not have on the host either.
+func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, withheld Withheld, may func(path string) bool) {
 	r := RuleFor(p, d.Target)
 	if want == policy.Read && narrow != d.Target {
 		r = RuleFor(p, narrow)
 		r.Text += ", " + narrow + ", where it leads"
 	}
 	d.Rule, d.Origin = r.Text, r.Origin
-	switch {
-	case secret != nil && (secret(d.Target) || secret(narrow)):
-		d.Reason = ReasonSecret
+	narrow = path.Clean(narrow)
+	switch why := withheld.why(d.Target, narrow, want); {
+	case why != "":
+		d.Reason = why
 	case !may(narrow):
 		d.Reason = "this user may not do it on the host either"
 	default:
-		d.Grant = r.Grant(path.Clean(narrow), want)
+		d.Grant = r.Grant(narrow, want)
 	}
+}
+
+// Withheld says why nothing is to propose a grant of a path, "" if something may. Nil
+// withholds nothing.
+type Withheld func(path string, write bool) string
+
+// why is of what was asked for and of what would be granted, wherever that leads.
+func (w Withheld) why(target, narrow string, want policy.Access) string {
+	if w == nil {
+		return ""
+	}
+	write := want&policy.Write != 0
+	if why := w(narrow, write); why != "" {
+		return why
+	}
+	if real, err := filepath.EvalSymlinks(narrow); err == nil && real != narrow {
+		if why := w(real, write); why != "" {
+			return why
+		}
+	}
+	if why := w(target, false); why == ReasonSecret {
+		return why
+	}
+	return ""
 }
 
 // NewAsker describes a process by its arguments, with NULs between.

@@ -51,9 +51,8 @@ type Driver struct {
 	// proxy use them without seeing them.
 	Upstream, NoProxy string
 
-	// Secret, if not nil, reports whether nothing is to propose to show a path, whoever
-	// asked for it inside.
-	Secret func(path string) bool
+	// Withheld is what no denial proposes a grant of, whoever asked for it inside.
+	Withheld driver.Withheld
 }
 
 // Name returns the driver's name.

@@ -62,13 +62,13 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 					at = real
 				}
 			}
-			to.Explain(p, at, policy.Read, d.Secret, func(string) bool { return true })
+			to.Explain(p, at, policy.Read, d.Withheld, func(string) bool { return true })
 		default:
 			narrow := g.Path
 			if g.Entry {
 				narrow = path.Dir(narrow)
 			}
-			to.Explain(p, narrow, policy.Write, d.Secret, func(at string) bool { return unix.Access(at, unix.W_OK) == nil })
+			to.Explain(p, narrow, policy.Write, d.Withheld, func(at string) bool { return unix.Access(at, unix.W_OK) == nil })
 		}
 		out = append(out, to)
 	}

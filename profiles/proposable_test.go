@@ -22,3 +22,15 @@ func TestProposable(t *testing.T) {
 		t.Error("/root/.pyenv, of root")
 	}
 }
+
+func TestWithheld(t *testing.T) {
+	for p, want := range map[string][2]bool{ // may be read, written
+		"/opt/tool": {true, true}, "/home/u/x": {true, true}, "/var/lib/x/y": {true, true}, "/usr/src/x": {true, true},
+		"/etc/tool.conf": {true, false}, "/usr/lib/x": {true, false}, "/usr/bin": {true, false}, "/dev/kvm": {true, false}, "/dev/dri/card0": {true, false},
+		"/": {}, "/etc": {}, "/usr": {}, "/opt": {}, "/home": {}, "/home/u": {}, "/home/u/.ssh/id": {}, "/run/docker.sock": {}, "/proc/1": {}, "/dev/sda": {}, "/dev/mem": {}, "/etc/shadow": {},
+	} {
+		if got := [2]bool{Withheld(p, "/home/u", false) == "", Withheld(p, "/home/u", true) == ""}; got != want {
+			t.Errorf("%s: %v", p, got)
+		}
+	}
+}

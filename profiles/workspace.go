@@ -98,26 +98,35 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 	return nil
 }
 
-// Proposable reports whether a hint may say to show a path. A command can choose what
-// a hint is about, by the first line of a script or a link, and somebody may do what
-// the hint says: so it names no root, no directory that is a home or holds homes, no
-// directory of the system's, and nothing that a preset has as a secret. A secret
-// within is no matter: it stays hidden unless a grant names it.
+// Withheld says why no grant is proposed of a path, "" if one may be. A command can
+// choose what a hint or a denial is about, and somebody may do what that says: so none
+// names a root, a home or what holds homes, the state of the running system, what a
+// preset has as a secret, or a place of the system's as writable. A secret within is no
+// matter: it stays hidden unless a grant names it.
+func Withheld(p, home string, write bool) string {
+	switch {
+	case !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 ||
+		slices.ContainsFunc(homesOf(p, home), func(h string) bool { return policy.Below(h, p) }):
+		return "a home, or a whole part of the system, of which nothing is proposed"
+	case Secret(p, home):
+		return "a secret, which nothing proposes to show"
+	case write && systemDirectory(p):
+		return "the system's, which nothing proposes to make writable"
+	case slices.ContainsFunc([]string{"/boot", "/proc", "/sys", "/run", "/var/run"}, func(d string) bool { return policy.Below(p, d) }):
+		return "the running system's, which nothing proposes to show"
+	case policy.Below(p, "/dev") && !slices.ContainsFunc(harmlessDevices, func(d string) bool { ok, _ := path.Match(d, p); return ok }):
+		return "a device, which nothing proposes to show"
+	}
+	return ""
+}
+
+// harmlessDevices are those that a grant may be proposed of: who has one has no file, disk
+// or memory of another's by it.
+var harmlessDevices = []string{"/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/dri/*", "/dev/nvidia*", "/dev/kfd", "/dev/snd/*"}
+
+// Proposable reports whether a hint may say to show a program, or where one lies.
 func Proposable(p, home string) bool {
-	if !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 {
-		return false
-	}
-	for _, h := range homesOf(p, home) {
-		if policy.Below(h, p) {
-			return false
-		}
-	}
-	for _, d := range [...]string{"/boot", "/dev", "/etc", "/proc", "/sys", "/run", "/var/run"} {
-		if policy.Below(p, d) {
-			return false
-		}
-	}
-	return !Secret(p, home)
+	return Withheld(p, home, false) == "" && !policy.Below(p, "/etc") && !policy.Below(p, "/dev")
 }
 
 // homesOf are the homes that a path may be about.

@@ -122,12 +122,15 @@ func whyPath(path string, p *policy.Policy, home string) *reason {
 	default:
 		out.Answer, missing = "not visible", policy.ReadWrite
 	}
-	if profiles.Secret(at, home) && missing != 0 {
-		out.Reason = driver.ReasonSecret
-		return out
-	}
 	for want, name := range map[policy.Access]string{policy.Read: "read", policy.Write: "write"} {
-		if g := r.Grant(at, want); missing&want != 0 && g != "" {
+		if missing&want == 0 {
+			continue
+		}
+		if why := profiles.Withheld(at, home, want == policy.Write); why != "" {
+			if want == policy.Read || out.Reason == "" {
+				out.Reason = why
+			}
+		} else if g := r.Grant(at, want); g != "" {
 			out.Grants[name] = g
 		}
 	}

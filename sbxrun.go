@@ -69,6 +69,8 @@ func (e *ExitError) Error() string {
 		return "the command failed after the limit on processes refused it one"
 	case driver.ReasonCanceled:
 		return "the command was cancelled"
+	case driver.ReasonLost:
+		return "the command may have run, and how it ended is not known"
 	default:
 		return string(r.Reason)
 	}

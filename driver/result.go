@@ -24,13 +24,14 @@ const (
 	ReasonPids     Reason = "pids"     // it failed after the process limit refused it forks
 	ReasonOutput   Reason = "output"   // the output limit ended it, where one is set to
 	ReasonSetup    Reason = "setup"    // it never started
+	ReasonLost     Reason = "lost"     // it may have begun, and how it ended is not known
 	ReasonCanceled Reason = "canceled" // the caller ended it
 	ReasonDetached Reason = "detached" // it has not ended: the caller left it to its session
 )
 
 // Exit codes that sbxrun gives of its own; see timeout(1) and env(1).
 const (
-	ExitUnreported    = 123 // the command ran, and its result could not be written
+	ExitLost          = 123 // the command may have run, and its end, its result or its changes are lost
 	ExitTimeout       = 124
 	ExitSetup         = 125
 	ExitNotExecutable = 126
@@ -66,7 +67,7 @@ type Result struct {
 	Changes         *Changes      `json:"changes,omitempty"`      // with a copy-on-write workspace
 	Dependencies    []Dependency  `json:"dependencies,omitempty"` // that were installed first
 
-	// Error and Hint are set when sbxrun itself failed (reason "setup").
+	// Error and Hint are set when sbxrun itself failed (reason "setup" or "lost").
 	Error string `json:"error,omitempty"`
 	Code  Code   `json:"error_code,omitempty"`
 	Hint  string `json:"hint,omitempty"`
@@ -173,6 +174,7 @@ const (
 	CodeUnavailable    Code = "ENVIRONMENT_UNAVAILABLE"
 	CodeCreationFailed Code = "ENVIRONMENT_CREATION_FAILED"
 	CodeTimeout        Code = "EXECUTION_TIMEOUT"
+	CodeLost           Code = "EXECUTION_LOST"
 	CodeImagePull      Code = "IMAGE_PULL_FAILED"
 	CodeUnsupported    Code = "POLICY_UNSUPPORTED"
 	CodeInvalid        Code = "POLICY_INVALID"
@@ -208,6 +210,32 @@ type UnsupportedError struct {
 
 func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("driver %s cannot enforce %s", e.Driver, strings.Join(e.Rules, ", "))
+}
+
+// LostError says that a command may have begun, and that how it ended is not known:
+// what watched it has gone. Whoever takes it for [SetupError] runs it twice.
+type LostError struct {
+	Err error
+	Fix string // beside what Hint says of every such error
+}
+
+func (e *LostError) Error() string {
+	return e.Err.Error() + "; the command may have run, and how it ended is not known"
+}
+
+// Unwrap returns what happened.
+func (e *LostError) Unwrap() error { return e.Err }
+
+// Code returns the error's code.
+func (e *LostError) Code() Code { return CodeLost }
+
+// Hint says what to do.
+func (e *LostError) Hint() string {
+	hint := "look at what it has done before you run it again"
+	if e.Fix != "" {
+		hint += "; " + e.Fix
+	}
+	return hint
 }
 
 // SetupError says that a driver could not build the sandbox.

@@ -444,6 +444,9 @@ func (c *capture) finish() (string, bool) {
 // Fail fills in a result for a run that did not come about.
 func Fail(res *Result, err error) (*Result, error) {
 	res.Reason = ReasonSetup
+	if lost(err) {
+		res.Reason = ReasonLost
+	}
 	res.ExitCode = ExitCodeOf(err)
 	res.Error = err.Error()
 	res.Code = CodeOf(err)
@@ -451,12 +454,19 @@ func Fail(res *Result, err error) (*Result, error) {
 	return res, err
 }
 
+func lost(err error) bool {
+	var l *LostError
+	return errors.As(err, &l)
+}
+
 // ExitCodeOf returns the exit code that says that err kept a command from
 // running: 127 if the command was not found, 126 if it could not be executed,
-// else 125; see env(1).
+// else 125; see env(1). It is 123 if the command may have run.
 func ExitCodeOf(err error) int {
 	var c *CommandError
 	switch {
+	case lost(err):
+		return ExitLost
 	case !errors.As(err, &c):
 		return ExitSetup
 	case errors.Is(c.Err, syscall.ENOENT), errors.Is(c.Err, syscall.ENOTDIR):

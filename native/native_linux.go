@@ -611,7 +611,11 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 				status.Usage.CPUUserMS, status.Usage.CPUSystemMS = supervisor.CPU(stats)
 				return status, nil
 			}
-		} else {
+		}
+		if p.child.Begun() {
+			return nil, &driver.LostError{Err: explain(err)}
+		}
+		if !gone {
 			p.layer.close() // nothing ran
 		}
 		var exec *reexec.ExecError

@@ -146,7 +146,7 @@ func started(conn *conn, where string, stdio driver.Stdio) (driver.Process, erro
 	var r reply
 	ptys, err := conn.receive(&r)
 	if err != nil {
-		err = fmt.Errorf("%s: %w", where, driver.ErrSandboxGone)
+		err = &driver.LostError{Err: fmt.Errorf("%s: %w", where, driver.ErrSandboxGone)}
 	} else {
 		err = r.Error.err()
 	}
@@ -351,7 +351,7 @@ func (p *remote) Wait() (*driver.Status, error) {
 		p.pty.Close()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)
+		return nil, &driver.LostError{Err: fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)}
 	}
 	if err := r.Error.err(); err != nil {
 		return nil, err

@@ -345,8 +345,8 @@ var ErrRefused = errors.New("the server has no sandbox for it")
 // Wait returns. Frugal is for who does not look at the usage of a command that
 // succeeds.
 //
-// An error that wraps [driver.ErrSandboxGone] may come after the command has
-// begun. After one that is [ErrRefused] the caller builds a sandbox itself.
+// After an error that is [ErrRefused] the caller builds a sandbox itself. A
+// *[driver.LostError] may come after the command has begun.
 func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.Stdio, frugal bool) (driver.Process, error) {
 	req, files, err := execRequest(process, stdio)
 	if err == nil {

@@ -420,7 +420,7 @@ func TestGone(t *testing.T) {
 		w.server.Wait()
 		c.Wait()
 		var r driver.Result
-		if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.ExitCode != driver.ExitSetup || !strings.Contains(r.Error, "ended") {
+		if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.ExitCode != driver.ExitLost || r.Reason != driver.ReasonLost || r.Code != driver.CodeLost || !strings.Contains(r.Error, "ended") {
 			t.Errorf("%+v, %v", r, err)
 		}
 		if b, err := os.ReadFile(w.ws + "/begun"); err != nil || string(b) != "begun\n" {

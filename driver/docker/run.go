@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -538,7 +539,7 @@ func (r *container) inspect() (*state, error) {
 
 // stuck is the error for an engine that does not answer.
 func (r *container) stuck() error {
-	return &driver.UnavailableError{What: "driver " + r.c.d.Name(), Cause: "the engine does not answer, so the command may still be running: container " + r.name,
+	return &driver.LostError{Err: &driver.UnavailableError{What: "driver " + r.c.d.Name(), Cause: "the engine does not answer, so the command may still be running: container " + r.name},
 		Fix: "what is left of it is removed when the engine answers; an image can hold it up, so look at what is in this one"}
 }
 
@@ -582,9 +583,9 @@ func (r *container) Wait() (*driver.Status, error) {
 		st.Signal = syscall.SIGKILL
 		return st, nil
 	case err != nil && isGone(err):
-		return nil, &driver.SetupError{Driver: name, Err: errors.New("somebody removed the container while the command ran"), Fix: "containers named sbxrun-… belong to running commands"}
+		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: somebody removed the container while the command ran", name), Fix: "containers named sbxrun-… belong to running commands"}
 	case err != nil:
-		return nil, &driver.UnavailableError{What: "driver " + name, Cause: "the engine went away while the command ran", Err: err, Fix: "start it again; what is left of the container is removed by the next run"}
+		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: the engine went away while the command ran: %w", name, err), Fix: "start the engine again; the next run removes what is left of the container"}
 	case s.Running && clientErr != nil && (unread(r.client.Stdout) || unread(r.client.Stderr)):
 		// The client got what the command gets elsewhere.
 		st.Signal = syscall.SIGPIPE
@@ -593,7 +594,7 @@ func (r *container) Wait() (*driver.Status, error) {
 		if clientErr == nil {
 			clientErr = errors.New("the client ended before the container")
 		}
-		return nil, &driver.SetupError{Driver: name, Err: clientErr}
+		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: %w", name, clientErr)}
 	case s.Status == "created" && killed:
 		st.Signal = syscall.SIGKILL
 		return st, nil

@@ -1,12 +1,14 @@
 package landlocked_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -174,5 +176,39 @@ func TestHadAnyway(t *testing.T) {
 	}
 	if !res.Layers.Has(had) || res.Degraded&had != 0 || !res.Degraded.Has(policy.LayerNamespaces|policy.LayerProtect) {
 		t.Errorf("layers %v, degraded %v", res.Layers, res.Degraded)
+	}
+}
+
+// TestStageKilled: a run whose stage somebody kills is no set-up that failed, after which
+// a caller may take it that nothing ran.
+func TestStageKilled(t *testing.T) {
+	if err := (landlocked.Driver{}).Available(t.Context()); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	host, weaker := policy.EgressHost, policy.LayerNamespaces|policy.LayerProtect|policy.LayerCgroup
+	// The kernel may keep it from the parent, so it says who that is.
+	req := &profiles.Request{Command: []string{"sh", "-c", "echo $PPID; exec sleep 30"}, Profile: "strict", Dir: dir, Net: &host, Degrade: weaker}
+	r, err := profiles.Resolve(req, &profiles.Facts{Home: "/nonexistent", Cwd: "/", UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), CPUs: 2, FS: os.DirFS("/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	begin := time.Now()
+	res, err := driver.Run(t.Context(), landlocked.Driver{RunDir: t.TempDir()}, r.Policy, driver.RunOptions{Stdio: driver.Stdio{Stdout: out}, Started: func(driver.Process) func() {
+		out.Close()
+		var parent int
+		if _, err := fmt.Fscan(in, &parent); err != nil || parent < 2 || syscall.Kill(parent, syscall.SIGKILL) != nil {
+			t.Errorf("%d was not killed: %v", parent, err)
+		}
+		return nil
+	}})
+	var lost *driver.LostError
+	if !errors.As(err, &lost) || res.Reason != driver.ReasonLost || res.ExitCode != driver.ExitLost || time.Since(begin) > 20*time.Second {
+		t.Errorf("%+v, %v", res, err)
 	}
 }

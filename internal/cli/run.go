@@ -118,9 +118,9 @@ func (o *options) run(args []string) error {
 			say.error(err)
 			return exitError(res.ExitCode)
 		}
-		// Not 125: who reads that nothing ran runs it again.
+		// Not 125: whoever reads that nothing ran runs it again.
 		say.error(engine.Hinted(fmt.Errorf("the command has run, and ended with %d; the result could not be written: %w", res.ExitCode, err), "do not take the missing result for a run that never was"))
-		return exitError(driver.ExitUnreported)
+		return exitError(driver.ExitLost)
 	}
 	if !o.json && err == nil {
 		o.explain(res)

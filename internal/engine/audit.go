@@ -39,7 +39,7 @@ func Recorded(l *audit.Log, r audit.Record, run func() (*driver.Result, error)) 
 	}
 	r.Driver, r.Sandboxed = out.Driver, out.Sandboxed && out.Reason != driver.ReasonSetup
 	if failed := l.Run(r, audit.OutcomeOf(out), out.Denials); failed != nil && err == nil {
-		res.ExitCode, res.Error, res.Code, res.Hint = driver.ExitSetup, failed.Error(), driver.CodeOf(failed), driver.HintOf(failed)
+		res.ExitCode, res.Error, res.Code, res.Hint = driver.ExitLost, failed.Error(), driver.CodeOf(failed), driver.HintOf(failed)
 		err = failed
 	}
 	return res, err

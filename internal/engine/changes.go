@@ -167,7 +167,7 @@ func (c *Changes) Into(res *driver.Result, err error) error {
 	}
 	if res.Changes, err = c.Result(); err != nil {
 		// What the command did is lost: whatever it said of itself, the run has failed.
-		res.ExitCode, res.Error, res.Hint = driver.ExitSetup, err.Error(), driver.HintOf(err)
+		res.ExitCode, res.Error, res.Hint = driver.ExitLost, err.Error(), driver.HintOf(err)
 	}
 	return err
 }

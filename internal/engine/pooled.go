@@ -72,12 +72,14 @@ func (d *pooled) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio
 	pr := p.OCI.Process
 	proc, err := loan.Exec(ctx, &specs.Process{Args: pr.Args, Terminal: pr.Terminal, ConsoleSize: pr.ConsoleSize},
 		stdio, d.frugal)
+	var lost *driver.LostError
 	switch {
 	case errors.Is(err, session.ErrRefused):
 		d.not(err.Error())
 		return d.Driver.Start(ctx, p, stdio)
+	case errors.As(err, &lost):
+		lost.Fix = "the server ended; --no-pool runs without one"
 	case errors.Is(err, driver.ErrSandboxGone):
-		// It may have begun, so it is not begun again.
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the server ended; --no-pool runs without one"}
 	}
 	return proc, err

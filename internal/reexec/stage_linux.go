@@ -101,7 +101,7 @@ type job struct {
 	argv, envp uintptr
 	paths      [maxExecPaths]uintptr
 
-	// taken is set by the stage when it begins to act on the job.
+	// taken is set by the stage when it begins to act on the job, or to start its command.
 	taken uint32
 
 	// ending is set by the supervisor when the command's process group is being
@@ -325,6 +325,7 @@ func (s *stage) alone() bool {
 //go:norace
 func (s *stage) spawn(addr uintptr) {
 	j := (*job)(sys.Pointer(addr))
+	j.taken = 1
 	s.cloneArgs.Flags = unix.CLONE_VM | unix.CLONE_VFORK
 	s.cloneArgs.ExitSignal = uint64(unix.SIGCHLD)
 	s.cloneArgs.Cgroup = 0

@@ -743,6 +743,15 @@ func (c *Child) Left() *Exit {
 	return e
 }
 
+// Begun reports whether the stage began to start the command and did not fail at it, so
+// that the command may have run.
+//
+// Preconditions: Close has returned.
+func (c *Child) Begun() bool {
+	j := &c.stage.command
+	return j.taken != 0 && j.failErrno == 0
+}
+
 func errnoOf(err error) syscall.Errno {
 	var e syscall.Errno
 	errors.As(err, &e)

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -544,6 +545,13 @@ func (p *process) Wait() (*driver.Status, error) {
 	p.child.Close(removed)
 	if p.pty != nil {
 		p.pty.Close()
+	}
+	if err != nil && p.child.Begun() {
+		if left := p.child.Left(); left != nil && left.EndNS != 0 {
+			exit, err = left, nil // it had seen the end
+		} else {
+			err = &driver.LostError{Err: fmt.Errorf("driver %s: the process that watches the command: %w", p.starter.Driver, err)}
+		}
 	}
 	if err == nil {
 		Exited(status, exit, p.begin)

@@ -333,8 +333,20 @@ func TestSessionHolderKilled(t *testing.T) {
 			t.Fatal("the background process did not start")
 		}
 		pid := s.info().Pid
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
+		// Whoever waits for a command learns that it may have run.
+		o := s.do(call{
+			args: s.who.command(sbxrun, "session", "exec", "--json", s.id, "--", "/bin/sh", "-c", "sleep "+marker+"; true"), env: []string{s.env},
+			started: func(*exec.Cmd) {
+				if !within(5*time.Second, func() bool { return len(processes("sleep\x00"+marker)) > 1 }) {
+					t.Error("the second did not start")
+				}
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Error(err)
+				}
+			},
+		})
+		if r := s.result(o); o.code != 123 || r.Reason != "lost" {
+			t.Errorf("the command: %v", o)
 		}
 		if err := survivors.Gone(func() []string { return processes("sleep\x00" + marker) }); err != nil {
 			t.Error(err)
@@ -346,7 +358,7 @@ func TestSessionHolderKilled(t *testing.T) {
 		if !within(10*time.Second, func() bool { return len(deadGroups()) == 0 }) {
 			t.Errorf("cgroups are left: %v", deadGroups())
 		}
-		o := s.do(call{args: s.who.command(sbxrun, "prune", "--older-than", "0s"), env: []string{s.env}})
+		o = s.do(call{args: s.who.command(sbxrun, "prune", "--older-than", "0s"), env: []string{s.env}})
 		if o.code != 0 || !strings.Contains(o.stdout, "session "+s.id) {
 			t.Errorf("prune: %v", o)
 		}
@@ -546,7 +558,7 @@ func TestSessionStopRaces(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				for range 4 {
-					if o := s.exec("exit 9"); o.code != 9 && o.code != 125 && o.code != 137 && o.code != 143 {
+					if o := s.exec("exit 9"); o.code != 9 && o.code != 123 && o.code != 125 && o.code != 137 && o.code != 143 {
 						t.Errorf("%v", o)
 					}
 				}

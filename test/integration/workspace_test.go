@@ -543,7 +543,7 @@ func TestOverlayLost(t *testing.T) {
 		if err := json.Unmarshal([]byte(out.stdout), &r); err != nil {
 			t.Fatalf("%v: %v", err, out)
 		}
-		if w.uid != 0 && (out.code != 125 || r.Stdout != "done\n" || r.Changes.ID != "" || r.Changes.Error == "" || r.Error == "" || !strings.Contains(out.stderr, "is lost")) {
+		if w.uid != 0 && (out.code != 123 || r.Stdout != "done\n" || r.Changes.ID != "" || r.Changes.Error == "" || r.Error == "" || !strings.Contains(out.stderr, "is lost")) {
 			t.Errorf("%v", out)
 		}
 		if err := os.Chmod(state, 0o700); err != nil {
@@ -552,7 +552,7 @@ func TestOverlayLost(t *testing.T) {
 		if w.uid == 0 {
 			// Root is not kept out by a mode: a small file system of its own is.
 			out := o.do(call{args: []string{"unshare", "-m", "/bin/sh", "-c", "mount -t tmpfs -o size=64k,mode=700 none " + state + ` && exec "$@"`, "sh", sbxrun, "--workspace", "overlay", "-C", o.ws, "--", "/bin/sh", "-c", "dd if=/dev/urandom of=big bs=100k count=1"}, env: o.env})
-			if out.code != 125 || !strings.Contains(out.stderr, "no space left on device") || !strings.Contains(out.stderr, "is lost") {
+			if out.code != 123 || !strings.Contains(out.stderr, "no space left on device") || !strings.Contains(out.stderr, "is lost") {
 				t.Errorf("%v", out)
 			}
 			o.has("f", "")

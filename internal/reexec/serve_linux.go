@@ -218,11 +218,16 @@ func (j *Job) await(kind uint32) error {
 	for {
 		select {
 		case <-j.started:
-			if !slices.Contains(w.killed, int(j.native.pid)) {
+			// The number is 0 as soon as the stage has seen the end.
+			pid := int(atomic.LoadUintptr(&j.native.pid))
+			if len(w.killed) == 0 || j.native.failErrno != 0 || pid != 0 && !slices.Contains(w.killed, pid) {
 				return nil
 			}
 			select {
 			case <-j.ended:
+				if s := syscall.WaitStatus(j.native.status); !s.Signaled() || s.Signal() != unix.SIGKILL {
+					return nil // it was another
+				}
 			case <-j.c.jobs.over:
 			case <-time.After(slowFactor * patience):
 				j.c.Kill()

@@ -202,7 +202,7 @@ type call struct {
 }
 
 // limit bounds every command that a test runs.
-const limit = 60 * time.Second
+const limit = 3 * time.Minute
 
 // do runs a command and waits for it. A command that does not end is a failure
 // of the test.

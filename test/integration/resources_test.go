@@ -205,7 +205,7 @@ func r14(f *fixture) {
 			// They are taken before anybody looks.
 			return []string{f.attack, "R14", "kind=" + c.kind, fmt.Sprintf("mb=%d", mb), "procs=4", fmt.Sprintf("hold=%d", hold[c.kind])}
 		}
-		o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m", "--timeout", "60s"}, args(c.mb)...)})
+		o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m", "--timeout", "150s"}, args(c.mb)...)})
 		// On v1 the kernel ends one process of the sandbox, which may be a child.
 		r := f.result(o)
 		f.Logf("%s: %s, %d MiB at the peak, %.100s", c.kind, r.Reason, r.Usage.MemoryPeak>>20, r.Stdout)
@@ -230,7 +230,7 @@ func r14(f *fixture) {
 	var sleepers sync.WaitGroup
 	for _, kind := range []string{"netlink", "file lock"} {
 		sleepers.Go(func() {
-			o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m", "--timeout", "60s"}, f.attack, "R14", "kind="+kind, "mb=192", "procs=4", "sleep=4000")})
+			o := f.do(call{args: f.strict([]string{"--json", "--memory", "64m", "--timeout", "150s"}, f.attack, "R14", "kind="+kind, "mb=192", "procs=4", "sleep=4000")})
 			if r := f.result(o); r.Reason != "oom" {
 				f.Errorf("after a sleep: %s: %v", kind, o)
 			}

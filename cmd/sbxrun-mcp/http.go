@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -91,6 +93,12 @@ func tokenOf(h *cli.HTTP) (token string, made bool, err error) {
 			return check("token", h.Token)
 		}
 		return rand.Text(), true, nil
+	}
+	// A new account has no configuration directory yet.
+	if f, err := engine.GatherFacts(); err == nil && slices.Contains(f.ConfigDirs, filepath.Dir(h.TokenFile)) {
+		if err := os.MkdirAll(filepath.Dir(h.TokenFile), 0o700); err != nil {
+			return "", false, err
+		}
 	}
 	file, err := engine.Named(h.TokenFile)
 	if err != nil {

@@ -44,6 +44,14 @@ func TestToken(t *testing.T) {
 	if got, _, err := tokenOf(&cli.HTTP{TokenFile: file("good", "a-token-of-mine-0123\n", 0o600)}); got != "a-token-of-mine-0123" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
+	t.Setenv("XDG_CONFIG_HOME", filepath.Join(dir, "config"))
+	own := filepath.Join(dir, "config", "sbxrun")
+	if _, _, err := tokenOf(&cli.HTTP{TokenFile: filepath.Join(own, "token")}); err != nil {
+		t.Errorf("in a configuration directory that is not there yet: %v", err)
+	}
+	if fi, err := os.Stat(own); err != nil || fi.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", fi, err)
+	}
 	one, made, err := tokenOf(&cli.HTTP{})
 	if two, _, _ := tokenOf(&cli.HTTP{}); err != nil || !made || one == two {
 		t.Errorf("made %q and %q, %v, %v", one, two, made, err)

@@ -166,7 +166,7 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 		p.Files = []File{wrapper, {Path: file, Mode: 0o644, Edit: JSON{{Path: []string{"env", "CLAUDE_CODE_SHELL_PREFIX"}, Value: shell + " -c"}}}}
 	case "codex":
 		if site.Agent == "" {
-			return nil, &EditError{"codex", "its program was not found", "name it: --agent FILE"}
+			return nil, &EditError{"codex", "its program was not found", "install it, or name it: --agent FILE"}
 		}
 		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash", "--", site.Agent, "exec-server", "--listen", "stdio")
 		// Codex's own sandbox cannot be made in another one: every command would fail.

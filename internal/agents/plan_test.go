@@ -212,3 +212,12 @@ func TestCopilotHook(t *testing.T) {
 		}
 	}
 }
+
+// TestNoProgram: the error says what to do.
+func TestNoProgram(t *testing.T) {
+	_, err := NewPlan("codex", Site{Home: t.TempDir()}, Options{})
+	var e *EditError
+	if !errors.As(err, &e) || e.Hint() != "install it, or name it: --agent FILE" {
+		t.Errorf("%v", err)
+	}
+}

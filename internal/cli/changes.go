@@ -21,8 +21,9 @@ import (
 	"github.com/sbxrun/sbxrun/workspace"
 )
 
-// explainChanges says where the changes of a run are.
-func explainChanges(c *driver.Changes) {
+// explainChanges says where the changes of a run are. A model is not told after each
+// command that there are none.
+func explainChanges(c *driver.Changes, model bool) {
 	if c == nil {
 		return
 	}
@@ -31,10 +32,12 @@ func explainChanges(c *driver.Changes) {
 			"--disk sets its size")
 	}
 	if c.ID == "" {
-		say.detail("nothing was changed in " + c.Workspace)
+		if !model || say.verbose {
+			say.note("nothing was changed in "+c.Workspace, "")
+		}
 		return
 	}
-	text := summary(c.Added, c.Modified, c.Deleted) + " kept as change set " + c.ID
+	text := "kept as change set " + c.ID + ": " + summary(c.Added, c.Modified, c.Deleted)
 	if c.Skipped > 0 {
 		text += "; " + strconv.Itoa(c.Skipped) + " left out"
 	}
@@ -46,7 +49,7 @@ func tellChanges(c *driver.Changes, err error) {
 	if err != nil {
 		say.error(err)
 	}
-	explainChanges(c)
+	explainChanges(c, false)
 }
 
 func summary(added, modified, deleted int) string {
@@ -60,7 +63,7 @@ func summary(added, modified, deleted int) string {
 		}
 	}
 	if parts == nil {
-		return "no change that can be taken over,"
+		return "no change that can be taken over"
 	}
 	return strings.Join(parts, ", ")
 }
@@ -79,7 +82,7 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 		set, err := st.Load(args[0])
 		switch {
 		case errors.Is(err, workspace.ErrNotFound) && runs:
-			return nil, errors.New("session " + args[0] + " has changed nothing in its workspace so far, or that is not copy-on-write")
+			return nil, errors.New("session " + args[0] + " has no changes: its commands have changed nothing so far, or it was created without --workspace overlay")
 		case errors.Is(err, workspace.ErrNotFound):
 			return nil, engine.Hinted(err, "sbxrun diff --list shows all that there are")
 		}

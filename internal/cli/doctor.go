@@ -88,6 +88,9 @@ func (o *options) listSecrets() error {
 			fmt.Fprintln(w, quote.Escape(c.Path)+": "+c.Why)
 		}
 		err = w.Flush()
+		if len(found) == 0 && complete {
+			say.note("no file that looks like a credential can be read under "+r.Policy.Profile, "")
+		}
 		if !complete {
 			say.warn("too much is shown to look at all of it: the list is not complete")
 		}

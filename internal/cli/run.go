@@ -91,7 +91,7 @@ it was not found. --json and --result-file tell a command's own 125 from ours.`
 
 const runExample = `  sbxrun make test
   sbxrun -c 'make && make test | tail'
-  sbxrun --ro ~/go --timeout 10m -- go test ./...
+  sbxrun --ro /opt --timeout 10m -- make test
   sbxrun --memory 512m --pids 64 --json -- ./untrusted
   sbxrun -t bash`
 
@@ -235,7 +235,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if kept != nil {
 		failed := err != nil
 		if err = kept.Into(res, err); failed {
-			explainChanges(res.Changes)
+			explainChanges(res.Changes, o.agreed)
 		}
 	}
 	return res, err
@@ -387,7 +387,7 @@ func (o *options) explain(res *driver.Result) {
 		say.note("to see what the command looked for and the sandbox does not show, run it again with --explain", "")
 	}
 	explainDependencies(res.Dependencies)
-	explainChanges(res.Changes)
+	explainChanges(res.Changes, o.agreed)
 	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
 		say.note("ran without "+res.Degraded.String()+", as allowed", "")
 	}

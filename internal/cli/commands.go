@@ -94,7 +94,7 @@ func newProfileShow() *cobra.Command {
 		Long: `Show the values that a run under the profile would have here, with the
 configuration files and SBXRUN_ variables over it, and where each came from.`,
 		Args:    maxArgs(1),
-		Example: "  sbxrun profile show strict\n  sbxrun profile show --json ./agent.yaml",
+		Example: "  sbxrun profile show strict\n  sbxrun profile show --json aicode",
 		RunE: func(_ *cobra.Command, args []string) error {
 			entries, err := namedProfile(append(args, "")[0])
 			if err != nil {
@@ -361,8 +361,8 @@ func newCompletion() *cobra.Command {
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a completion script for a shell",
 		Example: `  source <(sbxrun completion bash)
-  sbxrun completion zsh > "${fpath[1]}/_sbxrun"
-  sbxrun completion fish > ~/.config/fish/completions/sbxrun.fish`,
+  source <(sbxrun completion zsh)
+  sbxrun completion fish | source`,
 		Args:                  exactArgs(1, "one of bash, zsh, fish"),
 		ValidArgs:             []string{"bash", "zsh", "fish"},
 		DisableFlagsInUseLine: true,

@@ -38,7 +38,7 @@ There is a pool for each profile that is named (default strict). The flags are t
 of a run, and hold for all of them. A sandbox is used for one run, and then it is
 gone. The directory with the server's sockets is printed once it serves; docs/serve.md
 describes the interface.`,
-		Example: "  sbxrun serve &\n  sbxrun serve --target-size 8 --memory 2g strict testing\n  curl --unix-socket $XDG_RUNTIME_DIR/sbxrun/serve/api.sock http://sbxrun/v1/pools",
+		Example: "  sbxrun serve &\n  sbxrun serve --target-size 8 --memory 2g strict testing\n  curl --unix-socket DIR/api.sock http://sbxrun/v1/pools    # DIR is what sbxrun serve printed",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if b.Serve == nil {

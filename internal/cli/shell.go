@@ -74,7 +74,7 @@ An agent that the operator's roll-out leaves out (rollout in config.yaml) has th
 shell itself, on the host. That is said on stderr and in the audit log.`,
 		Example: `  sbxrun shell -c 'make test'
   sbxrun shell --profile aicode --session auto -- -lc 'npm test'
-  ln -s /usr/local/bin/sbxrun ~/.local/sandboxed/bash
+  mkdir -p ~/.local/sandboxed && ln -sf "$(command -v sbxrun)" ~/.local/sandboxed/bash
   CLAUDE_CODE_SHELL_PREFIX="$HOME/.local/sandboxed/bash -c" claude`,
 		DisableFlagsInUseLine: true,
 		DisableFlagParsing:    true,

@@ -84,7 +84,7 @@ nothing. With --oci it is a configuration for OCI runtimes alone (config.json),
 below an empty root file system "rootfs"; what such a runtime cannot enforce is
 named on stderr. With --lowered it is what the driver makes of the policy: the
 profile of seatbelt, the arguments of docker. The command is sh if none is given.`,
-		Example:               "  sbxrun spec --memory 1g -- make test\n  mkdir -p bundle/rootfs && sbxrun spec --oci > bundle/config.json && sudo runc run -b bundle test",
+		Example:               "  sbxrun spec --memory 1g -- make test\n  mkdir -p bundle/rootfs && sbxrun spec --oci -- make test > bundle/config.json\n  sudo runc run -b bundle test",
 		Args:                  cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
 		RunE: func(_ *cobra.Command, args []string) error {

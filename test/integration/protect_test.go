@@ -665,6 +665,71 @@ func TestWorktree(t *testing.T) {
 	})
 }
 
+// TestRepairAndSubmodule: what docs/jobs.md says of linked worktrees that were moved, and
+// of submodules that are new.
+func TestRepairAndSubmodule(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.repository("r")
+		f.repository("lib")
+		r, lib := filepath.Join(f.ws, "r"), filepath.Join(f.ws, "lib")
+		for _, dir := range []string{r, lib} {
+			os.Remove(filepath.Join(dir, ".git/hooks/pre-commit"))
+			f.git("-C", dir, "-c", "user.name=Ann", "-c", "user.email=ann@example.com", "commit", "-q", "--allow-empty", "-m", "first")
+		}
+		in := []string{"-C", r, "--ro", lib}
+		f.work(in, `git worktree add -q one; mv one two; git worktree repair two 2>/dev/null; git worktree list --porcelain | grep -qx "worktree $PWD/two"; git -C two status`)
+		if got := f.git("-C", filepath.Join(r, "two"), "rev-parse", "--git-common-dir").stdout; got != r+"/.git\n" {
+			f.Errorf("on the host: %q", got)
+		}
+		try := func(flags []string, words ...string) *outcome {
+			f.Helper()
+			return f.run(call{args: f.strict(append(slices.Clone(in), flags...), append([]string{"git"}, words...)...)})
+		}
+		wantRefused := func(o *outcome, path, grant string) {
+			f.Helper()
+			if o.code == 0 || !strings.Contains(o.stderr, "note: refused: "+path+": protected path ") || !strings.Contains(o.stderr, "hint: --unprotect "+grant+"\n") {
+				f.Errorf("%v", o)
+			}
+		}
+		// The repository was moved, by the host.
+		moved := filepath.Join(f.ws, "moved")
+		if err := os.Rename(r, moved); err != nil {
+			f.Fatal(err)
+		}
+		in[1] = moved
+		wantRefused(try(nil, "worktree", "repair", "two"), moved+"/two/.git", ".git/")
+		if o := try([]string{"--unprotect", ".git/"}, "worktree", "repair", "two"); o.code != 0 {
+			f.Errorf("%v", o)
+		}
+		f.git("-C", filepath.Join(moved, "two"), "status")
+
+		add := []string{"-c", "protocol.file.allow=always", "submodule", "add", "-q", "file://" + lib, "sub"}
+		wantRefused(try(nil, add...), moved+"/sub/.git", ".git/")
+		if o := try([]string{"--workspace", "overlay"}, add...); o.code != 0 || !strings.Contains(o.stderr, "kept as change set") {
+			f.Errorf("%v", o)
+		}
+		if o := f.do(call{args: f.who.command(sbxrun, "discard", "--all")}); o.code != 0 {
+			f.Errorf("%v", o)
+		}
+		if o := try([]string{"--unprotect", ".git/"}, add...); o.code != 0 {
+			f.Errorf("%v", o)
+		}
+		if got := f.git("-C", moved, "submodule", "status").stdout; !strings.Contains(got, " sub (") {
+			f.Errorf("on the host: %q", got)
+		}
+		// A clone has the submodule's name and not its URL yet.
+		f.git("-C", moved, "-c", "user.name=Ann", "-c", "user.email=ann@example.com", "commit", "-qm", "sub")
+		clone := filepath.Join(f.ws, "clone")
+		f.git("clone", "-q", moved, clone)
+		in[1] = clone
+		update := []string{"-c", "protocol.file.allow=always", "submodule", "update", "-q", "--init"}
+		wantRefused(try(nil, update...), clone+"/.git/config", ".git/config")
+		if o := try([]string{"--unprotect", ".git/"}, update...); o.code != 0 {
+			f.Errorf("%v", o)
+		}
+	})
+}
+
 // hostileTree gives linked worktrees another configuration, by each part of them and by
 // places where the way to it leads elsewhere, and runs Git on the host in all of them.
 func hostileTree(f *fixture) {

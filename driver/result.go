@@ -119,6 +119,10 @@ type Network struct {
 	BytesSent     uint64 `json:"bytes_sent"`
 	BytesReceived uint64 `json:"bytes_received"`
 
+	// Failure says why the first of those that Failed counts was not reached:
+	// "files.example.org:443: no such name".
+	Failure string `json:"failure,omitempty"`
+
 	// Log holds every request, in the order of their ends, if the policy asks
 	// for it: the first thousand. LogDropped counts the rest.
 	Log        []Request `json:"log,omitempty"`

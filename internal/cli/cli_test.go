@@ -144,6 +144,19 @@ func TestExplainDenials(t *testing.T) {
 	}
 }
 
+// TestNotReached: a command that failed is told why a host that it may reach was not
+// reached; of one that succeeded nobody asks.
+func TestNotReached(t *testing.T) {
+	res := &driver.Result{Network: &driver.Network{Failed: 1, Failure: "a.example:443: no such name"}}
+	if got := said(t, speaker{}, func() { explainDenials(res, false) }); got != "" {
+		t.Errorf("it succeeded: %q", got)
+	}
+	res.ExitCode = 56
+	if got, want := said(t, speaker{}, func() { explainDenials(res, false) }), "sbxrun: note: network: allowed, and not reached: a.example:443: no such name\n"; got != want {
+		t.Errorf("said %q, want %q", got, want)
+	}
+}
+
 // said is what a function says on stderr.
 func said(t *testing.T, s speaker, do func()) string {
 	t.Helper()

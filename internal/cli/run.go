@@ -482,6 +482,10 @@ func explainDenials(res *driver.Result, model bool) {
 		}
 		return s
 	})
+	// libcurl tells of the proxy's answer no more than its number.
+	if n := res.Network; n != nil && n.Failure != "" && res.ExitCode != 0 {
+		say.note("network: allowed, and not reached: "+quote.Line(n.Failure), "")
+	}
 	if res.Network != nil && res.Network.Error != "" {
 		say.warn("the network gateway stopped before the command did: " + res.Network.Error)
 	}

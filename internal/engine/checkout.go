@@ -227,12 +227,9 @@ func (c *Checkout) failed(res *driver.Result, token string) error {
 			break
 		}
 	}
-	if n := res.Network; n != nil {
+	if n := res.Network; n != nil && n.Failure != "" {
 		// libcurl tells of a proxy's answer no more than its number.
-		i := slices.IndexFunc(n.Log, func(q driver.Request) bool { return q.Verdict == "error" && q.Reason != "" })
-		if i >= 0 {
-			text += "; " + n.Log[i].Reason
-		}
+		text += "; " + n.Failure
 	}
 	if res.Reason == driver.ReasonTimeout {
 		text = "not done after " + cloneTime.String()

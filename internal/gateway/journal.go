@@ -25,6 +25,7 @@ type Journal struct {
 	log     []driver.Request
 	dropped uint64
 	err     string
+	failure string // why the first that was allowed failed
 }
 
 const (
@@ -55,6 +56,9 @@ func (j *Journal) Record(r egress.Record) {
 			j.untold++
 			j.latest = j.refused
 		}
+	}
+	if r.Verdict == egress.Error && j.failure == "" {
+		j.failure = r.Reason
 	}
 	if !j.Requests {
 		return
@@ -116,6 +120,6 @@ func (j *Journal) Report(st *driver.Status, s egress.Stats) {
 	st.Network = &driver.Network{
 		Connections: s.Connections, Denied: s.Denied, Failed: s.Failed, Lookups: s.Lookups, LookupsDenied: s.LookupsDenied,
 		BytesReceived: s.BytesIn, BytesSent: s.BytesOut,
-		Log: j.log, LogDropped: j.dropped, Error: j.err,
+		Failure: j.failure, Log: j.log, LogDropped: j.dropped, Error: j.err,
 	}
 }

@@ -27,6 +27,21 @@ func TestUntold(t *testing.T) {
 	}
 }
 
+// TestFailure: the first reason is kept, with and without a log.
+func TestFailure(t *testing.T) {
+	for _, requests := range []bool{false, true} {
+		j := Journal{Requests: requests}
+		j.Record(egress.Record{Verdict: egress.Deny, Reason: "refused"})
+		j.Record(egress.Record{Verdict: egress.Error, Reason: "a.example:443: no such name"})
+		j.Record(egress.Record{Verdict: egress.Error, Reason: "b.example:443: timed out"})
+		var st driver.Status
+		j.Report(&st, egress.Stats{})
+		if got := st.Network.Failure; got != "a.example:443: no such name" {
+			t.Errorf("log %v: %q", requests, got)
+		}
+	}
+}
+
 // TestSince: what was refused meanwhile is told, also if it was refused before, and
 // nothing else is.
 func TestSince(t *testing.T) {

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"path"
-	"path/filepath"
 	"slices"
 
 	"github.com/sbxrun/sbxrun/internal/quote"
@@ -84,9 +83,10 @@ func (r PathRule) Grant(at string, want policy.Access) Grant {
 }
 
 // Explain completes a denial about a path by the policy's rule for it. Narrow is what is
-// to be granted: the path, or its directory if a name in that was to be made. What is
-// withheld is not, nor what the user could not have on the host either.
-func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, withheld Withheld, may func(path string) bool) {
+// to be granted: the path, or its directory if a name in that was to be made. Leads is
+// where that leads on the host, as far as it is known. What is withheld is not granted,
+// nor what the user could not have on the host either.
+func (d *Denial) Explain(p *policy.Policy, narrow, leads string, want policy.Access, withheld Withheld, may func(path string) bool) {
 	r := RuleFor(p, d.Target)
 	if want == policy.Read && narrow != d.Target {
 		r = RuleFor(p, narrow)
@@ -94,7 +94,7 @@ func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, wi
 	}
 	d.Rule, d.Origin = r.Text, r.Origin
 	narrow = path.Clean(narrow)
-	switch why := withheld.why(d.Target, narrow, want); {
+	switch why := withheld.why(d.Target, narrow, leads, want); {
 	case why != "":
 		d.Reason = why
 	case !may(narrow):
@@ -109,7 +109,7 @@ func (d *Denial) Explain(p *policy.Policy, narrow string, want policy.Access, wi
 type Withheld func(path string, write bool) string
 
 // why is of what was asked for and of what would be granted, wherever that leads.
-func (w Withheld) why(target, narrow string, want policy.Access) string {
+func (w Withheld) why(target, narrow, leads string, want policy.Access) string {
 	if w == nil {
 		return ""
 	}
@@ -117,8 +117,8 @@ func (w Withheld) why(target, narrow string, want policy.Access) string {
 	if why := w(narrow, write); why != "" {
 		return why
 	}
-	if real, err := filepath.EvalSymlinks(narrow); err == nil && real != narrow {
-		if why := w(real, write); why != "" {
+	if leads != "" && leads != narrow {
+		if why := w(leads, write); why != "" {
 			return why
 		}
 	}

@@ -58,17 +58,23 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 			at := g.Path
 			if driver.RuleFor(p, at).Access&policy.Read != 0 {
 				// It is shown, and leads to what is not.
-				if real, err := filepath.EvalSymlinks(at); err == nil {
-					at = real
+				if at = g.Leads; driver.RuleFor(p, at).Access&policy.Read != 0 {
+					continue // it came to be there after the command had looked
 				}
 			}
-			to.Explain(p, at, policy.Read, d.Withheld, func(string) bool { return true })
+			to.Explain(p, at, g.Leads, policy.Read, d.Withheld, func(string) bool { return true })
 		default:
 			narrow := g.Path
 			if g.Entry {
 				narrow = path.Dir(narrow)
 			}
-			to.Explain(p, narrow, policy.Write, d.Withheld, func(at string) bool { return unix.Access(at, unix.W_OK) == nil })
+			leads := g.Leads
+			if leads == "" {
+				leads, _ = filepath.EvalSymlinks(narrow)
+			} else if driver.RuleFor(p, leads).Access&policy.Write != 0 && driver.RuleFor(p, narrow).Access&policy.Write != 0 {
+				continue
+			}
+			to.Explain(p, narrow, leads, policy.Write, d.Withheld, func(at string) bool { return unix.Access(at, unix.W_OK) == nil })
 		}
 		out = append(out, to)
 	}

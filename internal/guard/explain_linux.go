@@ -30,7 +30,7 @@ func (w *worker) observe() bool {
 				if flags&unix.O_CREAT != 0 {
 					text = path.Dir(text) // the file need not be there
 				}
-				w.lookAt(Write, call, dirfd, []byte(text), 0, unix.W_OK)
+				w.lookAt(Write, call, dirfd, []byte(text), 0, unix.W_OK, 0)
 			}
 			return false // to be made here
 		}
@@ -85,10 +85,11 @@ func (w *worker) lookFor(kind Kind, call string, dirfd int, addr, flags uint64, 
 	if errno != 0 || n == 0 {
 		return
 	}
-	w.lookAt(kind, call, dirfd, bytes.Clone(w.path[0][:n]), flags, mode)
+	w.lookAt(kind, call, dirfd, bytes.Clone(w.path[0][:n]), flags, mode, 0)
 }
 
-func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags uint64, mode uint32) {
+// lookAt is lookFor for a path that was read. Scripts are those that led to it.
+func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags uint64, mode uint32, scripts int) {
 	base, begin := -1, ""
 	if text[0] != '/' {
 		var errno syscall.Errno
@@ -104,61 +105,64 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 	} else if !w.l.Valid(w.n.ID) {
 		return
 	}
-	full := path.Clean(begin + string(text))
 	fd, errno := w.object(base, text, flags)
 	if errno == 0 {
 		m := w.mountOf(fd)
 		hides := kind != Write && mode != unix.F_OK && m != nil && slices.Contains(w.g.hidden, m.at)
+		var interpreter string
 		if !hides && kind == Exec {
-			w.lookAtInterpreter(call, fd)
+			interpreter = w.interpreter(fd)
 		}
 		closeFD(fd)
-		if !hides {
+		switch {
+		case interpreter != "" && scripts < maxScripts:
+			w.lookAt(Exec, call, unix.AT_FDCWD, []byte(interpreter), 0, unix.X_OK, scripts+1)
+			return
+		case !hides:
 			return
 		}
 	}
 	if errno != 0 && errno != unix.ENOENT && errno != unix.ENOTDIR && errno != unix.EACCES && errno != unix.ELOOP {
 		return
 	}
-	// What /proc shows is another thing on the host.
-	if within([]byte(full), "/proc") || !hostHas(full, flags, mode) {
+	leads, has := w.onHost(begin+string(text), flags, mode)
+	if !has {
 		return
 	}
-	w.told = true
-	w.g.deny(Denial{Kind: kind, Call: call, Path: full}, w.asker)
-}
-
-// hostHas reports whether this user may do with a path on the host what mode says. This
-// thread is in the host's mounts, and has no capabilities.
-func hostHas(full string, flags uint64, mode uint32) bool {
-	if flags&unix.O_NOFOLLOW != 0 {
-		var st unix.Stat_t
-		return unix.Lstat(full, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || unix.Faccessat(unix.AT_FDCWD, full, mode, 0) == nil)
+	name := path.Clean(begin + string(text))
+	if slices.Contains(strings.Split(string(text), "/"), "..") {
+		name = leads // a link before it leads elsewhere than the text says
 	}
-	return unix.Faccessat(unix.AT_FDCWD, full, mode, 0) == nil
+	w.told = true
+	w.g.deny(Denial{Kind: kind, Call: call, Path: name, Leads: leads}, w.asker)
 }
 
-// lookAtInterpreter looks for what the first line of a script names; see execve(2).
-func (w *worker) lookAtInterpreter(call string, fd int) {
+// maxScripts is how many interpreters are scripts themselves before the kernel gives up;
+// see exec_binprm in fs/exec.c.
+const maxScripts = 5
+
+// interpreter is what the first line of a script names, "" for none; see execve(2).
+func (w *worker) interpreter(fd int) string {
 	if err := unix.Fstat(fd, &w.stat); err != nil || w.stat.Mode&unix.S_IFMT != unix.S_IFREG {
-		return // opening a device does something
+		return "" // opening a device does something
 	}
 	cwd := unix.AT_FDCWD
 	file, e := sys.Raw(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0)
 	if e != 0 {
-		return
+		return ""
 	}
 	var head [256]byte // BINPRM_BUF_SIZE, Linux 5.1
 	n, _ := unix.Read(int(file), head[:])
 	closeFD(int(file))
 	line, ok := strings.CutPrefix(string(head[:max(n, 0)]), "#!")
 	if !ok {
-		return
+		return ""
 	}
 	line, _, _ = strings.Cut(line, "\n")
 	if f := strings.Fields(line); len(f) > 0 && f[0][0] == '/' {
-		w.lookAt(Exec, call, unix.AT_FDCWD, []byte(f[0]), 0, unix.X_OK)
+		return f[0]
 	}
+	return ""
 }
 
 // lookAtSocket looks for a socket that is named by its path; see unix(7).
@@ -169,5 +173,5 @@ func (w *worker) lookAtSocket(addr uint64, size uint32) {
 		return
 	}
 	name, _, _ := bytes.Cut(b[2:], []byte{0})
-	w.lookAt(Unix, "connect", unix.AT_FDCWD, name, 0, unix.R_OK|unix.W_OK)
+	w.lookAt(Unix, "connect", unix.AT_FDCWD, name, 0, unix.R_OK|unix.W_OK, 0)
 }

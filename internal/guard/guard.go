@@ -75,6 +75,7 @@ type Denial struct {
 	Kind  Kind
 	Call  string // the system call: "openat"
 	Path  string // in the sandbox; of a system call its name
+	Leads string // of what was looked for: where that leads on the host
 	Entry bool   // it was about the name in its directory, not about what a file holds
 	Rule  string // the pattern that protects it; "" if none does
 

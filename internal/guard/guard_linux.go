@@ -270,7 +270,7 @@ func (g *Guard) run(w *worker, err error) {
 // begin forgets what was learned of another sandbox.
 func (w *worker) begin(g *Guard) {
 	w.g, w.root, w.l.FD, w.event = g, -1, -1, -1
-	w.first, w.masks, w.mounts, w.ties, w.trees = unknown, false, nil, nil, nil
+	w.first, w.masks, w.mounts, w.ties, w.trees, w.passes = unknown, false, nil, nil, nil, nil
 	w.begins, w.known, w.pace, w.tight = [len(w.begins)]begin{}, -1, pace{}, false
 }
 
@@ -389,9 +389,10 @@ type worker struct {
 	remote [2]unix.RemoteIovec
 	stat   unix.Stat_t
 	statx  unix.Statx_t
-	mounts map[int]*mount // the sandbox's, by id; read when first asked for
-	ties   map[File]tie   // what leads to mount points, and mount points as another mount shows them
-	trees  []string       // directories of linked worktrees that were made, the last first
+	mounts map[int]*mount  // the sandbox's, by id; read when first asked for
+	ties   map[File]tie    // what leads to mount points, and mount points as another mount shows them
+	passes map[string]pass // which of the host's mounts are looked into; read when first asked for
+	trees  []string        // directories of linked worktrees that were made, the last first
 	how    unix.OpenHow
 	value  []byte
 	held   held

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -222,6 +223,51 @@ func TestExplainNeighbours(t *testing.T) {
 		x := f.terminal(f.sandbox(nil, "sh", "-c", "mkdir .vscode")...)
 		if text := x.expect("--unprotect .vscode"); strings.Contains(text, "--explain") {
 			f.Errorf("%q", text)
+		}
+	})
+}
+
+// TestExplainFollows: what the command looks for is followed on the host as the kernel
+// does, and never to what the sandbox shows, to what is sbxrun's own, or to a file system
+// that a program or a server answers for: one that does not answer would keep the run
+// from ending, and one that does would learn the name.
+func TestExplainFollows(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.write("outside/b/there", "", 0o644)
+		os.Symlink(f.path("outside/b"), filepath.Join(f.ws, "to"))
+		os.Symlink(f.path("outside/far"), filepath.Join(f.ws, "far"))
+		for _, d := range []string{"near", "far", "far/more"} {
+			os.Mkdir(f.path("outside/"+d), 0o755)
+		}
+		// The kernel takes five scripts in a row.
+		for i, next := 0, f.path("outside/b/there"); i < 8; i++ {
+			name := "ws/s" + strconv.Itoa(i)
+			f.write(name, "#!"+next+"\n", 0o755)
+			next = f.path(name)
+		}
+		f.write("ws/self", "#!"+f.path("ws/self")+"\n", 0o755)
+		f.own()
+		if err := os.Chmod(f.path("outside/b/there"), 0o755); err != nil {
+			f.Fatal(err)
+		}
+		script := "cat none/../README; cat none/../../outside/canary; for i in $(seq 40); do test -e /dev/fd/$i; done; ./self; ./s7; " +
+			"cat to/../near/x far/x " + f.path("outside/far/x") + " " + f.path("outside/far/../canary")
+		args := f.sandbox([]string{"--json", "--explain"}, "sh", "-c", script)
+		want := []string{"outside/canary"}
+		if isRoot() {
+			mounts := `mount -t tmpfs none "$0/near" && mount -t ramfs none "$0/far" && : >"$0/near/x" && mount -t mqueue none "$0/far" && : >"$0/far/x" && exec "$@"`
+			args = append([]string{"unshare", "-m", "sh", "-c", mounts, f.path("outside")}, args...)
+			want = append(want, "outside/near/x")
+		}
+		var got []string
+		for _, d := range f.result(f.run(call{args: args})).Denials {
+			if rest, ok := strings.CutPrefix(d.Target, f.dir+"/"); ok || strings.HasPrefix(d.Target, "/dev/") {
+				got = append(got, rest)
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(slices.Compact(got), want) {
+			f.Errorf("told of %q, want %q", got, want)
 		}
 	})
 }

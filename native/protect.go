@@ -79,7 +79,7 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		out = append(out, to)
 	}
 	// What a program only looks for says less than what it opens, and that less than
-	// what it is refused.
+	// what it is refused. A protected path is told of first: who reads a few sees it.
 	slices.SortStableFunc(out, func(a, b driver.Denial) int { return weight(&a) - weight(&b) })
 	if untold > 0 {
 		out = append(out, driver.Others(driver.OpWrite, untold))
@@ -89,12 +89,14 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 
 func weight(d *driver.Denial) int {
 	switch {
-	case d.Operation != driver.OpRead:
+	case strings.HasPrefix(d.Rule, driver.RuleProtected):
 		return 0
-	case strings.HasPrefix(d.Call, "open"):
+	case d.Operation != driver.OpRead:
 		return 1
+	case strings.HasPrefix(d.Call, "open"):
+		return 2
 	}
-	return 2
+	return 3
 }
 
 // seccompGrant is the built-in filter that allows a call which the stricter ones refuse.

@@ -38,6 +38,7 @@ type Guard struct {
 
 	mu      sync.Mutex // guards what follows
 	denials []Denial
+	told    [3]int // how many those are, by their rooms
 	untold  uint64 // that denials have no room for
 
 	work    chan *Guard // to the thread
@@ -47,12 +48,24 @@ type Guard struct {
 	stop    bool
 }
 
-// MaxDenials bounds what is remembered of a command that tries again and again, and
-// maxExplained where look-ups are too.
+// MaxDenials bounds what is remembered of a command that tries again and again: of what
+// was refused, and apart from that of protected paths, so that no command has the list full
+// before it tries those. maxLooks bounds look-ups that found nothing.
 const (
-	MaxDenials   = 64
-	maxExplained = 256
+	MaxDenials = 64
+	maxLooks   = 192
 )
+
+// room is which part of the list a denial takes, and how much that holds.
+func (d *Denial) room() (part, most int) {
+	switch {
+	case d.Rule != "":
+		return 0, MaxDenials
+	case d.Leads == "":
+		return 1, MaxDenials
+	}
+	return 2, maxLooks
+}
 
 // New prepares a guard. Close gives up what it holds.
 func New(cfg Config) (*Guard, error) {
@@ -190,10 +203,12 @@ func (g *Guard) deny(d Denial, who func() (pid int, command string)) {
 			return
 		}
 	}
-	if n := len(g.denials); n == MaxDenials && !g.explain || n == maxExplained {
+	part, most := d.room()
+	if g.told[part] == most {
 		g.untold++
 		return
 	}
+	g.told[part]++
 	d.Count = 1
 	d.PID, d.Command = who()
 	g.denials = append(g.denials, d)

@@ -290,6 +290,14 @@ func TestRefusalsForged(t *testing.T) {
 		}
 		res = f.result(f.run(call{args: f.sandbox(append(flags, "--json"), "sh", "-c", "for i in 1 2 3; do for n in $(seq 100); do mkdir "+f.path("outside")+"/$n; done; done; false")}))
 		n := len(res.Denials)
+		// A full list has room for protected paths, and names them first.
+		hiding := "for n in $(seq 100); do mkdir " + f.path("outside") + "/$n; done; mkdir .vscode; false"
+		if all := f.result(f.run(call{args: f.sandbox(append(flags, "--json"), "sh", "-c", hiding)})).Denials; len(all) != 66 || !strings.HasPrefix(all[0].Rule, "protected path ") {
+			f.Errorf("%d: %+v", len(all), all)
+		}
+		if o := f.run(call{args: f.sandbox(flags, "sh", "-c", hiding)}); !strings.Contains(o.stderr, "protected path .vscode") {
+			f.Errorf("%q", o.stderr)
+		}
 		if n != 65 || res.Denials[0].Count != 3 || res.Denials[n-1].Target != "others" || !strings.HasPrefix(res.Denials[n-1].Reason, "108 more") {
 			f.Errorf("%d: %+v", n, res.Denials)
 		}

@@ -3,6 +3,8 @@ package driver
 import (
 	"strconv"
 	"strings"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // A Denial is something that the command tried and the policy refused.
@@ -69,4 +71,13 @@ func GrantOf(flag, value string) Grant { return Grant("--" + flag + " " + value)
 func (g Grant) Parts() (flag, value string) {
 	flag, value, _ = strings.Cut(strings.TrimPrefix(string(g), "--"), " ")
 	return flag, value
+}
+
+// Shell is the grant as it can be pasted into a shell, "" for none.
+func (g Grant) Shell() string {
+	if g == "" {
+		return ""
+	}
+	flag, value := g.Parts()
+	return "--" + flag + " " + quote.Shell(value)
 }

@@ -25,7 +25,12 @@ func TestProposable(t *testing.T) {
 
 func TestWithheld(t *testing.T) {
 	for p, want := range map[string][2]bool{ // may be read, written
-		"/opt/tool": {true, true}, "/home/u/x": {true, true}, "/var/lib/x/y": {true, true}, "/usr/src/x": {true, true},
+		"/opt/tool": {true, true}, "/home/u/x": {true, true}, "/var/lib/x/y": {true, false}, "/var/www/site": {true, true}, "/home/u/src/bin": {true, true}, "/home/u/.cache/x": {true, true}, "/home/u/lib/x.pem": {true, true},
+		// What programs of the user's execute or obey.
+		"/home/u/.bashrc": {true, false}, "/home/u/.config/autostart/x": {true, false}, "/home/u/p/.git/hooks": {true, false}, "/home/u/p/.vscode": {true, false}, "/home/u/.local/bin": {true, false}, "/home/u/.npm/x/bin/y": {true, false}, "/home/o/bin": {true, false}, "/nix/store": {true, false},
+		// Secrets by their names, wherever they are, and what takes orders.
+		"/home/u/p/.env": {}, "/opt/x/id_rsa": {}, "/mnt/old/.ssh/id": {}, "/srv/prod.tfstate": {}, "/tmp/ssh-abc/agent.12": {}, "/tmp/.X11-unix/X0": {}, "/opt/run/docker.sock": {}, "/tmp/tmux-0/default": {},
+		"/usr/src/x":     {true, true},
 		"/etc/tool.conf": {true, false}, "/usr/lib/x": {true, false}, "/usr/bin": {true, false}, "/dev/kvm": {true, false}, "/dev/dri/card0": {true, false},
 		"/": {}, "/etc": {}, "/usr": {}, "/opt": {}, "/home": {}, "/home/u": {}, "/home/u/.ssh/id": {}, "/run/docker.sock": {}, "/proc/1": {}, "/dev/sda": {}, "/dev/mem": {}, "/etc/shadow": {},
 	} {

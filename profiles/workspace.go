@@ -101,23 +101,54 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 // Withheld says why no grant is proposed of a path, "" if one may be. A command can
 // choose what a hint or a denial is about, and somebody may do what that says: so none
 // names a root, a home or what holds homes, the state of the running system, what a
-// preset has as a secret, or a place of the system's as writable. A secret within is no
-// matter: it stays hidden unless a grant names it.
+// preset has as a secret, or a place of the system's as writable, or one from which the
+// user's own programs take what they execute. A secret within is no matter: it stays hidden
+// unless a grant names it.
 func Withheld(p, home string, write bool) string {
 	switch {
 	case !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 ||
 		slices.ContainsFunc(homesOf(p, home), func(h string) bool { return policy.Below(h, p) }):
 		return "a home, or a whole part of the system, of which nothing is proposed"
-	case Secret(p, home):
+	case Secret(p, home), credentialName(p) != "":
 		return "a secret, which nothing proposes to show"
-	case write && systemDirectory(p):
+	case covers(sessionSockets, p):
+		return "a socket of a session or of a service of the host's, which nothing proposes to show"
+	case write && (systemDirectory(p) || ofPackages(p) && (home == "" || !policy.Below(p, home))):
 		return "the system's, which nothing proposes to make writable"
+	case write && obeyed(p, home):
+		return "what other programs of yours execute or obey, which nothing proposes to make writable"
 	case slices.ContainsFunc([]string{"/boot", "/proc", "/sys", "/run", "/var/run"}, func(d string) bool { return policy.Below(p, d) }):
 		return "the running system's, which nothing proposes to show"
 	case policy.Below(p, "/dev") && !slices.ContainsFunc(harmlessDevices, func(d string) bool { ok, _ := path.Match(d, p); return ok }):
 		return "a device, which nothing proposes to show"
 	}
 	return ""
+}
+
+// sessionSockets take orders from whoever can connect to them, outside of the directories of
+// which nothing is proposed.
+var sessionSockets = []string{"/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/ssh-*", "/tmp/dbus-*", "/tmp/tmux-*", "/tmp/screens",
+	"/**/docker.sock", "/**/podman.sock", "/**/containerd.sock", "/**/S.gpg-agent*"}
+
+// ofPackages reports what is the system's beside [systemDirectory], and may hold a workspace.
+func ofPackages(p string) bool {
+	return policy.Below(p, "/var") && !policy.Below(p, "/var/tmp") && !policy.Below(p, "/var/www") || policy.Below(p, "/nix") || policy.Below(p, "/snap")
+}
+
+// obeyed reports whether programs of the user's execute what is at a path, or take commands
+// from it: what every workspace has protected, and where programs are installed.
+func obeyed(p, home string) bool {
+	for _, s := range listStrictProtect {
+		if !strings.HasSuffix(s, "/") && covers([]string{"/**/" + s}, p) {
+			return true
+		}
+	}
+	for _, h := range homesOf(p, home) {
+		if covers([]string{h + "/bin", h + "/go/bin", h + "/.*/**/bin", h + "/.*/**/shims"}, p) {
+			return true
+		}
+	}
+	return false
 }
 
 // harmlessDevices are those that a grant may be proposed of: who has one has no file, disk

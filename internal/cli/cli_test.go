@@ -13,6 +13,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 
@@ -178,7 +179,7 @@ func said(t *testing.T, s speaker, do func()) string {
 
 func TestQuoted(t *testing.T) {
 	for in, want := range map[string]string{"/a/b-c_1.d": "/a/b-c_1.d", "/a b": "'/a b'", "/a'b": `'/a'\''b'`, "$(x)": "'$(x)'"} {
-		if got := quoted(in); got != want {
+		if got := quote.Shell(in); got != want {
 			t.Errorf("%q: %s, want %s", in, got, want)
 		}
 	}

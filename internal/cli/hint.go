@@ -81,7 +81,7 @@ func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) st
 	}
 	real, _ := filepath.EvalSymlinks(at)
 	if h := hides(hide, at, real); h != "" {
-		return "--hide " + quoted(h) + " hides it, whatever else shows it"
+		return "--hide " + quote.Shell(h) + " hides it, whatever else shows it"
 	}
 	switch {
 	case !engine.Visible(p, at):
@@ -110,7 +110,7 @@ func propose(program string, hide []string) string {
 	for _, place := range []string{toolRoot(program, home), program} {
 		led, err := filepath.EvalSymlinks(place)
 		if err == nil && proposable(place, led, home, hide) {
-			return "; add --ro " + quoted(place)
+			return "; add --ro " + quote.Shell(place)
 		}
 	}
 	return ""
@@ -221,14 +221,6 @@ func interpreter(file string) string {
 	line, _, _ = strings.Cut(line, "\n")
 	name, _, _ := strings.Cut(strings.TrimLeft(line, " \t"), " ")
 	return name
-}
-
-// quoted prints a path so that it can be pasted into a shell.
-func quoted(s string) string {
-	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:,") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 func count(n uint64, one, many string) string {

@@ -498,7 +498,7 @@ func explainKind(list []driver.Denial, model bool, kind, one, many string, text 
 		most = min(most, mostDenials)
 	}
 	for i := range list[:most] {
-		hint := shellGrant(list[i].Grant)
+		hint := list[i].Grant.Shell()
 		if model && hint != "" {
 			hint = "only who set the sandbox up can allow it: " + hint
 		}
@@ -507,14 +507,6 @@ func explainKind(list []driver.Denial, model bool, kind, one, many string, text 
 	if more := len(list) - most; more > 0 {
 		say.note(kind+count(uint64(more), one, many)+", in the denials of --json", "")
 	}
-}
-
-// shellGrant is a grant as it can be pasted into a shell.
-func shellGrant(g driver.Grant) string {
-	if flag, value := g.Parts(); flag == "ro" || flag == "rw" || flag == "bind" || flag == "device" {
-		return "--" + flag + " " + quoted(value)
-	}
-	return string(g)
 }
 
 // selectDriver chooses what runs the policy, and says what was passed over.

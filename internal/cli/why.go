@@ -262,7 +262,7 @@ func (w *reason) print() error {
 	}
 	for _, to := range []string{"read", "write", "connect", "call"} {
 		if g := w.Grants[to]; g != "" {
-			lines = append(lines, []string{"to " + to, shellGrant(g)})
+			lines = append(lines, []string{"to " + to, g.Shell()})
 		}
 	}
 	if len(w.Grants) == 0 && w.Answer != "visible and writable" && w.Answer != "reachable" && w.Answer != "allowed" {

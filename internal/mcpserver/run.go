@@ -357,7 +357,7 @@ func told(all []driver.Denial) []driver.Denial {
 
 // denial is what a model reads of a refusal.
 func denial(d driver.Denial) string {
-	why, grant := cmp.Or(d.Reason, d.Rule, "not allowed"), string(d.Grant)
+	why, grant := cmp.Or(d.Reason, d.Rule, "not allowed"), d.Grant.Shell()
 	if grant != "" {
 		grant = ": " + grant
 	}

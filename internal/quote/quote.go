@@ -125,6 +125,14 @@ func escape(s, also string) string {
 	return b.String()
 }
 
+// Shell prints a text so that it can be pasted into a shell.
+func Shell(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:,") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
 // JSON writes the hidden characters of a text that is JSON as JSON does: it means
 // what it meant. They stand in strings, for JSON has them nowhere else.
 func JSON(text []byte) []byte {

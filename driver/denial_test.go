@@ -1,6 +1,12 @@
 package driver
 
-import "testing"
+import (
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
 
 // TestGrantShell: a pattern is not for the shell that the hint is pasted into.
 func TestGrantShell(t *testing.T) {
@@ -11,5 +17,16 @@ func TestGrantShell(t *testing.T) {
 		if got := g.Shell(); got != want {
 			t.Errorf("%s: %s, want %s", g, got, want)
 		}
+	}
+}
+
+// TestRuleForKernel: of the whole host, the kernel's files are not shown.
+func TestRuleForKernel(t *testing.T) {
+	p := &policy.Policy{OCI: &specs.Spec{}, Files: []policy.FileRule{{Path: "/", Access: policy.ReadExec}}}
+	if r := RuleFor(p, "/sys/kernel"); r.Access != 0 || r.Text != "not shown" {
+		t.Errorf("%+v", r)
+	}
+	if r := RuleFor(p, "/system"); r.Access != policy.ReadExec {
+		t.Errorf("%+v", r)
 	}
 }

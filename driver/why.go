@@ -25,8 +25,8 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 	r, best := PathRule{Text: "not shown"}, -1
 	for i := range p.Files {
 		f := &p.Files[i]
-		if !policy.Below(at, f.Path) || len(f.Path) < best {
-			continue
+		if !policy.Below(at, f.Path) || len(f.Path) < best || f.Path == "/" && policy.Below(at, "/sys") {
+			continue // of the whole host, the kernel's files are left out
 		}
 		best = len(f.Path)
 		r = PathRule{Access: f.Access, Origin: f.Origin, At: f.Path, own: f.Access == policy.Hide}
@@ -62,7 +62,10 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 }
 
 // Own reports whether what is there is sbxrun's own.
-func (r PathRule) Own() bool { return r.own && r.Text != "hidden: "+r.At }
+func (r PathRule) Own() bool { return r.own && !r.Hidden() }
+
+// Hidden reports whether somebody has asked for what is there to be hidden.
+func (r PathRule) Hidden() bool { return r.own && r.Text == "hidden: "+r.At }
 
 // Grant is the least that gives what the rule does not give of a path, "" if nothing
 // would, or should.

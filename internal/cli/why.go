@@ -121,6 +121,10 @@ func whyPath(path string, p *policy.Policy, home string) *reason {
 		out.Answer = "the sandbox has its own"
 	default:
 		out.Answer, missing = "not visible", policy.ReadWrite
+		// An empty one, or the way to what is shown.
+		if at == "/" || r.At == at && !r.Hidden() || slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access != 0 && policy.Below(f.Path, at) }) {
+			out.Answer = "the sandbox has its own"
+		}
 	}
 	for want, name := range map[policy.Access]string{policy.Read: "read", policy.Write: "write"} {
 		if missing&want == 0 {

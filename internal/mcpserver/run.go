@@ -340,7 +340,8 @@ const maxTold = 20
 // one is for people, and that a secret is there for nobody inside.
 func told(all []driver.Denial) []driver.Denial {
 	all = slices.DeleteFunc(slices.Clone(all), func(d driver.Denial) bool {
-		return d.Reason == driver.ReasonSecret && d.Operation != driver.OpWrite
+		at, hidden := strings.CutPrefix(d.Rule, "hidden: ")
+		return d.Operation != driver.OpWrite && (d.Reason == driver.ReasonSecret || hidden && at != d.Target)
 	})
 	more := len(all) - maxTold
 	out := make([]driver.Denial, min(len(all), maxTold))

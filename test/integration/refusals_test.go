@@ -312,7 +312,7 @@ func TestSessionExplain(t *testing.T) {
 		for _, tt := range []struct {
 			flags []string
 			want  string
-		}{{[]string{"--json", "--explain"}, "write syscall write read"}, {[]string{"--json"}, "write syscall write"}} {
+		}{{[]string{"--json", "--explain"}, "write write syscall read"}, {[]string{"--json"}, "write write syscall"}} {
 			var got []string
 			for _, d := range s.result(s.exec(script, tt.flags...)).Denials {
 				if d.Operation != "read" || d.Target == s.path("outside/canary") {

@@ -27,7 +27,7 @@ func TestWithheld(t *testing.T) {
 	for p, want := range map[string][2]bool{ // may be read, written
 		"/opt/tool": {true, true}, "/home/u/x": {true, true}, "/var/lib/x/y": {true, false}, "/var/www/site": {true, true}, "/home/u/src/bin": {true, true}, "/home/u/.cache/x": {true, true}, "/home/u/lib/x.pem": {true, true},
 		// What programs of the user's execute or obey.
-		"/home/u/.bashrc": {true, false}, "/home/u/.config/autostart/x": {true, false}, "/home/u/p/.git/hooks": {true, false}, "/home/u/p/.vscode": {true, false}, "/home/u/.local/bin": {true, false}, "/home/u/.npm/x/bin/y": {true, false}, "/home/o/bin": {true, false}, "/nix/store": {true, false},
+		"/home/u/.bashrc": {true, false}, "/home/u/.config/autostart/x": {true, false}, "/home/u/p/.git/hooks": {true, false}, "/home/u/p/.vscode": {true, false}, "/home/u/.local/bin": {true, false}, "/home/u/.npm/x/bin/y": {true, false}, "/home/o/bin": {true, false}, "/home/u/.local": {true, false}, "/home/u/.cargo": {true, false}, "/home/u/go": {true, false}, "/home/u/.local/share": {true, false}, "/home/u/.config/systemd/user": {true, false}, "/home/u/.local/share/x": {true, true}, "/home/u/go/pkg": {true, true}, "/nix/store": {true, false},
 		// Secrets by their names, wherever they are, and what takes orders.
 		"/home/u/p/.env": {}, "/opt/x/id_rsa": {}, "/mnt/old/.ssh/id": {}, "/srv/prod.tfstate": {}, "/tmp/ssh-abc/agent.12": {}, "/tmp/.X11-unix/X0": {}, "/opt/run/docker.sock": {}, "/tmp/tmux-0/default": {},
 		"/usr/src/x":     {true, true},

@@ -144,7 +144,11 @@ func obeyed(p, home string) bool {
 		}
 	}
 	for _, h := range homesOf(p, home) {
-		if covers([]string{h + "/bin", h + "/go/bin", h + "/.*/**/bin", h + "/.*/**/shims"}, p) {
+		if covers([]string{h + "/bin", h + "/go/bin", h + "/.*/**/bin", h + "/.*/**/shims", h + "/.config/systemd", h + "/.local/share/systemd", h + "/.local/share/applications", h + "/.local/share/dbus-1"}, p) {
+			return true
+		}
+		// A whole one of these holds some of those: ~/.local, ~/.cargo, ~/.config.
+		if whole, _ := path.Match(h+"/.*", p); whole || p == h+"/go" || p == h+"/.local/share" {
 			return true
 		}
 	}

@@ -138,11 +138,11 @@ var ErrStuck = errors.New("the process did not come to execute the command, as w
 
 // startPatience is how long a stage may be at starting a job, slowFactor how many times
 // that if it is only short of the processor, and sendPatience how long a packet may wait
-// while the stage starts nothing.
+// while the stage starts nothing, which is longer than it may be at one job.
 const (
 	startPatience = 10 * time.Second
 	slowFactor    = 6
-	sendPatience  = 15 * time.Second
+	sendPatience  = (slowFactor + 1) * startPatience
 )
 
 // Exec starts the job's command. The error is a *StepError, an *ExecError, ErrStuck,
@@ -257,7 +257,6 @@ func (j *Job) await(kind uint32) error {
 type watch struct {
 	c      *Child
 	looks  int
-	blind  int   // looks in a row that did not find the process that is waited for
 	killed []int // by their numbers in the sandbox
 	since  int   // looks since then
 	gaveUp bool  // something was killed
@@ -266,13 +265,13 @@ type watch struct {
 // look ends what hinders the stage: the process that is to become a command, if it is
 // found, and the stage otherwise.
 func (w *watch) look() {
-	stage, starting := w.c.starting()
+	starting := w.c.starting()
 	defer func() {
 		for _, p := range starting {
 			unix.Close(p.fd)
 		}
 	}()
-	switch w.decide(stage, starting) {
+	switch w.decide(starting) {
 	case endStage:
 		w.gaveUp = true
 		w.c.Kill()
@@ -292,10 +291,11 @@ const (
 	endStage
 )
 
-// decide is what to do about a stage in a state and what it is starting. A process that
-// waits for its turn is only slow, as hundreds are that start at once on a machine with
-// other work; one that waits for anything else is hindered.
-func (w *watch) decide(stage byte, starting []process) int {
+// decide is what to do about a stage by what it is starting. A process that waits for its
+// turn is only slow, as hundreds are that start at once on a machine with other work; one
+// that waits for anything else is hindered. Where there is no process, the stage may be
+// making it: clone(2) waits while others change cgroups, and that can take as long.
+func (w *watch) decide(starting []process) int {
 	w.looks++
 	if w.looks < 2 {
 		return goOn
@@ -306,17 +306,12 @@ func (w *watch) decide(stage byte, starting []process) int {
 		}
 		return goOn
 	}
-	slow := len(starting) == 0 && stage == 'R' || slices.ContainsFunc(starting, func(p process) bool { return p.state == 'R' || p.state == 'D' })
+	slow := len(starting) == 0 || slices.ContainsFunc(starting, func(p process) bool { return p.state == 'R' || p.state == 'D' })
 	switch {
 	case slow && w.looks < 2*slowFactor:
-		w.blind = 0
 		return goOn
 	case len(starting) > 0:
 		return endStarting
-	}
-	// It may have become the command just now.
-	if w.blind++; w.blind < 2 {
-		return goOn
 	}
 	return endStage
 }
@@ -328,13 +323,13 @@ type process struct {
 	state  byte // of proc_pid_status(5)
 }
 
-// starting returns the stage's state, 0 if it is not known, and the processes that are to
-// become commands: its children that still have its name.
-func (c *Child) starting() (stage byte, list []process) {
+// starting returns the processes that are to become commands: the stage's children that
+// still have its name.
+func (c *Child) starting() (list []process) {
 	pid := strconv.Itoa(c.pid)
-	name, stage, _ := status(pid)
-	if stage == 0 {
-		return 0, nil
+	name, state, _ := status(pid)
+	if state == 0 {
+		return nil
 	}
 	children, _ := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
 	for _, f := range strings.Fields(string(children)) {
@@ -353,7 +348,7 @@ func (c *Child) starting() (stage byte, list []process) {
 			unix.Close(fd)
 		}
 	}
-	return stage, list
+	return list
 }
 
 // status reads what a process is called, its state, 0 if it is not there, and its number

@@ -292,7 +292,7 @@ func TestServeStuck(t *testing.T) {
 			defer out()
 			j, jout := shell(t, c, "echo never")
 			defer jout()
-			j.Patience = 4 * time.Second
+			j.Patience = time.Second
 			if !kills {
 				// What is not found by its name is not killed alone.
 				j.Steps.Call(0, sys.Step{Op: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), j.Steps.Str("other"))
@@ -306,7 +306,7 @@ func TestServeStuck(t *testing.T) {
 				for !j.Taken() {
 					time.Sleep(time.Millisecond)
 				}
-				late.Patience = 2 * time.Second // not while another has its turn
+				late.Patience = time.Second // not while another has its turn
 				done <- late.Exec()
 			}()
 			if err := j.Exec(); err != ErrStuck {
@@ -349,24 +349,21 @@ func TestServeSlow(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name     string
-		stage    byte
 		starting []process
 		looks    int // until something is done
 		want     int
 	}{
-		{"stopped", 'D', one('T'), 2, endStarting},
-		{"traced", 'D', one('t'), 2, endStarting},
-		{"waits", 'D', one('S'), 2, endStarting},
-		{"waits for the processor", 'D', one('R'), 2 * slowFactor, endStarting},
-		{"waits for a disk", 'D', one('D'), 2 * slowFactor, endStarting},
-		{"one of two is slow", 'D', one('S', 'R'), 2 * slowFactor, endStarting},
-		{"the stage is slow", 'R', nil, 2*slowFactor + 1, endStage},
-		{"not found", 'D', nil, 3, endStage},
-		{"the stage is not found", 0, nil, 3, endStage},
+		{"stopped", one('T'), 2, endStarting},
+		{"traced", one('t'), 2, endStarting},
+		{"waits", one('S'), 2, endStarting},
+		{"waits for the processor", one('R'), 2 * slowFactor, endStarting},
+		{"waits for a disk", one('D'), 2 * slowFactor, endStarting},
+		{"one of two is slow", one('S', 'R'), 2 * slowFactor, endStarting},
+		{"not found", nil, 2 * slowFactor, endStage},
 	} {
 		w := watch{}
 		for looks := 1; ; looks++ {
-			if got := w.decide(tt.stage, tt.starting); got != goOn {
+			if got := w.decide(tt.starting); got != goOn {
 				if got != tt.want || looks != tt.looks {
 					t.Errorf("%s: %d after %d looks, want %d after %d", tt.name, got, looks, tt.want, tt.looks)
 				}
@@ -377,11 +374,11 @@ func TestServeSlow(t *testing.T) {
 	// What was killed has time to go, when it gets no turn to.
 	w := watch{looks: 2, killed: []int{2}}
 	for range slowFactor {
-		if got := w.decide('D', one('R')); got != goOn {
+		if got := w.decide(one('R')); got != goOn {
 			t.Errorf("killed: %d", got)
 		}
 	}
-	if got := w.decide('D', one('R')); got != endStage {
+	if got := w.decide(one('R')); got != endStage {
 		t.Errorf("killed, and stays: %d", got)
 	}
 }

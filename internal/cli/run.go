@@ -86,8 +86,9 @@ network, no other process and no privilege, within limits on memory, cpu,
 processes and time. Its standard streams pass through byte for byte.
 
 The exit code is the command's own; 128+N if signal N ended it; 124 if the time
-limit did; 125 if sbxrun could not run it; 126 if it cannot be executed; 127 if
-it was not found. --json and --result-file tell a command's own 125 from ours.`
+limit did; 123 if it may have run and how it ended is lost; 125 if sbxrun could
+not run it; 126 if it cannot be executed; 127 if it was not found. --json and
+--result-file tell a command's own 125 from ours.`
 
 const runExample = `  sbxrun make test
   sbxrun -c 'make && make test | tail'

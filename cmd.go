@@ -32,6 +32,10 @@ type Cmd struct {
 	// Options change the sandbox. A command of a [Session] has none.
 	Options Options
 
+	// Explain has Result.Denials also tell of what the command looks for and the sandbox
+	// does not show. The command is slower then.
+	Explain bool
+
 	// Result is set when the command has ended, and when it could not be started.
 	Result *Result
 
@@ -97,6 +101,7 @@ func (c *Cmd) Start() (err error) {
 	}
 	c.output = p.policy.Limits.Output
 	var ro driver.RunOptions
+	ro.Stdio.Explain = c.Explain
 	if err := c.streams(&ro.Stdio); err != nil {
 		c.close()
 		return err

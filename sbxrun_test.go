@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -345,5 +347,34 @@ func TestSessionCommand(t *testing.T) {
 	<-s.Done()
 	if err := s.Command("true").Run(); err == nil {
 		t.Error("ran in a session that has ended")
+	}
+}
+
+// TestExplain: what the command looks for and is not shown is told when that is asked for,
+// of a command of its own and of one of a session.
+func TestExplain(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only the native driver tells of look-ups")
+	}
+	file := filepath.Join(t.TempDir(), "canary")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := anywhere
+	o.Dir = t.TempDir()
+	s, err := sbxrun.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for name, c := range map[string]*sbxrun.Cmd{"of its own": command(t, "cat", file), "of a session": s.Command("cat", file), "not asked for": command(t, "cat", file)} {
+		c.Explain = name != "not asked for"
+		if err := c.Run(); err == nil {
+			t.Errorf("%s: the file is shown", name)
+		}
+		told := slices.ContainsFunc(c.Result.Denials, func(d driver.Denial) bool { return d.Target == file && d.Grant == driver.GrantOf("ro", file) })
+		if told != c.Explain {
+			t.Errorf("%s: %+v", name, c.Result.Denials)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -413,7 +414,13 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 	if r.Refused() {
 		var hints []string
 		if len(r.Protected) > 0 {
-			hints = append(hints, "--allow-protected "+r.Protected[0].Protected+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
+			var flags []string
+			for _, s := range r.Protected {
+				if flag := driver.GrantOf("allow-protected", s.Protected).Shell(); !slices.Contains(flags, flag) {
+					flags = append(flags, flag)
+				}
+			}
+			hints = append(hints, strings.Join(flags, " ")+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
 		}
 		switch {
 		case len(r.Conflicts) > 0 && how == workspace.Overwrite:

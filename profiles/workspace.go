@@ -108,19 +108,19 @@ func Withheld(p, home string, write bool) string {
 	switch {
 	case !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 ||
 		slices.ContainsFunc(homesOf(p, home), func(h string) bool { return policy.Below(h, p) }):
-		return "a home, or a whole part of the system, of which nothing is proposed"
+		return "sbxrun proposes no grant of a home or a top-level directory"
 	case Secret(p, home), credentialName(p) != "":
 		return "a secret, which nothing proposes to show"
 	case covers(sessionSockets, p):
-		return "a socket of a session or of a service of the host's, which nothing proposes to show"
+		return "sbxrun proposes no grant of a session's or a service's socket"
 	case write && (systemDirectory(p) || ofPackages(p) && (home == "" || !policy.Below(p, home))):
-		return "the system's, which nothing proposes to make writable"
+		return "sbxrun proposes no write access to the system's files"
 	case write && obeyed(p, home):
-		return "what other programs of yours execute or obey, which nothing proposes to make writable"
+		return "sbxrun proposes no write access to what your other programs execute or obey"
 	case slices.ContainsFunc([]string{"/boot", "/proc", "/sys", "/run", "/var/run"}, func(d string) bool { return policy.Below(p, d) }):
-		return "the running system's, which nothing proposes to show"
+		return "sbxrun proposes no grant of the running system's files"
 	case policy.Below(p, "/dev") && !slices.ContainsFunc(harmlessDevices, func(d string) bool { ok, _ := path.Match(d, p); return ok }):
-		return "a device, which nothing proposes to show"
+		return "sbxrun proposes no grant of this device"
 	}
 	return ""
 }

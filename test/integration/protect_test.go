@@ -914,16 +914,23 @@ func TestRerere(t *testing.T) {
 func killedGuard(f *fixture) {
 	f.repository("r")
 	before := f.names()
-	const script = `while :; do mkdir .vscode; echo x >.mcp.json; echo x >>r/.git/config; mv r/.git g; ln -s x .claude; mkdir -p a/b; rm -r a; done 2>/dev/null`
+	const script = `mkdir began; while :; do mkdir .vscode; echo x >.mcp.json; echo x >>r/.git/config; mv r/.git g; ln -s x .claude; mkdir -p a/b; rm -r a; done 2>/dev/null`
 	config := f.sha(filepath.Join(f.ws, "r/.git/config"))
+	began := filepath.Join(f.ws, "began")
 	for i := range 12 {
 		f.do(call{args: f.strict(nil, "bash", "-c", script), started: func(cmd *exec.Cmd) {
+			// A third while it is being set up, the others while the command is at it, which
+			// on a busy machine takes longer than any of these moments.
+			if i%3 > 0 && !within(30*time.Second, func() bool { return exists(began) }) {
+				f.Error("the command does not run")
+			}
 			time.Sleep(time.Duration(5+i*9) * time.Millisecond)
 			cmd.Process.Signal(unix.SIGKILL)
 		}})
 		if err := survivors.Gone(func() []string { return processes(f.ws) }); err != nil {
 			f.Fatal(err)
 		}
+		os.RemoveAll(began)
 	}
 	os.RemoveAll(filepath.Join(f.ws, "a"))
 	if now := f.names(); now != before {

@@ -102,7 +102,7 @@ func (c *confinement) namespaces(proc string, roots bool) (err error) {
 		name string
 		to   *string
 	}{{"/ns/user", &c.user}, {"/ns/pid", &c.pid}} {
-		*ns.to, err = os.Readlink(proc + ns.name)
+		*ns.to, err = readLink(proc + ns.name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && proc == "/proc/self": // the kernel has none
 		case errors.Is(err, unix.EACCES) && roots:
@@ -114,7 +114,7 @@ func (c *confinement) namespaces(proc string, roots bool) (err error) {
 }
 
 func (c *confinement) status(proc string) error {
-	b, err := os.ReadFile(proc + "/status")
+	b, err := readProc(proc + "/status")
 	if err != nil {
 		return err
 	}
@@ -131,6 +131,39 @@ func (c *confinement) status(proc string) error {
 		}
 	}
 	return nil
+}
+
+// readLink and readProc are os.Readlink and os.ReadFile for short files of /proc. Those
+// make eight system calls more, for files that can block.
+func readLink(name string) (string, error) {
+	var buf [64]byte
+	n, err := unix.Readlink(name, buf[:])
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+func readProc(name string) ([]byte, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 4<<10)
+	for n := 0; n < len(buf); {
+		more, err := unix.Read(fd, buf[n:])
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return nil, err
+		case more == 0:
+			return buf[:n], nil
+		}
+		n += more
+	}
+	return os.ReadFile(name) // the process is in many groups
 }
 
 // beyond says what a process has that another has not, "" if there is nothing.

@@ -512,9 +512,10 @@ var corpus = []string{
 	"eee1e35e6aacc90e79f2287b4a03e9dc",         // a file that was made without a name where names are protected, and got one elsewhere
 	"d6fded59b720cc07c1dfac60a62984248356a1fc", // the same, where the directory has the name of an index
 
-	"b2f7570847da7f1e", // the flags of the configuration of a new repository
-	"ec2310d0fe45a560", // the same, which the guard opens for reading
-	"3926bdb4836a25be", // the access time of a configuration that is not removed
+	"0b4b28e0ccb59bb9b6cec1386657ace0", // the configuration of a new repository, below a directory that may not be searched
+	"b2f7570847da7f1e",                 // the flags of the configuration of a new repository
+	"ec2310d0fe45a560",                 // the same, which the guard opens for reading
+	"3926bdb4836a25be",                 // the access time of a configuration that is not removed
 
 	"889ffe0a",         // O_EXCL of what is there, without a descriptor left
 	"a82c4f8c95e4c4b6", // the access time of a file that is not taken for a configuration

@@ -172,7 +172,8 @@ func (p *process) replaces(from place, to string) (v verdict, copied bool) {
 func (p *process) spares(o op, v verdict, from, to place) verdict {
 	dir, name := path.Dir(to.full), path.Base(to.full)
 	config, err := content(dir + "/config")
-	made := path.Base(dir) == ".git" && (err == nil && config == "" || errors.Is(err, unix.ENOENT))
+	// By a path that may not be searched this cannot be told; the trees are compared anyway.
+	made := path.Base(dir) == ".git" && (err == nil && config == "" || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES))
 	switch {
 	case name == ".git" && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):
 	case slices.Contains(gitStates, name) && slices.Contains([]string{"mkdir", "rmdir", "unlink"}, o.call):

@@ -139,7 +139,7 @@ func (w *worker) marks(dir int) bool {
 // configured for one that the command may not put there.
 func (w *worker) moveConfig(from, to *entry, flags uint32) syscall.Errno {
 	temp := fmt.Sprintf("config.sbxrun-%016x", rand.Uint64())
-	return w.moveCopy(from, to, temp, maxConfig, configured, func(f *os.File, size int64) (uint, bool) {
+	return w.moveCopy(from, to, temp, maxConfig, configured, func(f *os.File, size int64, copied bool) (uint, bool) {
 		config := make([]byte, size)
 		if _, err := f.ReadAt(config, 0); err != nil && size > 0 {
 			return 0, false
@@ -158,7 +158,9 @@ func (w *worker) moveConfig(from, to *entry, flags uint32) syscall.Errno {
 		}
 		switch {
 		case made:
-			mark(int(f.Fd()), config)
+			if copied {
+				mark(int(f.Fd()), config)
+			}
 			if !there {
 				how |= unix.RENAME_NOREPLACE
 			}

@@ -20,7 +20,7 @@ import (
 // no good index.
 func (w *worker) moveIndex(from, to *entry, flags uint32) syscall.Errno {
 	temp := fmt.Sprintf("sharedindex.%016x", rand.Uint64()) // which Git removes after some weeks, if a kill leaves it
-	return w.moveCopy(from, to, temp, maxIndex, indexed, func(index *os.File, size int64) (uint, bool) {
+	return w.moveCopy(from, to, temp, maxIndex, indexed, func(index *os.File, size int64, _ bool) (uint, bool) {
 		return uint(flags), GoodIndex(index, size, to.dir)
 	})
 }
@@ -28,8 +28,9 @@ func (w *worker) moveIndex(from, to *entry, flags uint32) syscall.Errno {
 // moveCopy is a rename of a file by a copy, which good has to approve: whatever has the file
 // open, mapped or under another name, or renames it meanwhile, nobody changes the copy, for
 // its names are protected from the first. It returns no for what is not approved. Good
-// returns the flags of the rename.
-func (w *worker) moveCopy(from, to *entry, temp string, limit int64, no syscall.Errno, good func(*os.File, int64) (uint, bool)) syscall.Errno {
+// returns the flags of the rename. It is asked about the file itself too, before there is a
+// copy: a refused rename leaves no trace, as a new time of the directory would be.
+func (w *worker) moveCopy(from, to *entry, temp string, limit int64, no syscall.Errno, good func(f *os.File, size int64, copied bool) (uint, bool)) syscall.Errno {
 	if w.look(from) != 0 || w.stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		return no
 	}
@@ -42,6 +43,9 @@ func (w *worker) moveCopy(from, to *entry, temp string, limit int64, no syscall.
 	if err := unix.Fstat(fd, &w.stat); err != nil || w.stat.Mode&unix.S_IFMT != unix.S_IFREG || w.stat.Size > limit {
 		return no
 	}
+	if _, ok := good(source, w.stat.Size, false); !ok {
+		return no
+	}
 	if fd, err = unix.Openat(to.dir, temp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600); err != nil {
 		return err.(syscall.Errno)
 	}
@@ -50,7 +54,7 @@ func (w *worker) moveCopy(from, to *entry, temp string, limit int64, no syscall.
 	errno := no
 	n, err := io.Copy(file, io.LimitReader(source, limit))
 	if err == nil {
-		if flags, ok := good(file, n); ok {
+		if flags, ok := good(file, n, true); ok {
 			// What Git compares with the times of files is the time of the index.
 			times := [2]unix.Timespec{w.stat.Atim, w.stat.Mtim}
 			unix.Fchmod(fd, w.stat.Mode&0o7777)

@@ -26,7 +26,7 @@ func (w *worker) state(path []byte, root int, dirs Dirs, rule string) stateFile 
 func (w *worker) moveState(from, to *entry, flags uint32) syscall.Errno {
 	temp := fmt.Sprintf("sbxrun-%016x", rand.Uint64())
 	state, name := stateOf(string(to.parent[lastSlash(to.parent)+1:]), string(to.name)), string(to.name)
-	return w.moveCopy(from, to, temp, maxState, continued, func(f *os.File, size int64) (uint, bool) {
+	return w.moveCopy(from, to, temp, maxState, continued, func(f *os.File, size int64, _ bool) (uint, bool) {
 		text := make([]byte, size)
 		if _, err := f.ReadAt(text, 0); err != nil && size > 0 {
 			return 0, false

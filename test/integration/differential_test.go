@@ -513,6 +513,7 @@ var corpus = []string{
 	"d6fded59b720cc07c1dfac60a62984248356a1fc", // the same, where the directory has the name of an index
 
 	"0b4b28e0ccb59bb9b6cec1386657ace0", // the configuration of a new repository, below a directory that may not be searched
+	"077ed90a3bb894a7",                 // a refused rename to the configuration of a worktree, whose directory has its own times
 	"b2f7570847da7f1e",                 // the flags of the configuration of a new repository
 	"ec2310d0fe45a560",                 // the same, which the guard opens for reading
 	"3926bdb4836a25be",                 // the access time of a configuration that is not removed

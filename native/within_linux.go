@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,8 +35,12 @@ func (b *sandbox) within(r *specs.LinuxResources) (*within, error) {
 		return nil, &driver.UnsupportedError{Driver: Name, Rules: more}
 	}
 	want, err := cgroups.LimitsOf(r)
+	var limit *cgroups.LimitError
+	if errors.As(err, &limit) {
+		return nil, &policy.InvalidError{Field: limit.Field, Value: strconv.FormatInt(limit.Value, 10), Want: limit.Want}
+	}
 	if err != nil {
-		return nil, &policy.InvalidError{Field: "limits", Value: err.Error(), Want: "a value in range"}
+		return nil, err
 	}
 	own, err := cgroups.LimitsOf(b.s.p.OCI.Linux.Resources)
 	if err != nil {

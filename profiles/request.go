@@ -14,6 +14,7 @@ type Request struct {
 	Command []string // argv
 	Profile string   // name or file; "" is "strict"
 	Dir     string   // working directory and workspace; "" is Facts.Cwd
+	DirFrom string   // where Dir was named, for errors; "" is "flag --cd"
 
 	// Files, each "PATH" with ~ and globs, in the order given.
 	ReadOnly  []string // --ro

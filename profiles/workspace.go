@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"io/fs"
 	"path"
 	"slices"
@@ -48,7 +49,7 @@ func findWorkspace(req *Request, facts *Facts) (dir, where string, way place, er
 			return path.Clean(facts.Cwd), "workspace", place{}, nil
 		}
 	}
-	where = "flag --cd"
+	where = cmp.Or(req.DirFrom, "flag --cd")
 	p, err := facts.absolute(req.Dir)
 	if err != nil {
 		return "", "", place{}, at(where, err)

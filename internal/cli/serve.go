@@ -174,7 +174,7 @@ func (o *options) servePool(f *facts, name string, settings pool.Settings) (*eng
 		if workspace == "" {
 			q = base
 		} else {
-			q.Dir = workspace
+			q.Dir, q.DirFrom = workspace, "workspace"
 		}
 		r, err := resolveRequest(&q, f)
 		if err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -44,7 +45,7 @@ func Unreadable(err error, req *profiles.Request, f *Facts) error {
 	dir := filepath.Dir(file.Where)
 	switch {
 	case filepath.Base(file.Where) == ".sbxrun.yaml" && unix.Access(dir, unix.X_OK) != nil:
-		where := "flag --cd: "
+		where := cmp.Or(req.DirFrom, "flag --cd") + ": "
 		if req.Dir == "" {
 			where = "the working directory "
 		}

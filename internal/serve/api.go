@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -63,6 +64,7 @@ func (s *server) handler() http.Handler {
 				defer s.room.Give(res)
 			}
 			if err != nil {
+				err = named(err)
 				code, v = statusOf(err), apiError{newError(err)}
 			}
 			told := r.Context().Err() == nil && s.answer(w, code, v) == nil
@@ -95,11 +97,11 @@ func checkQuery(r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	for k, v := range q {
 		if r.Method != http.MethodDelete || k != "grace_ms" || len(v) > 1 {
-			return &policy.InvalidError{Field: "query", Value: k, Want: "grace_ms of DELETE, once"}
+			return &policy.InvalidError{Field: quote.Inside(k), Value: strings.Join(v, " "), Want: "nothing after ? but grace_ms of DELETE, once"}
 		}
 	}
 	if err != nil {
-		return &policy.InvalidError{Field: "query", Value: r.URL.RawQuery, Want: "grace_ms of DELETE, once"}
+		return &policy.InvalidError{Field: "query", Value: r.URL.RawQuery, Want: "nothing after ? but grace_ms of DELETE, once"}
 	}
 	return nil
 }
@@ -157,6 +159,21 @@ func newError(err error) errorBody {
 	return errorBody{Message: quote.Error(err), Code: driver.CodeOf(err), Hint: quote.Line(driver.HintOf(err))}
 }
 
+// fields are those of the interface, by what the rest of sbxrun calls them.
+var fields = map[string]string{
+	"command": "args", "session": "id", "limits.memory": "memory", "limits.cpus": "cpus", "limits.pids": "pids",
+	"linux.resources.memory.limit": "memory", "linux.resources.cpu.quota": "cpus", "linux.resources.pids.limit": "pids",
+}
+
+// named is an error by the field of the request that is wrong.
+func named(err error) error {
+	var invalid *policy.InvalidError
+	if errors.As(err, &invalid) && fields[invalid.Field] != "" {
+		return &policy.InvalidError{Field: fields[invalid.Field], Value: invalid.Value, Want: invalid.Want}
+	}
+	return err
+}
+
 // statusOf is the status code for an error.
 func statusOf(err error) int {
 	var invalid *policy.InvalidError
@@ -189,8 +206,10 @@ func read(r *http.Request, v any) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &key) && key.Twice:
+		return &policy.InvalidError{Field: key.Path, Want: "one value: " + err.Error()}
 	case errors.As(err, &key):
-		return &policy.InvalidError{Field: quote.Inside(key.Name), Want: "a field that docs/serve.md has"}
+		return &policy.InvalidError{Field: quote.Inside(key.Path), Want: "a field that docs/serve.md has"}
 	case errors.As(err, &of):
 		return &policy.InvalidError{Field: cmp.Or(of.Field, "body"), Value: "a JSON " + of.Value, Want: kind(of.Type)}
 	default:
@@ -210,8 +229,10 @@ func kind(t reflect.Type) string {
 		return "an array"
 	case reflect.Map, reflect.Struct, reflect.Pointer:
 		return "an object"
+	case reflect.Float64:
+		return "a number"
 	}
-	return "a number"
+	return "a whole number below 2^63, in digits alone"
 }
 
 func (s *server) about(*http.Request) (int, any, error) {
@@ -266,7 +287,7 @@ type runRequest struct {
 	Env         map[string]string `json:"env"`
 	Cwd         string            `json:"cwd"`
 	Stdin       string            `json:"stdin"`
-	StdinBase64 []byte            `json:"stdin_base64"`
+	StdinBase64 *string           `json:"stdin_base64"`
 	TimeoutMS   *int64            `json:"timeout_ms"`
 	MaxOutput   *int64            `json:"max_output"`
 	Memory      *int64            `json:"memory"`
@@ -292,7 +313,7 @@ func (q *runRequest) process(p *policy.Policy) (*specs.Process, error) {
 		}
 		for k, v := range q.Env {
 			if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
-				return nil, &policy.InvalidError{Field: "env", Value: k,
+				return nil, &policy.InvalidError{Field: "env." + quote.Inside(k), Value: v,
 					Want: "names and values without NUL, names without ="}
 			}
 			pr.Env = append(pr.Env, k+"="+v)
@@ -344,12 +365,15 @@ func (q *runRequest) within() (*specs.LinuxResources, error) {
 // stdin is a pipe with the request's input, nil without any, and what closes it: a
 // process that the command leaves behind may keep it open and read nothing.
 func (q *runRequest) stdin() (*os.File, func(), error) {
-	data := q.StdinBase64
-	if q.Stdin != "" {
-		if data != nil {
+	data := []byte(q.Stdin)
+	if of := q.StdinBase64; of != nil {
+		if q.Stdin != "" {
 			return nil, nil, &policy.InvalidError{Field: "stdin", Want: "either stdin or stdin_base64"}
 		}
-		data = []byte(q.Stdin)
+		var err error
+		if data, err = base64.StdEncoding.DecodeString(*of); err != nil {
+			return nil, nil, &policy.InvalidError{Field: "stdin_base64", Want: "base64: " + err.Error()}
+		}
 	}
 	if len(data) == 0 {
 		return nil, func() {}, nil
@@ -572,7 +596,8 @@ func (s *server) create(r *http.Request) (int, any, error) {
 // remove stops a session and removes its record.
 func (s *server) remove(r *http.Request) (int, any, error) {
 	id, grace := r.PathValue("id"), 10*time.Second
-	if g := r.URL.Query().Get("grace_ms"); g != "" {
+	if q := r.URL.Query(); q.Has("grace_ms") {
+		g := q.Get("grace_ms")
 		n, err := strconv.ParseInt(g, 10, 32)
 		if err != nil || n < 0 {
 			return 0, nil, &policy.InvalidError{Field: "grace_ms", Value: g, Want: "milliseconds, 0 or more"}
@@ -598,9 +623,10 @@ func (s *server) runIn(r *http.Request) (int, any, error) {
 	if err := read(r, &q); err != nil {
 		return 0, nil, err
 	}
-	if q.Pool != "" || q.Workspace != "" {
-		return 0, nil, &policy.InvalidError{Field: "pool", Value: q.Pool,
-			Want: "neither pool nor workspace: the session has its own"}
+	for field, value := range map[string]string{"pool": q.Pool, "workspace": q.Workspace} {
+		if value != "" {
+			return 0, nil, &policy.InvalidError{Field: field, Value: value, Want: "none: the session has its own"}
+		}
 	}
 	id := r.PathValue("id")
 	pol, err := s.Store.Policy(id)

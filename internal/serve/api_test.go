@@ -13,7 +13,7 @@ import (
 func TestReadNames(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"args": "make"}`:                 "args: invalid value \"a JSON string\": want an array",
-		`{"args": [5]}`:                    "args: invalid value \"a JSON number\": want a string",
+		`{"args": [5]}`:                    "args[0]: invalid value \"a JSON number\": want a string",
 		`{"args": ["true"], "timeout": 5}`: "timeout: invalid value",
 		`{"args": ["true"], "env": ["A"]}`: "env: invalid value \"a JSON array\": want an object",
 		`{"args": ["tr`:                    "body: invalid value",

@@ -229,7 +229,7 @@ func differs(q *servedPool, p *policy.Policy) int {
 // noPool says that there is no pool of a name.
 type noPool string
 
-func (e noPool) Error() string        { return "there is no pool " + strconv.Quote(string(e)) }
+func (e noPool) Error() string        { return "pool: there is no " + strconv.Quote(string(e)) }
 func (e noPool) Is(target error) bool { return target == fs.ErrNotExist }
 
 // find returns the pool of a name; the first has no need of one.

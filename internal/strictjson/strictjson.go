@@ -9,11 +9,13 @@ package strictjson
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -46,19 +48,44 @@ func Unmarshal(text []byte, to any) error {
 	return json.Unmarshal(text, to)
 }
 
-// A KeyError is a name that the type has not.
+// A KeyError is a name that the type has not, or that is there twice.
 type KeyError struct {
-	Name string
-	At   int64 // byte
+	Name  string
+	Path  string // the name after those around it: a.b, a[0].b
+	Twice bool
+	At    int64 // byte
 }
 
-func (e *KeyError) Error() string { return fmt.Sprintf("unknown key %q at byte %d", e.Name, e.At) }
+func (e *KeyError) Error() string {
+	if e.Twice {
+		return fmt.Sprintf("key %q is there twice, at byte %d", e.Name, e.At)
+	}
+	return fmt.Sprintf("unknown key %q at byte %d", e.Name, e.At)
+}
 
 type walk struct {
 	*json.Decoder
 	fold    bool
 	depth   int
 	members int
+	path    []any // names, and places in arrays, on the way to the value
+}
+
+// at is the path in words.
+func (w *walk) at() string {
+	var b strings.Builder
+	for i, p := range w.path {
+		switch p := p.(type) {
+		case int:
+			fmt.Fprintf(&b, "[%d]", p)
+		case string:
+			if i > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(short(p))
+		}
+	}
+	return b.String()
 }
 
 func (w *walk) all(text []byte, of ...reflect.Type) error {
@@ -71,7 +98,7 @@ func (w *walk) all(text []byte, of ...reflect.Type) error {
 	if len(of) > 0 {
 		t = of[0]
 	}
-	if err := w.value(t); err == io.EOF {
+	if err := w.value(t, false); err == io.EOF {
 		return io.ErrUnexpectedEOF
 	} else if err != nil {
 		return err
@@ -124,20 +151,74 @@ func escaped(text []byte) (r rune, n int) {
 	return rune(v), 6
 }
 
-var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+var (
+	unmarshaler     = reflect.TypeFor[json.Unmarshaler]()
+	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
+)
+
+// fits reports whether encoding/json reads a value of this kind into a type. It reads null
+// into every type, and leaves an element of an array or an object empty then: there it would
+// be taken for "" or 0.
+func fits(of reflect.Type, kind string, element bool) bool {
+	if kind == "null" {
+		return !element || slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map}, of.Kind())
+	}
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	if p := reflect.PointerTo(of); p.Implements(unmarshaler) || p.Implements(textUnmarshaler) {
+		return true
+	}
+	switch k := of.Kind(); {
+	case k == reflect.String:
+		return kind == "string"
+	case k == reflect.Bool:
+		return kind == "bool"
+	case k >= reflect.Int && k <= reflect.Float64:
+		return kind == "number"
+	case k == reflect.Slice && of.Elem().Kind() == reflect.Uint8:
+		return kind == "string" || kind == "array"
+	case k == reflect.Slice, k == reflect.Array:
+		return kind == "array"
+	case k == reflect.Map, k == reflect.Struct:
+		return kind == "object"
+	}
+	return true
+}
+
+// kindOf is what encoding/json calls the kind of a value that begins with a token.
+func kindOf(t json.Token) string {
+	switch t := t.(type) {
+	case string:
+		return "string"
+	case bool:
+		return "bool"
+	case json.Number:
+		return "number"
+	case json.Delim:
+		if t == '{' {
+			return "object"
+		}
+		return "array"
+	}
+	return "null"
+}
 
 // value walks over the next value. Of is what it is read into, nil if that is of no
 // matter.
-func (w *walk) value(of reflect.Type) error {
+func (w *walk) value(of reflect.Type, element bool) error {
+	t, err := w.Token()
+	if err != nil {
+		return err
+	}
+	if kind := kindOf(t); of != nil && !fits(of, kind, element) {
+		return &json.UnmarshalTypeError{Value: kind, Type: of, Offset: w.InputOffset(), Field: w.at()}
+	}
 	for of != nil && of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
 	if of != nil && reflect.PointerTo(of).Implements(unmarshaler) {
 		of = nil
-	}
-	t, err := w.Token()
-	if err != nil {
-		return err
 	}
 	open, ok := t.(json.Delim)
 	if !ok {
@@ -154,8 +235,10 @@ func (w *walk) value(of reflect.Type) error {
 		} else {
 			of = nil
 		}
-		for err == nil && w.More() {
-			err = w.value(of)
+		for i := 0; err == nil && w.More(); i++ {
+			w.path = append(w.path, i)
+			err = w.value(of, true)
+			w.path = w.path[:len(w.path)-1]
 		}
 	}
 	if err == nil {
@@ -179,12 +262,13 @@ func (w *walk) object(of reflect.Type) error {
 		if w.members++; w.members > MaxMembers {
 			return fmt.Errorf("more than %d members", MaxMembers)
 		}
+		w.path = append(w.path, name)
 		key := name
 		if w.fold {
 			key = strings.ToLower(strings.ToUpper(name))
 		}
 		if seen[key] {
-			return fmt.Errorf("key %q is there twice, at byte %d", short(name), w.InputOffset())
+			return &KeyError{short(name), w.at(), true, w.InputOffset()}
 		}
 		seen[key] = true
 		var to reflect.Type
@@ -194,13 +278,14 @@ func (w *walk) object(of reflect.Type) error {
 				to = of.Elem()
 			case reflect.Struct:
 				if to = field(of, name); to == nil {
-					return &KeyError{short(name), w.InputOffset()}
+					return &KeyError{short(name), w.at(), false, w.InputOffset()}
 				}
 			}
 		}
-		if err := w.value(to); err != nil {
+		if err := w.value(to, of != nil && of.Kind() == reflect.Map); err != nil {
 			return err
 		}
+		w.path = w.path[:len(w.path)-1]
 	}
 	return nil
 }

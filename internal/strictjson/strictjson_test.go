@@ -59,6 +59,9 @@ func TestUnmarshal(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"Args":["a"]}`: `unknown key "Args"`, `{"args":[],"ARGS":["a"]}`: `unknown key "ARGS"`, `{"args":["a"],"args":["b"]}`: "twice", `{"env":{"A":"1","A":"2"}}`: "twice",
 		`{"in":[{"X":1}]}`: `unknown key "X"`, `{"bare":1}`: "unknown", `{"Not":1}`: "unknown", `{"-":1}`: "unknown", `{"other":1}`: "unknown", `{"args":1}`: "cannot unmarshal", `{} x`: "follows",
+		`{"args":["a",1]}`: ".args[1] of type string", `{"env":{"A":{}}}`: ".env.A of type string", `{"in":[{},{"x":"1"}]}`: ".in[1].x of type int", `{"in":{}}`: "cannot unmarshal object",
+		// encoding/json would read "" and 0.
+		`{"args":[null]}`: "cannot unmarshal null", `{"env":{"A":null}}`: "cannot unmarshal null",
 	} {
 		if err := Unmarshal([]byte(text), &outer{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", text, err, want)

@@ -136,7 +136,7 @@ func (c *Cmd) prepare() (*prepared, error) {
 		return c.session.prepare(c)
 	}
 	o := c.Options
-	o.Command, o.Dir = c.Args, c.Dir
+	o.Command, o.Dir, o.DirFrom = c.Args, c.Dir, "Dir"
 	if c.Env != nil {
 		// To the flag --env, a name alone is a variable of the caller's.
 		for _, kv := range c.Env {

@@ -44,7 +44,7 @@ func NewPool(ctx context.Context, o Options, s pool.Settings) (*Pool, error) {
 // counts, as for [Open].
 func (p *Pool) Open(ctx context.Context, dir string) (*Session, error) {
 	o := p.options
-	o.Dir = dir
+	o.Dir, o.DirFrom = dir, "workspace"
 	whole, err := prepare(ctx, &o)
 	if err != nil {
 		return nil, err

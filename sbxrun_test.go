@@ -378,3 +378,15 @@ func TestExplain(t *testing.T) {
 		}
 	}
 }
+
+// TestDirNamed: a wrong directory goes by the name of the field that has it, not of a flag.
+func TestDirNamed(t *testing.T) {
+	c := sbxrun.Command("true")
+	c.Dir = "/nonexistent"
+	if err := c.Run(); err == nil || !strings.HasPrefix(err.Error(), "Dir: /nonexistent does not exist") {
+		t.Errorf("Cmd: %v", err)
+	}
+	if _, err := sbxrun.Open(t.Context(), sbxrun.Options{Dir: "/nonexistent"}); err == nil || !strings.HasPrefix(err.Error(), "Options.Dir: /nonexistent does not exist") {
+		t.Errorf("Open: %v", err)
+	}
+}

@@ -25,7 +25,7 @@ type Session struct {
 // command in it; those on memory, processors and processes hold for all together. The
 // context bounds set-up only.
 func Open(ctx context.Context, o Options) (*Session, error) {
-	o.Command = []string{"none"} // commands come later
+	o.Command, o.DirFrom = []string{"none"}, "Options.Dir" // commands come later
 	p, err := prepare(ctx, &o)
 	if err != nil {
 		return nil, err

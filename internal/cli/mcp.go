@@ -17,7 +17,9 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/terminal"
+	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -104,6 +106,9 @@ each session.`,
 func (o *options) pythonFlags(fs *pflag.FlagSet) {
 	fs.VarPF(&value{"URL", func(s string) error {
 		u, err := url.Parse(s)
+		if err == nil {
+			_, err = policy.ParseEgressRule(whole.HostPort(u))
+		}
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 			return engine.Usage(strconv.Quote(s)+" is not the address of a package index",
 				"for example https://pypi.org/simple")
@@ -122,6 +127,9 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 		dir, err := filepath.Abs(s)
 		if err != nil || strings.ContainsAny(dir, " \t") {
 			return engine.Usage(strconv.Quote(s)+" cannot be a directory of wheels: pip would read more than one from it", "rename it, without spaces")
+		}
+		if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+			return engine.Usage(quote.Inside(dir)+" is not a directory", "make one with the wheels, with pip download -d, or correct the path")
 		}
 		o.req.ReadOnly = append(o.req.ReadOnly, dir)
 		o.req.Env = append(o.req.Env, "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+dir)

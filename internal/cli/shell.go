@@ -230,8 +230,8 @@ func (s *shell) settle() (agent *standin.Process, start string, err error) {
 	// No keys of a profile.
 	os.Unsetenv(envShellWorkspace)
 	os.Unsetenv(envShellSession)
-	if s.req.Dir == "" {
-		s.req.Dir = workspace
+	if s.req.Dir == "" && workspace != "" {
+		s.req.Dir, s.req.DirFrom = workspace, envShellWorkspace
 	}
 	if s.keep == "" {
 		s.keep = keep
@@ -264,7 +264,10 @@ func (s *shell) place(start string, agent *standin.Process) error {
 			"name the workspace: --cd DIR, or "+envShellWorkspace)
 
 	}
-	s.req.Dir = dir
+	s.req.Dir, s.req.DirFrom = dir, "workspace"
+	if dir != start {
+		s.req.DirFrom = "the directory that the calling process " + strconv.Itoa(agent.Pid) + " runs in"
+	}
 	return nil
 }
 

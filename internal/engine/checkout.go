@@ -92,6 +92,9 @@ func (c *Checkout) Clone(ctx context.Context, f *Facts, req *profiles.Request, s
 		return err
 	}
 	dir, made := req.Dir, false
+	if dir == "" {
+		req.DirFrom = "flag --git"
+	}
 	if dir == "" && stay {
 		dir = c.Git.Name()
 	}
@@ -177,7 +180,7 @@ const cloneTime = 30 * time.Minute
 func (c *Checkout) run(ctx context.Context, f *Facts, dir, token string, req *profiles.Request, choose Choice, ro driver.RunOptions) error {
 	limit := cloneTime
 	own := profiles.Request{
-		Command: c.Git.Command(), Profile: "strict", Dir: dir, Workspace: "bind", Unprotect: []string{"all"},
+		Command: c.Git.Command(), Profile: "strict", Dir: dir, DirFrom: req.DirFrom, Workspace: "bind", Unprotect: []string{"all"},
 		Degrade: req.Degrade, Require: req.Require, Timeout: &limit, ClearEnv: true, Env: append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, c.Git.Env(token)...),
 	}
 	mode := policy.EgressNone
@@ -191,6 +194,10 @@ func (c *Checkout) run(ctx context.Context, f *Facts, dir, token string, req *pr
 	}
 	r, err := profiles.Resolve(&own, &f.Facts)
 	if err != nil {
+		var of *profiles.Error
+		if errors.As(err, &of) && (of.Where == "flag --ro" || of.Where == "flag --allow-host") {
+			of.Where = "flag --git" // which asks for both
+		}
 		return Invalid(err)
 	}
 	r.Policy.Egress.LogRequests = mode == policy.EgressProxy // for why the server was not reached

@@ -192,6 +192,9 @@ func (a *Agent) reach(r *profiles.Request) error {
 				"set it to the address of one host, as https://api.example.com, or unset it")
 		}
 	}
+	if _, err := policy.ParseEgressRule(HostPort(u)); err != nil {
+		return engine.Usage(a.Base+": "+err.Error(), "set it to an address, as https://api.example.com, or unset it")
+	}
 	r.AllowHosts = append(r.AllowHosts, HostPort(u))
 	r.Env = append([]string{a.Base}, r.Env...)
 	return nil

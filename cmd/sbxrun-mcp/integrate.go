@@ -13,6 +13,8 @@ import (
 
 	"github.com/sbxrun/sbxrun/internal/agents"
 	"github.com/sbxrun/sbxrun/internal/cli"
+	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -146,7 +148,15 @@ func verify(i *cli.Integration, site agents.Site) error {
 			fmt.Printf("%s: %s\n", agent, line)
 		}
 		if !p.Ran {
-			return errors.New("not verified: the command did not run; what " + agent + " showed is above")
+			err := errors.New("not verified: the command did not run; what " + agent + " showed is above")
+			if w := engine.WeakerHere(ctx); w != nil {
+				of := i.Agent
+				if i.File != "" {
+					of += " --file " + persona.Quote(i.File)
+				}
+				return engine.Hinted(err, "this host cannot give every layer; to go without, integrate again, with your other flags beside these: sbxrun integrate "+of+" "+w.Flags)
+			}
+			return err
 		}
 		return fmt.Errorf("not verified: %s stayed inside, but could not %s; what %s showed is above", how, strings.Join(p.Failed, ", nor "), agent)
 	}

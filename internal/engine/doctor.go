@@ -85,6 +85,19 @@ func madeOf(name string, checked map[string]probe.Check) string {
 	return "built in"
 }
 
+// WeakerHere is what runs on this host where strict does not, nil if strict does or nothing
+// does.
+func WeakerHere(ctx context.Context) *Weaker {
+	f, err := GatherFactsAnywhere("/")
+	if err != nil {
+		return nil
+	}
+	if checks, err := new(Diagnosis).try(ctx, f, profiles.Request{}); err == nil && BoundaryError(checks) == nil {
+		return nil
+	}
+	return tryWeaker(ctx, f)
+}
+
 // tryWeaker finds what comes nearest to strict on this host, by running the
 // canaries under each: those whose acts it still denies have to hold.
 func tryWeaker(ctx context.Context, f *Facts) *Weaker {

@@ -60,6 +60,13 @@ func Verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *Facts
 
 // BoundaryError is nil if every canary held.
 func BoundaryError(checks []probe.Check) error {
+	if i := slices.IndexFunc(checks, func(c probe.Check) bool { return c.Name == "finish" }); i >= 0 && !slices.ContainsFunc(checks, func(c probe.Check) bool { return c.State == probe.No }) {
+		return &driver.UnavailableError{
+			What:  "boundary",
+			Cause: "the self-test did not finish, and proved nothing: " + checks[i].Cause,
+			Fix:   "if the limits of this run are small (--pids, --memory, --nofile), give it more; --verify=false runs without the proof",
+		}
+	}
 	for _, c := range checks {
 		if c.State != probe.Yes {
 			return &driver.UnavailableError{
@@ -100,7 +107,7 @@ func SelfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.
 	if res.Reason != driver.ReasonExit || res.ExitCode != 0 {
 		checks = append(checks, probe.Check{
 			Name: "finish", Group: probe.GroupBoundary, State: probe.Unknown,
-			Cause: "the program ended with " + string(res.Reason) + " " + strconv.Itoa(res.ExitCode) + ": " + strings.TrimSpace(res.Stderr),
+			Cause: "the program ended with " + string(res.Reason) + " " + strconv.Itoa(res.ExitCode) + ": " + firstLine(res.Stderr),
 		})
 	}
 	layers := probe.Check{Name: "layers", Group: probe.GroupBoundary, State: probe.Yes, Detail: res.Layers.String()}
@@ -108,6 +115,11 @@ func SelfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.
 		layers.State, layers.Cause = probe.No, "required and not enforced: "+missing.String()
 	}
 	return append(checks, bait.taken(), layers), nil
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
 }
 
 // canaryPolicy is the policy with our own program for its command: what is

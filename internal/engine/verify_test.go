@@ -72,6 +72,8 @@ func TestSelfTestFailsClosed(t *testing.T) {
 		{"one not tried", claims{say: func(a []string) string { return all("true")(a[1:]) }, status: driver.Status{Layers: layers}}, "was not tried"},
 		{"a layer missing", claims{say: all("true"), status: driver.Status{Layers: policy.LayerUser}}, "required and not enforced: seccomp"},
 		{"crashed", claims{say: all("true"), status: driver.Status{Layers: layers, Signal: syscall.SIGSYS}}, "ended with signal"},
+		{"starved", claims{say: func([]string) string { return "" }, status: driver.Status{Layers: layers, ExitCode: 2}}, "the self-test did not finish, and proved nothing: the program ended with exit 2"},
+		{"starved, and one succeeded", claims{say: func(a []string) string { return all("false")(a[:1]) }, status: driver.Status{Layers: layers, ExitCode: 2}}, "did not hold: as told"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Args: []string{"x"}, Cwd: "/"}}, Require: layers}

@@ -217,7 +217,7 @@ func (s source) find(name, where string, chain []string) (file, src string, ok b
 		src, ok, err := s.readFile(file, true, maxFile)
 		s.files.note(file, src, ok)
 		if err == nil && !ok {
-			err = &Error{Where: where, What: "profile file " + file + " does not exist"}
+			err = &Error{Where: where, What: "profile file " + file + " does not exist", Fix: "correct the path, or name a profile: " + strings.Join(s.names(), ", ")}
 		}
 		return file, src, ok, err
 	}

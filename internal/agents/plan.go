@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/internal/persona"
+	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
 // Names are the agents that there is a plan for. Shell and mcp are for any other: a
@@ -128,6 +129,14 @@ func (e *EditError) Error() string { return e.Path + ": " + e.Cause }
 // Hint says what to do.
 func (e *EditError) Hint() string { return e.Fix }
 
+func unknown(agent string) error {
+	fix := "one of " + strings.Join(Names, ", ") + "; shell and mcp are for any other agent"
+	if agent == "claude" {
+		fix = "did you mean claude-code?"
+	}
+	return &EditError{quote.Inside(agent), "no agent that is known", fix}
+}
+
 // NewPlan returns the plan for an agent.
 func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 	p := &Plan{Agent: agent, made: made{site, o}, state: filepath.Join(site.State, "sbxrun", "integrate", agent+".json")}
@@ -211,7 +220,7 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
 		p.Files = []File{{Path: o.File, Mode: 0o644, Edit: JSON{{Path: []string{"mcpServers", "sandbox"}, Value: server}}}}
 	default:
-		return nil, &EditError{agent, "is not an agent that is known", "one of " + strings.Join(Names, ", ")}
+		return nil, unknown(agent)
 	}
 	return p, nil
 }

@@ -234,7 +234,7 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 			err = b.server(ctx, p, file, "")
 		}
 	default:
-		err = &EditError{agent, "is not an agent that is known", "one of " + strings.Join(Names, ", ")}
+		err = unknown(agent)
 	}
 	if err != nil {
 		return nil, err

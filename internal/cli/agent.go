@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -92,7 +93,11 @@ func newAgent() *cobra.Command {
 				})
 			}
 			if i < 0 {
-				return engine.Usage("agent needs the name of one that can run inside",
+				what := "agent needs the name of one that can run inside"
+				if len(rest) > 0 {
+					what = quote.Inside(rest[0]) + " is no agent that can run inside"
+				}
+				return engine.Usage(what,
 					"one of "+strings.Join(whole.Names(), ", ")+"; sbxrun -P aicode -- CMD runs any other")
 			}
 			if o.hasScript || o.session != "" {

@@ -112,13 +112,18 @@ configuration files and SBXRUN_ variables over it, and where each came from.`,
 // namedProfile is showProfile for a name that no flag gave.
 func namedProfile(name string) ([]profiles.Entry, error) {
 	entries, err := showProfile(name)
+	return entries, unflagged(err)
+}
+
+// unflagged is an error about a profile that was named without the flag.
+func unflagged(err error) error {
 	var e *profiles.Error
 	if errors.As(err, &e) && e.Where == "flag --profile" {
 		plain := *e
 		plain.Where = ""
 		err = engine.Invalid(&plain)
 	}
-	return entries, err
+	return err
 }
 
 func showProfile(name string) ([]profiles.Entry, error) {

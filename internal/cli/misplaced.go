@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,11 @@ func misplaced(name string, args []string) string {
 	case isSubcommand(name):
 		return name + " is a command of sbxrun only as the first word"
 	case len(args) > 0 && args[0] == name:
+		for _, c := range Root().Commands() {
+			if c.HasSubCommands() && slices.Contains(commandNames(c), name) {
+				return "did you mean sbxrun " + c.Name() + " " + name + "?"
+			}
+		}
 		if near := nearest.Name(name, commandNames(Root())); near != "" {
 			return "did you mean sbxrun " + near + "?"
 		}
@@ -61,6 +67,9 @@ func onlyCommands(c *cobra.Command, args []string) error {
 
 func unknownCommand(c *cobra.Command, name string) error {
 	hint := "see " + c.CommandPath() + " --help"
+	if c.HasParent() && c.HasSubCommands() {
+		hint = "one of " + strings.Join(commandNames(c), ", ") + "; " + hint
+	}
 	if near := nearest.Name(name, commandNames(c)); near != "" {
 		hint = "did you mean " + c.CommandPath() + " " + near + "?"
 	}

@@ -329,6 +329,9 @@ func (o *options) command(args []string) error {
 		o.req.Command = append([]string{"bash", "-c", o.script}, args...)
 		return nil
 	}
+	if len(args) == 0 && o.session != "" {
+		return engine.Usage("no command to run", "for example: sbxrun session exec "+quote.Inside(o.session)+" -- make test")
+	}
 	if len(args) == 0 {
 		return engine.Usage("no command to run", "for example: sbxrun -- make test; see sbxrun --help")
 	}

@@ -109,6 +109,9 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 		}
 		p, err := o.servePool(f, name, settings)
 		if err != nil {
+			if o.req.Profile == "" {
+				err = unflagged(err)
+			}
 			return err
 		}
 		s.Pools = append(s.Pools, *p)

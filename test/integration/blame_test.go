@@ -38,6 +38,7 @@ func TestBlame(t *testing.T) {
 		{p.ws, nil, []string{"mcp", "--python-index", "http://127.0.0.1:99999/simple"}, "flag --python-index: "},
 		{p.ws, []string{"ANTHROPIC_BASE_URL=http://127.0.0.1:99999"}, []string{"agent", "claude"}, "ANTHROPIC_BASE_URL: "},
 		{p.ws, nil, []string{"--git", "/nonexistent", "--", "true"}, "flag --git: "},
+		{p.ws, nil, []string{"serve", "strct"}, "unknown profile strct"},
 		{"/usr", nil, []string{"--", "true"}, "workspace: "},
 		{"/usr", nil, []string{"shell", "-c", "true"}, "workspace: "},
 	} {

@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/agents"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/internal/engine"
-	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -152,7 +152,7 @@ func verify(i *cli.Integration, site agents.Site) error {
 			if w := engine.WeakerHere(ctx); w != nil {
 				of := i.Agent
 				if i.File != "" {
-					of += " --file " + persona.Quote(i.File)
+					of += " " + driver.GrantOf("file", i.File).Shell()
 				}
 				return engine.Hinted(err, "this host cannot give every layer; to go without, integrate again, with your other flags beside these: sbxrun integrate "+of+" "+w.Flags)
 			}

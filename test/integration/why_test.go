@@ -5,6 +5,8 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -195,5 +197,61 @@ func (f *fixture) mayWrite(path string) bool {
 		if path == "/" {
 			return false
 		}
+	}
+}
+
+// TestWhyHostIsTrue: what sbxrun why says of a host is what a run with the same flags
+// meets. Names that lead to addresses about which rules say something are left out: why looks up
+// nothing.
+func TestWhyHostIsTrue(t *testing.T) {
+	for _, w := range whos {
+		t.Run(w.name, func(t *testing.T) {
+			f := newFixture(t, w)
+			inWorld(f)
+			f.need("curl")
+			l, err := net.Listen("tcp4", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &http.Server{Handler: http.NotFoundHandler()}
+			defer s.Close()
+			go s.Serve(l)
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			hosts := []string{
+				"www.allowed.test:80", "www.allowed.test:443", "www.allowed.test:8443", "www.allowed.test:7777", "WWW.Allowed.Test.:80", "api.allowed.test:443", "six.allowed.test:443", "git.allowed.test:443",
+				"allowed.test:80", "evil-allowed.test:80", "www.allowed.test.evil.test:80", "denied.test:80", "evil.test:80", "evil.test:443",
+				webServer + ":80", webServer + ":7777", "[" + webServer6 + "]:80", privateIP + ":80", metadata + ":80", "localhost:" + port, "127.0.0.1:" + port, "localhost:1",
+			}
+			// None has a test of its own: this thread alone is in that network.
+			for _, p := range []struct {
+				name  string
+				flags []string
+			}{
+				{"strict", nil},
+				{"aicode", []string{"--profile", "aicode", "--allow-host", "*.allowed.test:80,443"}},
+				{"development", []string{"--profile", "development"}},
+				{"grants", []string{"--allow-host", "*.allowed.test", "--deny-host", "git.allowed.test", "--allow-host", "evil.test:80", "--allow-host", webServer + ":7777", "--allow-host", "[" + webServer6 + "]:80", "--allow-host", "localhost:" + port}},
+				{"denials", []string{"--allow-host", "*", "--deny-host", "*.test:443", "--deny-host", hostIP, "--allow-host", privateIP + ":80"}},
+				{"host", []string{"--net", "host"}},
+			} {
+				var script strings.Builder
+				for i, h := range hosts {
+					scheme := "http"
+					if strings.HasSuffix(h, "443") {
+						scheme = "https"
+					}
+					fmt.Fprintf(&script, "curl -sg -m 20 -k --noproxy '*' -o /dev/null '%s://%s/' && echo reached %d.\n", scheme, h, i)
+				}
+				run := append(append(append(f.who.command(sbxrun, "-C", f.ws, "--json"), f.quiet()...), p.flags...), "--", "sh", "-c", script.String())
+				res := f.result(f.run(call{args: run}))
+				for i, h := range hosts {
+					a, reached := f.why(append(f.who.flags(), p.flags...), h), strings.Contains(res.Stdout, fmt.Sprintf("reached %d.\n", i))
+					there := h != "localhost:1" && h != "allowed.test:80" // nobody has these
+					if a.Kind != "host" || reached != (a.Answer == "reachable" && there) {
+						t.Errorf("%s: %s: reached %v: %+v", p.name, h, reached, a)
+					}
+				}
+			}
+		})
 	}
 }

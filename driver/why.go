@@ -15,6 +15,9 @@ type PathRule struct {
 	Origin string        // as in [Denial]
 	At     string        // the place that the rule is about, "" for none
 
+	Copy bool // changes of what the host has there are kept apart, until somebody applies them
+	Lost bool // what is changed there is the run's own, and ends with it
+
 	own   bool   // what is there is sbxrun's own, or hidden: nothing grants it
 	bound string // SRC:DST of what is shown at another place
 }
@@ -29,7 +32,8 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 			continue // of the whole host, the kernel's files are left out
 		}
 		best = len(f.Path)
-		r = PathRule{Access: f.Access, Origin: f.Origin, At: f.Path, own: f.Access == policy.Hide}
+		r = PathRule{Access: f.Access, Origin: f.Origin, At: f.Path, own: f.Access == policy.Hide,
+			Copy: f.Overlay, Lost: f.Discard && f.Access&policy.Write == 0}
 		switch {
 		case f.Access == policy.Hide:
 			r.Text = "hidden: " + f.Path

@@ -81,48 +81,88 @@ func whyOf(what string, p *policy.Policy, home, dir string) (*reason, error) {
 	}
 	path := what
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
+		path = dir + "/" + path
 	}
 	_, err := os.Lstat(path)
 	switch {
 	case strings.Contains(what, "/") || what[0] == '.' || err == nil:
-		abs, err := filepath.Abs(path)
-		if err != nil {
-			return nil, err
+		if !filepath.IsAbs(path) {
+			cwd, err := engine.WorkingDirectory()
+			if err != nil {
+				return nil, err
+			}
+			path = cwd + "/" + path
 		}
-		return whyPath(abs, p, home), nil
+		return whyPath(path, p, home), nil
 	case isCall(what):
 		return whyCall(what, p)
 	}
 	return whyHost(what, p)
 }
 
-func whyPath(path string, p *policy.Policy, home string) *reason {
-	at, of := path, "path"
-	r := driver.RuleFor(p, at)
-	if real, err := filepath.EvalSymlinks(at); err == nil && real != at && (r.Access&policy.Read != 0 || r.At == "") {
-		at = real
-		if r = driver.RuleFor(p, at); r.Access == 0 {
-			r.Text += ", " + quote.Inside(at) + ", where it leads"
+// leads is where a path leads in the sandbox: of the host's symbolic links those are
+// followed that the sandbox shows, or that lie on the way to what it shows.
+func leads(path string, p *policy.Policy) string {
+	at, rest := "/", strings.Split(path, "/")
+	for links := 0; len(rest) > 0; {
+		name := rest[0]
+		rest = rest[1:]
+		if name == ".." {
+			at = filepath.Dir(at)
+			continue
 		}
+		next := filepath.Join(at, name)
+		to, err := os.Readlink(next)
+		r := driver.RuleFor(p, next)
+		if err != nil || links == 40 || r.Access&policy.Read == 0 && (r.At != "" || !onTheWay(next, p)) {
+			at = next
+			continue
+		}
+		links++
+		if filepath.IsAbs(to) {
+			at = "/"
+		}
+		rest = append(strings.Split(to, "/"), rest...)
 	}
-	out := &reason{Kind: of, Of: path, Rule: r.Text, Origin: r.Origin, Grants: map[string]driver.Grant{}}
+	return at
+}
+
+// onTheWay reports whether a path leads to what the sandbox shows.
+func onTheWay(path string, p *policy.Policy) bool {
+	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access != 0 && policy.Below(f.Path, path) })
+}
+
+func whyPath(path string, p *policy.Policy, home string) *reason {
+	of, at := filepath.Clean(path), leads(path, p)
+	r := driver.RuleFor(p, at)
+	if at != of && r.Access == 0 {
+		r.Text += ", " + quote.Inside(at) + ", where it leads"
+	}
+	out := &reason{Kind: "path", Of: path, Rule: r.Text, Origin: r.Origin, Grants: map[string]driver.Grant{}}
 	var missing policy.Access
 	switch {
+	case r.Copy:
+		out.Answer = "visible, and changes are kept apart"
 	case r.Access&policy.Write != 0:
 		out.Answer = "visible and writable"
-		if pattern := protects(p, at, r.At); pattern != "" {
+		if pattern := protects(p, at, r.At); strings.HasSuffix(pattern, "/") {
+			out.Answer, out.Rule = "visible and writable, and kept in its place", driver.RuleProtected+pattern
+		} else if pattern != "" {
 			out.Answer, out.Rule = "visible, and protected from changes", driver.RuleProtected+pattern
 			out.Grants["write"] = driver.GrantOf("unprotect", pattern)
 		}
+	case r.Lost:
+		out.Answer, missing = "visible, and changes are thrown away", policy.Write
 	case r.Access&policy.Read != 0:
 		out.Answer, missing = "visible, read-only", policy.Write
+	case r.At == "/dev" && at != "/dev" && !slices.Contains(ownDevices, at):
+		out.Answer, missing = "not visible", policy.ReadWrite
 	case r.Own():
 		out.Answer = "the sandbox has its own"
 	default:
 		out.Answer, missing = "not visible", policy.ReadWrite
 		// An empty one, or the way to what is shown.
-		if at == "/" || r.At == at && !r.Hidden() || slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access != 0 && policy.Below(f.Path, at) }) {
+		if at == "/" || r.At == at && !r.Hidden() || onTheWay(at, p) {
 			out.Answer = "the sandbox has its own"
 		}
 	}
@@ -140,6 +180,10 @@ func whyPath(path string, p *policy.Policy, home string) *reason {
 	}
 	return out
 }
+
+// ownDevices is what the sandbox's own /dev has.
+var ownDevices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/mqueue",
+	"/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"}
 
 // protects returns the pattern that protects a path below a writable place, "" for none.
 func protects(p *policy.Policy, path, root string) string {
@@ -248,10 +292,20 @@ func whyCall(name string, p *policy.Policy) (*reason, error) {
 		}
 		out.Answer = strings.Join(all, ", ")
 	}
-	if other, err := seccomp.Spec("default"); err == nil && out.Answer == "refused" && slices.Contains(answersOf(other, name), "allowed") {
+	if out.Answer != "refused" && guarded(p) && slices.Contains(guard.Missing, name) {
+		out.Answer, out.Rule, out.Reason = "refused", "protected paths", "the supervisor, which makes the calls that write by path, does not know this one"
+	}
+	if other, err := seccomp.Spec("default"); out.Reason == "" && err == nil && out.Answer == "refused" && slices.Contains(answersOf(other, name), "allowed") {
 		out.Grants["call"] = driver.GrantOf("seccomp", "default")
 	}
 	return out, nil
+}
+
+// guarded reports whether calls that write by path are made for the command.
+func guarded(p *policy.Policy) bool {
+	return len(p.Protect) > 0 && slices.ContainsFunc(p.Files, func(f policy.FileRule) bool {
+		return (f.Access&policy.Write != 0 || f.Discard) && !slices.Contains(p.Unprotected, f.Path)
+	})
 }
 
 // print says it in lines.
@@ -269,7 +323,7 @@ func (w *reason) print() error {
 			lines = append(lines, []string{"to " + to, g.Shell()})
 		}
 	}
-	if len(w.Grants) == 0 && w.Answer != "visible and writable" && w.Answer != "reachable" && w.Answer != "allowed" {
+	if len(w.Grants) == 0 && !strings.HasPrefix(w.Answer, "visible and writable") && w.Answer != "visible, and changes are kept apart" && w.Answer != "reachable" && w.Answer != "allowed" {
 		lines = append(lines, []string{"grant", "none"})
 	}
 	for _, l := range lines {

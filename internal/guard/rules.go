@@ -86,6 +86,9 @@ const (
 	Protected         // the path itself is protected, or it is below what is
 )
 
+// Missing are the system calls that do not exist for a command with protected paths.
+var Missing = []string{"openat2", "clone3", "setxattrat", "removexattrat", "io_uring_setup", "file_setattr", "landlock_create_ruleset", "landlock_restrict_self"}
+
 // NewRules reads patterns. They must not be changed afterwards.
 func NewRules(patterns []string) (*Rules, error) {
 	for _, text := range patterns {

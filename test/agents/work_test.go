@@ -5,7 +5,9 @@ package agents
 import (
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sbxrun/sbxrun/internal/agents/model"
 )
@@ -58,18 +60,7 @@ func TestWork(t *testing.T) {
 						t.Fatalf("git %q: %v: %s", args, err, out)
 					}
 				}
-				w.file(w.home+"/.gemini/settings.json", geminiKey, 0o644)
-				if name == "codex" {
-					w.codexHome("http://127.0.0.1:1", "")
-				}
-				installed := map[string]string{"claude-code": "claude"}[name]
-				if installed == "" {
-					installed = name
-				}
-				flags := append([]string{"integrate", name, "--allow-degraded", "cgroup", "--agent", client(t, a.title, installed)}, a.flags...)
-				if out, ok := w.cli([]string{"CODEX_HOME=" + w.home + "/.codex"}, flags...); !ok {
-					t.Fatal(out)
-				}
+				w.integrate(name)
 				calls := []model.Call{
 					a.call("printf 'echo it is $((40+2))\\n' >t.sh && sh t.sh"),
 					a.call("git add t.sh && git -c user.name=n -c user.email=e@x commit -qm worked && git log --format=%s"),
@@ -95,6 +86,55 @@ func TestWork(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.expect("on the host", string(out), "worked")
+			})
+		})
+	}
+}
+
+// integrate joins one of works, as its user would.
+func (w *world) integrate(name string) {
+	w.Helper()
+	w.file(w.home+"/.gemini/settings.json", geminiKey, 0o644)
+	if name == "codex" {
+		w.codexHome("http://127.0.0.1:1", "")
+	}
+	installed := map[string]string{"claude-code": "claude"}[name]
+	if installed == "" {
+		installed = name
+	}
+	flags := append([]string{"integrate", name, "--allow-degraded", "cgroup", "--agent", client(w.T, works[name].title, installed)}, works[name].flags...)
+	if out, ok := w.cli([]string{"CODEX_HOME=" + w.home + "/.codex"}, flags...); !ok {
+		w.Fatal(out)
+	}
+}
+
+// TestCancelled: if a real agent is interrupted, terminated or killed while its command
+// runs, that ends, with what it left in the background. The signal goes to the agent's
+// process group, as from a terminal: Qwen Code and Gemini CLI run in a child of their own.
+func TestCancelled(t *testing.T) {
+	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL}
+	for name, a := range works {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			once(t, func(w *world) {
+				w.integrate(name)
+				for _, s := range signals {
+					begun := w.project + "/begun-" + s.String()
+					w.started = func(pid int) {
+						go func() {
+							if within(patience/2, func() bool { _, err := os.Stat(begun); return err == nil }) && len(w.processes()) > 1 {
+								syscall.Kill(-pid, s)
+							}
+						}()
+					}
+					a.run(w, model.New(a.call("sleep 987 && : "+w.mark+" & sh -c 'sleep 986; : "+w.mark+"' & echo x >'"+begun+"'; sleep 985; : "+w.mark)), 0)
+					if _, err := os.Stat(begun); err != nil {
+						t.Errorf("%v: %v", s, err)
+					}
+					if !within(30*time.Second, func() bool { return len(w.processes()) == 0 }) {
+						t.Errorf("%v: left: %q", s, w.processes())
+					}
+				}
 			})
 		})
 	}

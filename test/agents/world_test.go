@@ -93,6 +93,7 @@ type world struct {
 	canary  string // file outside that anyone may read
 	mark    string // is in the command line of all that the agent's commands start
 	env     []string
+	started func(pid int) // is told of the agent's process, where it is not nil
 }
 
 // key stands for an agent's API key.
@@ -228,6 +229,9 @@ func (w *world) converse(m *model.Server, calls int, cmd *exec.Cmd) []string {
 	printed := func() string { b, _ := os.ReadFile(out.Name()); return string(b) }
 	if err := cmd.Start(); err != nil {
 		w.Fatal(err)
+	}
+	if w.started != nil {
+		w.started(cmd.Process.Pid)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

@@ -232,7 +232,7 @@ var attacks = map[string]func(*report){
 	"R01": r01, "R02": r02, "R03": r03, "R04": r04, "R05": r05, "R07": r07, "R10": r10, "R11": r11, "R14": r14, "pin": pin,
 	"T04": t04, "V05": v05, "V06": v06, "V10": f02,
 	"ids": ids, "sleep": sleep, "daemon": daemon, "crash": crash, "bomb": bomb, "exit": exit, "raw": raw, "watch": watch,
-	"touch": touch, "stopped": stopped, "effects": effects, "restart": restart, "piped": piped,
+	"touch": touch, "look": look, "stopped": stopped, "effects": effects, "restart": restart, "piped": piped,
 	"F06": protected, "F08": protected, "F10": f10, "F31": points, "F32": parents, "F34": passed, "F33": peers, "races": races, "completes": completes, "exchanged": exchanged,
 }
 

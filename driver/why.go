@@ -55,6 +55,9 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 			r.Text, r.own = "private storage: "+m.Destination, false
 		case m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind"):
 			r.Text, r.own, r.bound = "read-only: "+m.Destination, false, m.Source+":"+m.Destination
+			if !slices.Contains(m.Options, "ro") {
+				r.Text = "writable: " + m.Destination
+			}
 		}
 	}
 	for i := range p.Synthetic {
@@ -70,6 +73,9 @@ func (r PathRule) Own() bool { return r.own && !r.Hidden() }
 
 // Hidden reports whether somebody has asked for what is there to be hidden.
 func (r PathRule) Hidden() bool { return r.own && r.Text == "hidden: "+r.At }
+
+// Bound reports whether what is there is the host's from another place.
+func (r PathRule) Bound() bool { return r.bound != "" }
 
 // Grant is the least that gives what the rule does not give of a path, "" if nothing
 // would, or should.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -81,7 +82,7 @@ func whyOf(what string, p *policy.Policy, home, dir string) (*reason, error) {
 	}
 	path := what
 	if !filepath.IsAbs(path) {
-		path = dir + "/" + path
+		path = cmp.Or(dir, ".") + "/" + path
 	}
 	_, err := os.Lstat(path)
 	switch {
@@ -129,7 +130,8 @@ func leads(path string, p *policy.Policy) string {
 
 // onTheWay reports whether a path leads to what the sandbox shows.
 func onTheWay(path string, p *policy.Policy) bool {
-	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access != 0 && policy.Below(f.Path, path) })
+	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access != 0 && policy.Below(f.Path, path) }) ||
+		slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return policy.Below(m.Destination, path) })
 }
 
 func whyPath(path string, p *policy.Policy, home string) *reason {
@@ -155,9 +157,11 @@ func whyPath(path string, p *policy.Policy, home string) *reason {
 		out.Answer, missing = "visible, and changes are thrown away", policy.Write
 	case r.Access&policy.Read != 0:
 		out.Answer, missing = "visible, read-only", policy.Write
+	case p.OCI.Linux != nil && slices.ContainsFunc(p.OCI.Linux.Devices, func(d specs.LinuxDevice) bool { return d.Path == at }):
+		out.Answer, out.Rule = "visible and writable", "device: "+at
 	case r.At == "/dev" && at != "/dev" && !slices.Contains(ownDevices, at):
 		out.Answer, missing = "not visible", policy.ReadWrite
-	case r.Own():
+	case r.Own(), r.Bound():
 		out.Answer = "the sandbox has its own"
 	default:
 		out.Answer, missing = "not visible", policy.ReadWrite

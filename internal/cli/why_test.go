@@ -24,12 +24,16 @@ func TestWhy(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "other"), link); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "ws", "a"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(filepath.Join(dir, "ws"))
 	allow, err := policy.ParseEgressRule("good.example")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &policy.Policy{
-		OCI:       &specs.Spec{Process: &specs.Process{}, Mounts: []specs.Mount{{Destination: "/proc", Type: "proc"}, {Destination: "/home/u", Type: "tmpfs"}}},
+		OCI:       &specs.Spec{Process: &specs.Process{}, Mounts: []specs.Mount{{Destination: "/proc", Type: "proc"}, {Destination: "/home/u", Type: "tmpfs"}, {Destination: "/mnt/at", Source: dir + "/other", Type: "bind", Options: []string{"rbind"}}}, Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/fuse"}}}},
 		Files:     []policy.FileRule{{Path: dir + "/ro", Access: policy.ReadExec, Origin: "flag --ro"}, {Path: dir + "/ro/x", Origin: "flag --hide"}, {Path: dir + "/ws", Access: policy.All, Origin: "workspace"}},
 		Protect:   []string{".vscode"},
 		Synthetic: []policy.SyntheticFile{{Path: "/etc/passwd"}},
@@ -55,6 +59,13 @@ func TestWhy(t *testing.T) {
 		{"/dev/kvm", "not visible", "not shown", "", "read --device /dev/kvm"},
 		{"/dev/sda", "not visible", "not shown", "", ""},
 		{"/etc/passwd", "the sandbox has its own", "made by sbxrun: /etc/passwd", "", ""},
+		{"/dev/fuse", "visible and writable", "device: /dev/fuse", "", ""},
+		{"/mnt/at/x", "the sandbox has its own", "writable: /mnt/at", "", ""},
+		{"/mnt/at", "the sandbox has its own", "writable: /mnt/at", "", ""},
+		{"/mnt", "the sandbox has its own", "not shown", "", ""},
+		{"./a", "visible and writable", "writable: " + dir + "/ws", "workspace", ""},
+		{"a", "visible and writable", "writable: " + dir + "/ws", "workspace", ""},
+		{"../other", "not visible", "not shown", "", "read --ro " + dir + "/other, write --rw " + dir + "/other"},
 		{"/proc/self", "the sandbox has its own", "sbxrun's own: /proc", "", ""},
 		{"good.example:443", "reachable", "allow good.example", "", ""},
 		{"bad.example:443", "not reachable", "default", "", "connect --allow-host bad.example:443"},

@@ -422,7 +422,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 			"-c", "check_for_update_on_startup=false", "go"}
 		env = []string{"VERIFY_API_KEY=" + verifyKey, "CODEX_HOME=" + b.dir + "/codex"}
 	default:
-		args = []string{"-p", "go", "--allowedTools", "Bash"}
+		args = []string{"-p", "go", "--allowedTools", "Bash", "--permission-mode", "default"}
 		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey,
 			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
 	}

@@ -16,9 +16,12 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
+	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -551,6 +554,63 @@ while True:
 	if took := time.Since(begin); took > closePatience+5*time.Second {
 		t.Errorf("the end took %v", took)
 	}
+}
+
+// TestSandboxLost: who starts a command in a sandbox whose PID 1 somebody kills meanwhile
+// learns whether it may have run. Who takes one that ran for one that did not runs it twice.
+func TestSandboxLost(t *testing.T) {
+	for _, runs := range []bool{false, true} {
+		t.Run(strconv.FormatBool(runs), func(t *testing.T) {
+			b := open(t, t.TempDir()).(*sandbox)
+			in, hold := pipe(t)
+			out, stdout := pipe(t)
+			cmd, err := b.job(&specs.Process{Args: []string{"sh", "-c", "echo runs; exec sleep 600"}}, nil,
+				driver.Stdio{Stdin: in, Stdout: stdout}, supervisor.Monotonic())
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.job.Steps.Call(0, sys.Step{Op: "read"}, unix.SYS_READ, sys.Imm(0), sys.Ptr(cmd.job.Steps, new([8]byte)), sys.Imm(1))
+			done := make(chan error)
+			go func() { done <- cmd.start() }()
+			children := "/proc/" + itoa(b.child.Pid()) + "/task/" + itoa(b.child.Pid()) + "/children"
+			for {
+				if list, err := os.ReadFile(children); err != nil || len(list) > 0 {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			// It stops as soon as its child has become the command, and cannot say so.
+			if err := unix.Kill(b.child.Pid(), unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			stdout.Close()
+			if runs {
+				hold.Write([]byte("x"))
+				if _, err := out.Read(make([]byte, 16)); err != nil {
+					t.Errorf("it did not run: %v", err)
+				}
+			}
+			if err := b.child.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			err = <-done
+			var lost *driver.LostError
+			var setup *driver.SetupError
+			if runs && !errors.As(err, &lost) || !runs && (errors.As(err, &lost) || !errors.As(err, &setup)) {
+				t.Errorf("ran %v: %T %v", runs, err, err)
+			}
+		})
+	}
+}
+
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
 }
 
 func TestSandboxManyAtOnce(t *testing.T) {

@@ -104,6 +104,12 @@ type job struct {
 	// taken is set by the stage when it begins to act on the job, or to start its command.
 	taken uint32
 
+	// tid is the process that is to become the command, from before it begins; executing
+	// is 1 while it is at execve, and from when that has succeeded.
+	tid       uint32
+	tidAddr   uintptr
+	executing uint32
+
 	// ending is set by the supervisor when the command's process group is being
 	// ended: what of it outlives the command is killed then.
 	ending uint32
@@ -123,7 +129,7 @@ type job struct {
 
 // bind takes the job's address.
 func (j *job) bind() uintptr {
-	j.self = sys.Addr(j)
+	j.self, j.tidAddr = sys.Addr(j), sys.Addr(&j.tid)
 	return j.self
 }
 
@@ -326,7 +332,8 @@ func (s *stage) alone() bool {
 func (s *stage) spawn(addr uintptr) {
 	j := (*job)(sys.Pointer(addr))
 	j.taken = 1
-	s.cloneArgs.Flags = unix.CLONE_VM | unix.CLONE_VFORK
+	s.cloneArgs.Flags = unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID
+	s.cloneArgs.ParentTID = uint64(j.tidAddr)
 	s.cloneArgs.ExitSignal = uint64(unix.SIGCHLD)
 	s.cloneArgs.Cgroup = 0
 	if j.cgroup != 0 {
@@ -373,7 +380,9 @@ func (j *job) exec() {
 	// one, remember that something was there but may not be executed.
 	errno := uint32(syscall.ENOENT)
 	for i := 0; i < maxExecPaths && j.paths[i] != 0; i++ {
+		j.executing = 1
 		_, e := sys.Raw(unix.SYS_EXECVE, j.paths[i], j.argv, j.envp, 0, 0, 0)
+		j.executing = 0
 		if e == uintptr(syscall.ENOENT) || e == uintptr(syscall.ENOTDIR) {
 			continue
 		}

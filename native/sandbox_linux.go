@@ -898,8 +898,11 @@ func (in *inside) Wait() (*driver.Status, error) {
 		b.alone.Store(in.nth)
 	}
 	if err != nil {
-		// The sandbox ended, and the command with it, by SIGKILL, whoever did that.
+		// PID 1 is dead, and did not say how the command ended.
 		<-b.done
+		if !b.hoarded && !in.killed.Load() {
+			return nil, &driver.LostError{Err: b.gone(syscall.ESRCH)}
+		}
 		st := statusOf(b.s.p, b.s.layers, b.s.degraded, cgroups.Stats{})
 		st.Signal, st.OOMKilled = syscall.SIGKILL, b.hoarded
 		return st, nil

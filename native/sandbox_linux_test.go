@@ -106,8 +106,9 @@ func TestSandboxStays(t *testing.T) {
 	}
 }
 
-// TestInitKilled: a command that began is killed with PID 1, whoever kills that. It is no
-// set-up that failed, after which a caller may take it that nothing ran.
+// TestInitKilled: a command that began is killed with PID 1, whoever kills that, or it had
+// ended before and nobody was told. It is no set-up that failed, after which a caller may
+// take it that nothing ran.
 func TestInitKilled(t *testing.T) {
 	begun := func(r *os.File) {
 		t.Helper()
@@ -133,7 +134,8 @@ func TestInitKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		st, err := p.Wait()
-		if err != nil || st.Signal != syscall.SIGKILL || st.OOMKilled || st.EndedFirst || !st.Layers.Has(policy.LayerSeccomp) {
+		var lost *driver.LostError
+		if !errors.As(err, &lost) {
 			t.Errorf("%s: %+v, %v", name, st, err)
 		}
 	}
@@ -148,6 +150,21 @@ func TestInitKilled(t *testing.T) {
 	start("a run", func(stdio driver.Stdio) (driver.Process, error) {
 		return Driver{}.Start(t.Context(), &p, stdio)
 	}, func(p driver.Process) error { return syscall.Kill(p.(*process).child.Pid(), syscall.SIGKILL) })
+	// Killed on purpose, while it takes down what the command left: that had ended.
+	pr.Args = []string{"/bin/sh", "-c", "for i in $(seq 200); do sleep 600 & done; exit 3"}
+	last, err := Driver{}.Start(t.Context(), &p, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for last.(*process).child.Left() == nil {
+		time.Sleep(100 * time.Microsecond)
+	}
+	if err := last.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := last.Wait(); err != nil || st.ExitCode != 3 {
+		t.Errorf("one that had ended: %+v, %v", st, err)
+	}
 	// Before it began, it is one.
 	d := Driver{}
 	s, err := d.prepare(t.Context(), &p)
@@ -445,7 +462,8 @@ func TestSandboxErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.(*sandbox).child.Kill()
-	if st, err := p.Wait(); err != nil || st.Signal != syscall.SIGKILL {
+	var lost *driver.LostError
+	if st, err := p.Wait(); !errors.As(err, &lost) {
 		t.Errorf("a command whose sandbox died: %+v, %v", st, err)
 	}
 	select {

@@ -279,6 +279,31 @@ func TestServeStageKilled(t *testing.T) {
 	}
 }
 
+// TestServeEnded: how each command ended is told at the end, too.
+func TestServeEnded(t *testing.T) {
+	c := serving(t, 2)
+	var all []*Job
+	for range 2 {
+		j, out := shell(t, c, "exec sleep 600")
+		defer out()
+		if err := j.Exec(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, j)
+	}
+	if err := c.End(); err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range all {
+		if exit, err := j.Wait(); err != nil || exit.Status.Signal() != unix.SIGKILL || exit.First || exit.Alone {
+			t.Errorf("%+v, %v", exit, err)
+		}
+	}
+	if exit, err := c.Wait(); err != nil || exit.Status != 0 {
+		t.Errorf("the stage: %+v, %v", exit, err)
+	}
+}
+
 // TestServeStuck: a job whose process does not come to execute its command is given
 // up; the stage goes on if what hangs can be killed, and else is ended.
 func TestServeStuck(t *testing.T) {

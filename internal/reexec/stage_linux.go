@@ -38,6 +38,7 @@ type stage struct {
 	command     job
 	commandAddr uintptr
 	serving     bool
+	killing     bool // every process, for that is the end
 	jobs, njobs uintptr
 
 	// begun counts the jobs that were started, or could not be. At quiet, which is the
@@ -211,6 +212,7 @@ func (s *stage) main() {
 			s.fail(stageAfter, n, e)
 		}
 		s.serveJobs()
+		s.endJobs()
 		s.end()
 	}
 	s.command.regs = s.regs
@@ -233,6 +235,9 @@ func (s *stage) main() {
 //go:norace
 func (s *stage) end() {
 	s.killAll()
+	if s.serving {
+		s.msg.A = 0 // no command of the stage's own, and so no status
+	}
 	s.msg.Kind = msgExited
 	s.msg.B = 1 - s.command.touched
 	s.msg.C = s.full()
@@ -275,7 +280,6 @@ func (s *stage) waitGo() bool {
 		case msgCall:
 			s.callJob(0)
 		case msgEnd:
-			s.msg.A = 0 // no command, and so no status
 			s.end()
 		default:
 			return false

@@ -84,7 +84,10 @@ func (c *Client) call(req *request) (*reply, error) {
 	files, err := conn.receive(&r)
 	closeFiles(files)
 	if err != nil {
-		return nil, fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+		if err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone); req.Process != nil {
+			err = &driver.LostError{Err: err}
+		}
+		return nil, err
 	}
 	return &r, r.Error.err()
 }
@@ -154,7 +157,7 @@ func started(conn *conn, where string, stdio driver.Stdio) (driver.Process, erro
 		err = fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if err == nil && (!r.Started || r.Pty != (len(ptys) == 1)) {
-		err = fmt.Errorf("%s: unexpected answer", where)
+		err = &driver.LostError{Err: fmt.Errorf("%s: unexpected answer", where)}
 	}
 	if err != nil {
 		closeFiles(ptys)
@@ -350,19 +353,25 @@ func (p *remote) Wait() (*driver.Status, error) {
 	if p.pty != nil {
 		p.pty.Close()
 	}
-	if err != nil {
-		return nil, &driver.LostError{Err: fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)}
-	}
-	if err := r.Error.err(); err != nil {
-		return nil, err
-	}
-	if r.Detached {
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)
+	case r.Error != nil:
+		err = r.Error.err()
+	case r.Detached:
 		return nil, ErrDetached
+	case r.Status != nil:
+		return r.Status, nil
+	default:
+		err = fmt.Errorf("%s: unexpected answer", p.where)
 	}
-	if r.Status == nil {
-		return nil, fmt.Errorf("%s: unexpected answer", p.where)
+	// It has begun, but for one that the kernel did not execute.
+	var lost *driver.LostError
+	var command *driver.CommandError
+	if !errors.As(err, &lost) && !errors.As(err, &command) {
+		err = &driver.LostError{Err: err}
 	}
-	return r.Status, nil
+	return nil, err
 }
 
 func sortInfos(list []*Info) {

@@ -49,14 +49,18 @@ func (s *Store) Connect(id string) (*Client, error) {
 	return &Client{store: s, id: id}, nil
 }
 
-// dial connects and sends the first message.
-func (c *Client) dial(req *request, files ...*os.File) (*conn, error) {
+// dial connects and sends the first message. Starting, which may be nil, is called in
+// between: the other side has to wake up.
+func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, error) {
 	conn, err := c.store.dial(c.id)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if starting != nil {
+		starting()
 	}
 	fds := make([]int, len(files))
 	for i, f := range files {
@@ -75,7 +79,7 @@ func (c *Client) dial(req *request, files ...*os.File) (*conn, error) {
 
 // call makes one request and returns its one reply.
 func (c *Client) call(req *request) (*reply, error) {
-	conn, err := c.dial(req)
+	conn, err := c.dial(req, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -109,11 +113,11 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 		return nil, fmt.Errorf("session %s: %w", c.id, err)
 	}
 	req.within(limits)
-	conn, err := c.dial(req, files...)
+	conn, err := c.dial(req, stdio.Starting, files...)
 	if err != nil {
 		return nil, err
 	}
-	return started(conn, "session "+c.id, stdio)
+	return started(conn, "session "+c.id)
 }
 
 // execRequest asks for a command with its streams, which are the files to pass.
@@ -140,12 +144,9 @@ func (r *request) within(limits *specs.LinuxResources) {
 }
 
 // started waits until the command that was asked for on a connection runs. The
-// connection is the process's then, and closed after an error. While the other side
-// starts the command, the caller of this side has what it wants in place.
-func started(conn *conn, where string, stdio driver.Stdio) (driver.Process, error) {
-	if stdio.Starting != nil {
-		stdio.Starting()
-	}
+// connection is the process's then, and closed after an error. What the caller of this
+// side wants in place is there before it asks: without room for a thread, Go ends it.
+func started(conn *conn, where string) (driver.Process, error) {
 	var r reply
 	ptys, err := conn.receive(&r)
 	if err != nil {

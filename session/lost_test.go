@@ -8,6 +8,7 @@ import (
 	"os"
 	"syscall"
 	"testing"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -143,5 +144,39 @@ func TestLostHolder(t *testing.T) {
 	}
 	if err := c.KillCommand(1); driver.ExitCodeOf(err) != driver.ExitSetup {
 		t.Errorf("nothing was to begin: %v", err)
+	}
+}
+
+// TestStartingFirst: the caller has in place what it wants, threads above all, before a
+// command can begin: what fails then fails before anything ran.
+func TestStartingFirst(t *testing.T) {
+	file := t.TempDir() + "/begun"
+	process := &specs.Process{Args: []string{"/bin/sh", "-c", ": > " + file}}
+	starting := func() {
+		time.Sleep(50 * time.Millisecond) // for what is wrong here to show
+		if _, err := os.Stat(file); err == nil {
+			t.Error("the command had begun")
+		}
+	}
+	c, _ := hold(t, store(t), "one")
+	socket, _ := lender(t, &Lender{Version: "1", Birth: "user: me\n"})
+	loan, err := Borrow(socket, "1", "user: me\n", somePolicy())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, exec := range []func(driver.Stdio) (driver.Process, error){
+		func(s driver.Stdio) (driver.Process, error) { return c.Exec(t.Context(), process, s) },
+		func(s driver.Stdio) (driver.Process, error) { return loan.Exec(t.Context(), process, s, true) },
+	} {
+		p, err := exec(driver.Stdio{Starting: starting})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, err := p.Wait(); err != nil || st.ExitCode != 0 {
+			t.Errorf("%+v, %v", st, err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Error(err)
+		}
 	}
 }

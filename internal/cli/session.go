@@ -522,7 +522,7 @@ func (o *options) detached(args []string) error {
 		if err != nil {
 			return err
 		}
-		if _, err = fmt.Println(n); err != nil {
+		if err = write(os.Stdout, []byte(strconv.Itoa(n)+"\n")); err != nil {
 			return &driver.LostError{Err: err, Fix: "sbxrun session inspect " + o.session + " lists it"}
 		}
 		return nil

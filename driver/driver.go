@@ -119,8 +119,8 @@ type Stdio struct {
 	Explain bool
 
 	// Starting, if not nil, is called once set-up is under way: what takes time and
-	// must be in place while the command runs has its place there. A command that
-	// another process starts may begin meanwhile. It is not called if set-up fails early.
+	// must be in place while the command runs has its place there. The command has not
+	// begun when it returns. It is not called if set-up fails early.
 	Starting func()
 }
 

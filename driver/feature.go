@@ -195,52 +195,35 @@ func LayerName(l policy.Layers) string {
 // Called are the layers that a policy's fields call for.
 func Called(p *policy.Policy) policy.Layers {
 	var l policy.Layers
+	call := func(called bool, layer policy.Layers) {
+		if called {
+			l |= layer
+		}
+	}
 	if p.OCI == nil {
 		return 0
 	}
 	if pr := p.OCI.Process; pr != nil {
-		if pr.NoNewPrivileges {
-			l |= policy.LayerNoNewPrivs
-		}
-		if len(pr.Rlimits) != 0 {
-			l |= policy.LayerRlimits
-		}
-		if pr.ApparmorProfile != "" {
-			l |= policy.LayerAppArmor
-		}
-		if pr.SelinuxLabel != "" {
-			l |= policy.LayerSELinux
-		}
+		call(pr.NoNewPrivileges, policy.LayerNoNewPrivs)
+		call(len(pr.Rlimits) != 0, policy.LayerRlimits)
+		call(pr.ApparmorProfile != "", policy.LayerAppArmor)
+		call(pr.SelinuxLabel != "", policy.LayerSELinux)
 	}
-	if p.Seccomp != "" {
-		l |= policy.LayerSeccomp
-	}
-	if len(p.Protect) != 0 {
-		l |= policy.LayerProtect
-	}
+	call(p.Seccomp != "", policy.LayerSeccomp)
+	call(len(p.Protect) != 0, policy.LayerProtect)
 	lx := p.OCI.Linux
 	if lx == nil {
 		return l
 	}
-	if lx.Seccomp != nil {
-		l |= policy.LayerSeccomp
-	}
-	if lx.MountLabel != "" {
-		l |= policy.LayerSELinux
-	}
+	call(lx.Seccomp != nil, policy.LayerSeccomp)
+	call(lx.MountLabel != "", policy.LayerSELinux)
 	for _, n := range lx.Namespaces {
 		l |= NamespaceLayer(n.Type)
 	}
 	limits := policy.LimitsOf(lx.Resources)
-	if limits.Memory > 0 {
-		l |= policy.LayerCgroupMemory
-	}
-	if limits.Quota > 0 {
-		l |= policy.LayerCgroupCPU
-	}
-	if limits.Pids > 0 {
-		l |= policy.LayerCgroupPids
-	}
+	call(limits.Memory > 0, policy.LayerCgroupMemory)
+	call(limits.Quota > 0, policy.LayerCgroupCPU)
+	call(limits.Pids > 0, policy.LayerCgroupPids)
 	return l
 }
 
@@ -448,11 +431,10 @@ func otherResources(r *specs.LinuxResources) bool {
 	if r == nil {
 		return false
 	}
-	//lint:ignore SA1019 named so that it is refused
-	if m := r.Memory; m != nil && (m.Reservation != nil || m.Kernel != nil || m.KernelTCP != nil || m.Swappiness != nil || m.DisableOOMKiller != nil) {
+	if m := r.Memory; m != nil && *m != (specs.LinuxMemory{Limit: m.Limit, Swap: m.Swap, UseHierarchy: m.UseHierarchy, CheckBeforeUpdate: m.CheckBeforeUpdate}) {
 		return true
 	}
-	if c := r.CPU; c != nil && (c.Shares != nil || c.Burst != nil || c.RealtimeRuntime != nil || c.RealtimePeriod != nil || c.Cpus != "" || c.Mems != "" || c.Idle != nil) {
+	if c := r.CPU; c != nil && *c != (specs.LinuxCPU{Quota: c.Quota, Period: c.Period}) {
 		return true
 	}
 	return r.BlockIO != nil || len(r.HugepageLimits) != 0 || r.Network != nil || len(r.Rdma) != 0 || len(r.Unified) != 0 || len(r.Devices) != 0
@@ -463,12 +445,7 @@ func isSystem(m *specs.Mount) bool {
 }
 
 func hasOption(options []string, prefix string) bool {
-	for _, o := range options {
-		if strings.HasPrefix(o, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(options, func(o string) bool { return strings.HasPrefix(o, prefix) })
 }
 
 // The functions below make a Feature's Uses of a predicate. They name what they

@@ -117,31 +117,13 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 	if p.Limits.WallTime > 0 {
 		r.timer = time.AfterFunc(p.Limits.WallTime-time.Since(begin), r.timeout)
 	}
-	var stopCancel func() bool
-	if ctx.Done() != nil {
-		stopCancel = context.AfterFunc(ctx, r.cancel)
-	}
-	var stopSignals chan struct{}
-	if o.Signals != nil {
-		stopSignals = make(chan struct{})
-		go r.forward(o.Signals, stopSignals)
-	}
-	var ended func()
-	if o.Started != nil {
-		ended = o.Started(proc)
-	}
+	ends := r.attend(ctx, &o)
 
 	st, err := proc.Wait()
 
 	r.finish()
-	if stopCancel != nil {
-		stopCancel()
-	}
-	if stopSignals != nil {
-		close(stopSignals)
-	}
-	if ended != nil {
-		ended()
+	for _, end := range ends {
+		end()
 	}
 	if o.Capture {
 		res.Stdout, res.StdoutTruncated = out.finish()
@@ -316,10 +298,49 @@ func NewWatch(p Process, wall, killAfter time.Duration) *Watch {
 // that.
 func (w *Watch) Stop() { w.run.finish() }
 
+// attend hears what ends the command from outside, and tells the caller that it has
+// started. What it returns is called once the command has ended.
+func (r *run) attend(ctx context.Context, o *RunOptions) (ends []func()) {
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, r.cancel)
+		ends = append(ends, func() { stop() })
+	}
+	if o.Signals != nil {
+		stop := make(chan struct{})
+		go r.forward(o.Signals, stop)
+		ends = append(ends, func() { close(stop) })
+	}
+	if o.Started != nil {
+		if ended := o.Started(r.proc); ended != nil {
+			ends = append(ends, ended)
+		}
+	}
+	return ends
+}
+
 // Verdict fills in how the command ended, of which Wait has returned the status.
 //
 // Preconditions: Stop was called.
 func (w *Watch) Verdict(res *Result, st *Status) { w.run.verdict(res, st) }
+
+func (r *run) reason(st *Status) Reason {
+	failed := st.Signal != 0 || st.ExitCode != 0
+	switch {
+	case r.ended != "" && !st.EndedFirst: // else this process was stopped, or had no turn, when the command ended
+		return r.ended
+	case st.OOMKilled && (st.Signal == syscall.SIGKILL || st.Signal == 0 && st.ExitCode == ExitSignalBase+int(syscall.SIGKILL)):
+		// Killed, or a shell that tells so of its child. A command that lost a child
+		// and exited by itself was not ended by it; Usage counts the kill.
+		return ReasonOOM
+	case st.Signal != 0 && st.Signal < 64 && r.forwarded&(1<<uint(st.Signal)) != 0:
+		return ReasonCanceled
+	case st.PidsDenied > 0 && failed:
+		return ReasonPids
+	case st.Signal != 0:
+		return ReasonSignal
+	}
+	return ReasonExit
+}
 
 // verdict says how the run ended, from what was recorded.
 func (r *run) verdict(res *Result, st *Status) {
@@ -328,30 +349,8 @@ func (r *run) verdict(res *Result, st *Status) {
 		res.ExitCode = ExitSignalBase + int(st.Signal)
 		res.Signal = SignalName(st.Signal)
 	}
-	failed := st.Signal != 0 || st.ExitCode != 0
-	ended := r.ended
-	if st.EndedFirst {
-		// This process was stopped, or had no turn, when the command ended.
-		ended = ""
-	}
-	switch {
-	case ended == ReasonTimeout:
-		res.Reason = ReasonTimeout
+	if res.Reason = r.reason(st); res.Reason == ReasonTimeout {
 		res.ExitCode = ExitTimeout
-	case ended != "":
-		res.Reason = ended
-	case st.OOMKilled && (st.Signal == syscall.SIGKILL || st.Signal == 0 && st.ExitCode == ExitSignalBase+int(syscall.SIGKILL)):
-		// Killed, or a shell that tells so of its child. A command that lost a child
-		// and exited by itself was not ended by it; Usage counts the kill.
-		res.Reason = ReasonOOM
-	case st.Signal != 0 && st.Signal < 64 && r.forwarded&(1<<uint(st.Signal)) != 0:
-		res.Reason = ReasonCanceled
-	case st.PidsDenied > 0 && failed:
-		res.Reason = ReasonPids
-	case st.Signal != 0:
-		res.Reason = ReasonSignal
-	default:
-		res.Reason = ReasonExit
 	}
 	res.Layers, res.Degraded, res.Unwatched, res.Pooled = st.Layers, st.Degraded, st.Unwatched, st.Pooled
 	res.StorageFull, res.NetworkTried = st.StorageFull, st.NetworkTried
@@ -362,9 +361,7 @@ func (r *run) verdict(res *Result, st *Status) {
 		res.PidsBy = st.PidsBy
 	}
 	res.Usage, res.Denials, res.Network = st.Usage, st.Denials, st.Network
-	if st.PidsDenied > res.Usage.PidsDenied {
-		res.Usage.PidsDenied = st.PidsDenied
-	}
+	res.Usage.PidsDenied = max(res.Usage.PidsDenied, st.PidsDenied)
 	res.Denials = append(res.Denials, limits(res)...)
 	res.SetupMS = float64(st.SetupNanos) / float64(time.Millisecond)
 }

@@ -30,16 +30,17 @@ type Step struct {
 func Select(ctx context.Context, known []Driver, names []string, p *policy.Policy, log func(Step)) (Driver, error) {
 	var first error
 	tried := 0
+	if log == nil {
+		log = func(Step) {}
+	}
 	try := func(d Driver) bool {
 		err := d.Available(ctx)
 		if err == nil {
 			err = d.Check(p)
 		}
 		tried++
-		if log != nil {
-			log(Step{Driver: d.Name(), Err: err})
-		}
-		if err != nil && first == nil {
+		log(Step{Driver: d.Name(), Err: err})
+		if first == nil {
 			first = err
 		}
 		return err == nil
@@ -48,32 +49,20 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 	// name would have done.
 	for _, name := range names {
 		if name != Auto && find(known, name) == nil {
-			if planned(name) {
-				return nil, &UnavailableError{
-					What: "driver " + name, Cause: "it is not part of this build",
-					Fix: "there are " + strings.Join(driverNames(known), ", "),
-				}
-			}
-			return nil, &policy.InvalidError{Field: "driver", Value: name,
-				Want: "one of " + strings.Join(driverNames(known), ", ")}
+			return nil, unknown(name, driverNames(known))
 		}
-	}
-	if len(names) == 1 && names[0] != Auto {
-		// With nothing to fall back to there is nothing to choose: Start finds
-		// out whether the driver will do, and says why not. Asking it first
-		// would build a sandbox only to throw it away.
-		d := find(known, names[0])
-		if log != nil {
-			log(Step{Driver: d.Name()})
-		}
-		return d, nil
 	}
 	if len(names) == 1 {
-		// The same if only one of those that it stands for can enforce the policy.
-		if d := only(known, p); d != nil {
-			if log != nil {
-				log(Step{Driver: d.Name()})
-			}
+		// With nothing to fall back to there is nothing to choose: Start finds
+		// out whether the driver will do, and says why not. Asking it first
+		// would build a sandbox only to throw it away. The same if only one of
+		// those that auto stands for can enforce the policy.
+		d := find(known, names[0])
+		if names[0] == Auto {
+			d = only(known, p)
+		}
+		if d != nil {
+			log(Step{Driver: d.Name()})
 			return d, nil
 		}
 	}
@@ -101,6 +90,16 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 		return nil, first
 	}
 	return nil, fmt.Errorf("none of %d drivers can run this; first %w", tried, first)
+}
+
+func unknown(name string, known []string) error {
+	if planned(name) {
+		return &UnavailableError{
+			What: "driver " + name, Cause: "it is not part of this build",
+			Fix: "there are " + strings.Join(known, ", "),
+		}
+	}
+	return &policy.InvalidError{Field: "driver", Value: name, Want: "one of " + strings.Join(known, ", ")}
 }
 
 // automatic reports whether [Auto] stands for a driver.

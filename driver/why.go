@@ -4,6 +4,8 @@ import (
 	"path"
 	"slices"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -20,6 +22,20 @@ type PathRule struct {
 
 	own   bool   // what is there is sbxrun's own, or hidden: nothing grants it
 	bound string // SRC:DST of what is shown at another place
+}
+
+func ruleOf(m *specs.Mount) PathRule {
+	r := PathRule{Text: "sbxrun's own: " + m.Destination, At: m.Destination, own: true}
+	switch {
+	case m.Type == "tmpfs" && m.Destination != "/dev":
+		r.Text, r.own = "private storage: "+m.Destination, false
+	case m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind"):
+		r.Text, r.own, r.bound = "read-only: "+m.Destination, false, m.Source+":"+m.Destination
+		if !slices.Contains(m.Options, "ro") {
+			r.Text = "writable: " + m.Destination
+		}
+	}
+	return r
 }
 
 // RuleFor returns the rule that decides about a path, which is absolute and clean: the
@@ -49,16 +65,7 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 			continue
 		}
 		best = len(m.Destination)
-		r = PathRule{Text: "sbxrun's own: " + m.Destination, At: m.Destination, own: true}
-		switch {
-		case m.Type == "tmpfs" && m.Destination != "/dev":
-			r.Text, r.own = "private storage: "+m.Destination, false
-		case m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind"):
-			r.Text, r.own, r.bound = "read-only: "+m.Destination, false, m.Source+":"+m.Destination
-			if !slices.Contains(m.Options, "ro") {
-				r.Text = "writable: " + m.Destination
-			}
-		}
+		r = ruleOf(m)
 	}
 	for i := range p.Synthetic {
 		if at == p.Synthetic[i].Path {

@@ -598,19 +598,15 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		status.Denials = append(status.Denials, p.driver.denials(p.policy, list, untold)...)
 	}
 	if err != nil {
-		if gone && p.killed.Load() {
-			// Killed on purpose: the command ended with its init.
-			status.Signal = syscall.SIGKILL
+		if left := p.child.Left(); gone && (left != nil || p.killed.Load() || status.OOMKilled && p.child.Begun()) {
+			if left != nil {
+				supervisor.Exited(status, left, p.begin)
+			} else {
+				// Killed on purpose, or for its memory: the command ended with its init.
+				status.Signal = syscall.SIGKILL
+			}
 			status.Usage.CPUUserMS, status.Usage.CPUSystemMS = supervisor.CPU(stats)
 			return status, nil
-		}
-		if gone {
-			if left := p.child.Left(); left != nil {
-				// Somebody else killed it: the command ran, and that is no set-up that failed.
-				supervisor.Exited(status, left, p.begin)
-				status.Usage.CPUUserMS, status.Usage.CPUSystemMS = supervisor.CPU(stats)
-				return status, nil
-			}
 		}
 		if p.child.Begun() {
 			return nil, &driver.LostError{Err: explain(err)}

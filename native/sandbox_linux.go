@@ -593,7 +593,14 @@ func (in *inside) start() error {
 		in.guard.Early()
 	}
 	err := in.job.Exec()
-	if err == nil || in.taken() {
+	if err != nil {
+		select {
+		case <-b.child.Over():
+			<-b.done // what Taken and Begun say is final then
+		default:
+		}
+	}
+	if err == nil || in.job.Taken() {
 		b.unproven.Store(false)
 	}
 	if in.cgroup >= 0 {
@@ -616,24 +623,13 @@ func (in *inside) start() error {
 		if errors.As(err, &exec) {
 			return &driver.CommandError{Command: in.command, Err: exec.Errno}
 		}
-		return b.refused(err)
+		if err = b.refused(err); in.job.Begun() {
+			return &driver.LostError{Err: err}
+		}
+		return err
 	}
 	in.pty = in.job.Terminal()
 	return nil
-}
-
-// taken reports whether the init has come to the command. An answer of no is final
-// when the init is gone.
-func (in *inside) taken() bool {
-	if in.job.Taken() {
-		return true
-	}
-	select {
-	case <-in.box.child.Over():
-		<-in.box.done
-	default:
-	}
-	return in.job.Taken()
 }
 
 // drop gives up a command that is not to be started.
@@ -902,8 +898,11 @@ func (in *inside) Wait() (*driver.Status, error) {
 		b.alone.Store(in.nth)
 	}
 	if err != nil {
-		// The sandbox ended, and the command with it, by SIGKILL, whoever did that.
+		// PID 1 is dead, and did not say how the command ended.
 		<-b.done
+		if !b.hoarded && !in.killed.Load() {
+			return nil, &driver.LostError{Err: b.gone(syscall.ESRCH)}
+		}
 		st := statusOf(b.s.p, b.s.layers, b.s.degraded, cgroups.Stats{})
 		st.Signal, st.OOMKilled = syscall.SIGKILL, b.hoarded
 		return st, nil

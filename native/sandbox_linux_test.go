@@ -16,9 +16,12 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/reexec"
+	"github.com/sbxrun/sbxrun/internal/supervisor"
+	"github.com/sbxrun/sbxrun/internal/sys"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
@@ -103,8 +106,9 @@ func TestSandboxStays(t *testing.T) {
 	}
 }
 
-// TestInitKilled: a command that began is killed with PID 1, whoever kills that. It is no
-// set-up that failed, after which a caller may take it that nothing ran.
+// TestInitKilled: a command that began is killed with PID 1, whoever kills that, or it had
+// ended before and nobody was told. It is no set-up that failed, after which a caller may
+// take it that nothing ran.
 func TestInitKilled(t *testing.T) {
 	begun := func(r *os.File) {
 		t.Helper()
@@ -130,7 +134,8 @@ func TestInitKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		st, err := p.Wait()
-		if err != nil || st.Signal != syscall.SIGKILL || st.OOMKilled || st.EndedFirst || !st.Layers.Has(policy.LayerSeccomp) {
+		var lost *driver.LostError
+		if !errors.As(err, &lost) {
 			t.Errorf("%s: %+v, %v", name, st, err)
 		}
 	}
@@ -145,6 +150,21 @@ func TestInitKilled(t *testing.T) {
 	start("a run", func(stdio driver.Stdio) (driver.Process, error) {
 		return Driver{}.Start(t.Context(), &p, stdio)
 	}, func(p driver.Process) error { return syscall.Kill(p.(*process).child.Pid(), syscall.SIGKILL) })
+	// Killed on purpose, while it takes down what the command left: that had ended.
+	pr.Args = []string{"/bin/sh", "-c", "for i in $(seq 200); do sleep 600 & done; exit 3"}
+	last, err := Driver{}.Start(t.Context(), &p, driver.Stdio{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for last.(*process).child.Left() == nil {
+		time.Sleep(100 * time.Microsecond)
+	}
+	if err := last.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := last.Wait(); err != nil || st.ExitCode != 3 {
+		t.Errorf("one that had ended: %+v, %v", st, err)
+	}
 	// Before it began, it is one.
 	d := Driver{}
 	s, err := d.prepare(t.Context(), &p)
@@ -442,7 +462,8 @@ func TestSandboxErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.(*sandbox).child.Kill()
-	if st, err := p.Wait(); err != nil || st.Signal != syscall.SIGKILL {
+	var lost *driver.LostError
+	if st, err := p.Wait(); !errors.As(err, &lost) {
 		t.Errorf("a command whose sandbox died: %+v, %v", st, err)
 	}
 	select {
@@ -551,6 +572,63 @@ while True:
 	if took := time.Since(begin); took > closePatience+5*time.Second {
 		t.Errorf("the end took %v", took)
 	}
+}
+
+// TestSandboxLost: who starts a command in a sandbox whose PID 1 somebody kills meanwhile
+// learns whether it may have run. Who takes one that ran for one that did not runs it twice.
+func TestSandboxLost(t *testing.T) {
+	for _, runs := range []bool{false, true} {
+		t.Run(strconv.FormatBool(runs), func(t *testing.T) {
+			b := open(t, t.TempDir()).(*sandbox)
+			in, hold := pipe(t)
+			out, stdout := pipe(t)
+			cmd, err := b.job(&specs.Process{Args: []string{"sh", "-c", "echo runs; exec sleep 600"}}, nil,
+				driver.Stdio{Stdin: in, Stdout: stdout}, supervisor.Monotonic())
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.job.Steps.Call(0, sys.Step{Op: "read"}, unix.SYS_READ, sys.Imm(0), sys.Ptr(cmd.job.Steps, new([8]byte)), sys.Imm(1))
+			done := make(chan error)
+			go func() { done <- cmd.start() }()
+			children := "/proc/" + itoa(b.child.Pid()) + "/task/" + itoa(b.child.Pid()) + "/children"
+			for {
+				if list, err := os.ReadFile(children); err != nil || len(list) > 0 {
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			// It stops as soon as its child has become the command, and cannot say so.
+			if err := unix.Kill(b.child.Pid(), unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			stdout.Close()
+			if runs {
+				hold.Write([]byte("x"))
+				if _, err := out.Read(make([]byte, 16)); err != nil {
+					t.Errorf("it did not run: %v", err)
+				}
+			}
+			if err := b.child.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			err = <-done
+			var lost *driver.LostError
+			var setup *driver.SetupError
+			if runs && !errors.As(err, &lost) || !runs && (errors.As(err, &lost) || !errors.As(err, &setup)) {
+				t.Errorf("ran %v: %T %v", runs, err, err)
+			}
+		})
+	}
+}
+
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
 }
 
 func TestSandboxManyAtOnce(t *testing.T) {

@@ -84,22 +84,9 @@ func ParseEgressRule(s string) (EgressRule, error) {
 		return EgressRule{}, &InvalidError{Field: "host", Value: s, Want: want}
 	}
 	const example = "; for example example.com, *.example.com:443, https://example.com or 10.0.0.0/8:80,443"
-	var r EgressRule
-	rest := s
-	if scheme, after, ok := strings.Cut(s, "://"); ok {
-		rest = strings.TrimSuffix(after, "/")
-		switch strings.ToLower(scheme) {
-		case "https":
-			r.Protocol, r.Ports = ProtocolTLS, []PortRange{{443, 443}}
-		case "http":
-			r.Protocol, r.Ports = ProtocolHTTP, []PortRange{{80, 80}}
-		case "tls":
-			r.Protocol = ProtocolTLS
-		case "tcp":
-			r.Protocol = ProtocolTCP
-		default:
-			return bad("https, http, tls or tcp before ://")
-		}
+	r, rest, ok := cutScheme(s)
+	if !ok {
+		return bad("https, http, tls or tcp before ://")
 	}
 	if host, path, ok := strings.Cut(rest, "/"); ok && strings.Trim(path, "0123456789") != "" && !strings.HasPrefix(host, "[") {
 		if a, _ := netip.ParseAddr(host); !a.IsValid() { // no network
@@ -130,8 +117,35 @@ func ParseEgressRule(s string) (EgressRule, error) {
 		}
 		return r, nil
 	}
-	r.Ports = nil
-	for p := range strings.SplitSeq(ports, ",") {
+	if r.Ports, ok = parsePorts(ports); !ok {
+		return bad("ports from 1 to 65535, or FIRST-LAST" + example)
+	}
+	return r, nil
+}
+
+// cutScheme reads PROTOCOL://, if it is there.
+func cutScheme(s string) (r EgressRule, rest string, ok bool) {
+	scheme, after, ok := strings.Cut(s, "://")
+	if !ok {
+		return r, s, true
+	}
+	switch strings.ToLower(scheme) {
+	case "https":
+		r.Protocol, r.Ports = ProtocolTLS, []PortRange{{443, 443}}
+	case "http":
+		r.Protocol, r.Ports = ProtocolHTTP, []PortRange{{80, 80}}
+	case "tls":
+		r.Protocol = ProtocolTLS
+	case "tcp":
+		r.Protocol = ProtocolTCP
+	default:
+		return r, "", false
+	}
+	return r, strings.TrimSuffix(after, "/"), true
+}
+
+func parsePorts(list string) (ports []PortRange, ok bool) {
+	for p := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(p, "-")
 		if !isRange {
 			last = first
@@ -139,12 +153,11 @@ func ParseEgressRule(s string) (EgressRule, error) {
 		a, err1 := parsePort(first)
 		b, err2 := parsePort(last)
 		if err1 != nil || err2 != nil || a > b {
-			return bad("ports from 1 to 65535, or FIRST-LAST" + example)
+			return nil, false
 		}
-		r.Ports = append(r.Ports, PortRange{a, b})
+		ports = append(ports, PortRange{a, b})
 	}
-	r.Ports = mergePorts(r.Ports)
-	return r, nil
+	return mergePorts(ports), true
 }
 
 func parsePort(s string) (uint16, error) {

@@ -17,36 +17,8 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 func environment(c *collected, req *Request, facts *Facts, home, user string) (env, notes []string, err error) {
 	e := make(variables, 0, 32)
 	isolating := c.enum(keyIsolation) == "full"
-	switch {
-	case req.ClearEnv:
-	case c.flag(keyEnvInherit) && !isolating:
-		for _, kv := range facts.Environ {
-			e.set(kv)
-		}
-	case c.flag(keyEnvInherit):
-		var tokens []string
-		for _, kv := range facts.Environ {
-			name, _, ok := strings.Cut(kv, "=")
-			if !ok || name == "" || loadsCode(name) || namesHost(name) || c.enum(keyNetMode) != "host" && namesProxy(name) || strings.HasPrefix(name, envPrefix) {
-				continue
-			}
-			if looksSecret(name) {
-				tokens = append(tokens, name)
-			}
-			e.set(kv)
-		}
-		if len(tokens) > 0 {
-			notes = append(notes, "--inherit-env passes what looks like secrets: "+strings.Join(tokens, ", "))
-		}
-	default:
-		for _, kv := range facts.Environ {
-			name, _, ok := strings.Cut(kv, "=")
-			if ok && c.passes(name) {
-				e.set(kv)
-			}
-		}
-	}
 	if !req.ClearEnv {
+		notes = c.inherit(&e, facts.Environ, isolating)
 		if isolating {
 			e.set("HOME=" + home)
 			e.set("USER=" + user)
@@ -94,6 +66,33 @@ func (c *collected) passes(name string) bool {
 		}
 	}
 	return false
+}
+
+// inherit sets what the profile passes of the caller's variables.
+func (c *collected) inherit(e *variables, environ []string, isolating bool) (notes []string) {
+	all := c.flag(keyEnvInherit)
+	var tokens []string
+	for _, kv := range environ {
+		name, _, ok := strings.Cut(kv, "=")
+		switch {
+		case all && !isolating:
+		case !ok, !all && !c.passes(name), all && c.withholds(name):
+			continue
+		case all && looksSecret(name):
+			tokens = append(tokens, name)
+		}
+		e.set(kv)
+	}
+	if len(tokens) > 0 {
+		notes = append(notes, "--inherit-env passes what looks like secrets: "+strings.Join(tokens, ", "))
+	}
+	return notes
+}
+
+// withholds reports whether no isolated command inherits the variable.
+func (c *collected) withholds(name string) bool {
+	return name == "" || loadsCode(name) || namesHost(name) || strings.HasPrefix(name, envPrefix) ||
+		namesProxy(name) && c.enum(keyNetMode) != "host"
 }
 
 // loadsCode reports whether programs run or load what the variable names. Even

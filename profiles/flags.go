@@ -142,15 +142,11 @@ func (f *Flag) Variable() string {
 
 // Set takes the text of the flag's value into a request.
 func (f *Flag) Set(r *Request, s string) (err error) {
-	if strings.HasSuffix(f.Value, "PATH") || strings.HasSuffix(f.Value, "FILE") || strings.HasSuffix(f.Value, "DIR") {
+	is := func(kind string) bool { return strings.HasSuffix(f.Value, kind) }
+	if slices.ContainsFunc([]string{"PATH", "FILE", "DIR"}, is) {
 		if err := CheckPath(s); err != nil {
 			return err
 		}
-	}
-	var v value
-	switch keys[f.key].kind {
-	case kindSize, kindCPUs, kindCount, kindDuration:
-		v, err = scalar(f.key, s, "")
 	}
 	switch to := f.field(r).(type) {
 	case *string:
@@ -162,6 +158,28 @@ func (f *Flag) Set(r *Request, s string) (err error) {
 	case **bool:
 		b, bad := f.parseBool(s)
 		*to, err = &b, bad
+	case **policy.EgressMode:
+		if *to = new(policy.EgressMode); (*to).UnmarshalText([]byte(s)) != nil {
+			err = wrong(s, "is not a network mode",
+				"none (loopback only), proxy (what --allow-host names) or host (not isolated)")
+		}
+	case **User:
+		u, bad := ParseUser(s)
+		if *to = &u; bad != nil {
+			err = wrong(s, "is not a user", "want numbers, UID or UID:GID, for example 1000:1000")
+		}
+	case **uint64, **int64, **float64, **time.Duration:
+		return f.setNumber(to, s)
+	default:
+		return f.add(to, s)
+	}
+	return err
+}
+
+// setNumber takes a size, a count, a share of processors or a duration.
+func (f *Flag) setNumber(to any, s string) error {
+	v, err := scalar(f.key, s, "")
+	switch to := to.(type) {
 	case **uint64:
 		*to = new(uint64(v.n))
 	case **int64:
@@ -170,6 +188,13 @@ func (f *Flag) Set(r *Request, s string) (err error) {
 		*to = new(float64(v.n) / 1000)
 	case **time.Duration:
 		*to = (*time.Duration)(&v.n)
+	}
+	return err
+}
+
+// add takes one of several values.
+func (f *Flag) add(to any, s string) (err error) {
+	switch to := to.(type) {
 	case *[]string:
 		items := []string{s}
 		switch f.key {
@@ -196,48 +221,23 @@ func (f *Flag) Set(r *Request, s string) (err error) {
 			}
 			*to |= l
 		}
-	case **policy.EgressMode:
-		if *to = new(policy.EgressMode); (*to).UnmarshalText([]byte(s)) != nil {
-			err = wrong(s, "is not a network mode",
-				"none (loopback only), proxy (what --allow-host names) or host (not isolated)")
-		}
-	case **User:
-		u, bad := ParseUser(s)
-		if *to = &u; bad != nil {
-			err = wrong(s, "is not a user", "want numbers, UID or UID:GID, for example 1000:1000")
-		}
 	}
 	return err
 }
 
-// lay sets the flag's key to what a request says of it.
-func (f *Flag) lay(to *profile, r *Request) error {
-	if f.key == noKey || f.how == apart {
-		return nil
-	}
-	v := value{origin: "flag --" + f.Name}
-	var n *int64
-	switch from := f.field(r).(type) {
+// said is what a field holds, as text or a number: "" and nil for nothing.
+func said(field any) (text string, n *int64) {
+	switch from := field.(type) {
 	case *string:
-		v.s = *from
+		return *from, nil
 	case **policy.EgressMode:
 		if *from != nil {
-			v.s = (*from).String()
+			text = (*from).String()
 		}
 	case **User:
 		if *from != nil {
-			v.s = fmt.Sprintf("%d:%d", (*from).UID, (*from).GID)
+			text = fmt.Sprintf("%d:%d", (*from).UID, (*from).GID)
 		}
-	case *bool:
-		if *from {
-			to.setBool(f.key, !strings.HasPrefix(f.Name, "no-"), v.origin)
-		}
-	case **bool:
-		if *from != nil {
-			to.setBool(f.key, **from, v.origin)
-		}
-	case *[]string:
-		to.add(f.key, v.origin, *from...)
 	case **uint64:
 		if *from != nil {
 			n = new(int64(**from))
@@ -252,6 +252,30 @@ func (f *Flag) lay(to *profile, r *Request) error {
 				*n = milli(*c)
 			}
 		}
+	}
+	return text, n
+}
+
+// lay sets the flag's key to what a request says of it.
+func (f *Flag) lay(to *profile, r *Request) error {
+	if f.key == noKey || f.how == apart {
+		return nil
+	}
+	v := value{origin: "flag --" + f.Name}
+	var n *int64
+	switch from := f.field(r).(type) {
+	case *bool:
+		if *from {
+			to.setBool(f.key, !strings.HasPrefix(f.Name, "no-"), v.origin)
+		}
+	case **bool:
+		if *from != nil {
+			to.setBool(f.key, **from, v.origin)
+		}
+	case *[]string:
+		to.add(f.key, v.origin, *from...)
+	default:
+		v.s, n = said(from)
 	}
 	switch {
 	case n != nil && *n < 0 && f.key == keyCPUs:

@@ -2,6 +2,7 @@ package profiles
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -184,10 +185,8 @@ func (p *fileParser) mapping(prefix string, n ast.Node) error {
 			continue
 		}
 		if prefix == "" && !strings.Contains(name, ".") && len(keysBelow(name+".")) > 0 {
-			for _, g := range groups {
-				if g == name {
-					return p.errorAt(t, "duplicate key "+name, "keep one of them")
-				}
+			if slices.Contains(groups, name) {
+				return p.errorAt(t, "duplicate key "+name, "keep one of them")
 			}
 			groups = append(groups, name)
 			if err := p.mapping(name+".", e.Value); err != nil {

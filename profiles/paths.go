@@ -140,7 +140,7 @@ func (f *Facts) canPlant(link string, info fs.FileInfo) bool {
 		return false
 	}
 	dir := path.Dir(link)
-	return uid != 0 || dir != "/" && (!systemDirectory(dir) || dir == "/tmp" || dir == "/var/tmp")
+	return uid != 0 || dir != "/" && (!systemDirectory(dir) || slices.Contains([]string{"/tmp", "/var/tmp"}, dir))
 }
 
 // maxLinks is the kernel's own bound; see path_resolution(7).

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
@@ -108,10 +109,8 @@ func tighter(k key, base, v *value) bool {
 	case orderFalse:
 		return v.n <= base.n
 	case orderEnum:
-		if base.s == "" { // the tightest; see profile.enum
-			return v.s == info.enum[len(info.enum)-1]
-		}
-		return slices.Index(info.enum, v.s) >= slices.Index(info.enum, base.s)
+		tightest := info.enum[len(info.enum)-1] // what "" is; see profile.enum
+		return slices.Index(info.enum, v.s) >= slices.Index(info.enum, cmp.Or(base.s, tightest))
 	}
 	return v.s == base.s && v.n == base.n
 }

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -176,11 +177,7 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 		r.facts.Own = append(slices.Clone(r.facts.Own), Own{What: "the audit log", Path: file, File: true})
 	}
 	r.facts.Own = slices.Concat(r.facts.Own, r.req.Own)
-	if d := r.text(keyDriver); d != "" {
-		out.Drivers = append(out.Drivers, d)
-	} else {
-		out.Drivers = append(out.Drivers, "native")
-	}
+	out.Drivers = []string{cmp.Or(r.text(keyDriver), "native")}
 	for _, d := range r.items(keyFallback) {
 		if !slices.Contains(out.Drivers, d) {
 			out.Drivers = append(out.Drivers, d)
@@ -567,9 +564,7 @@ func (r *resolver) isolate(p *policy.Policy, mode, where string) error {
 	}
 	bytes := uint64(r.num(keyDisk))
 	p.Scratch = policy.Scratch{Bytes: bytes, Inodes: bytes / bytesPerInode}
-	if p.OCI.Process.Cwd == "" {
-		p.OCI.Process.Cwd = r.home
-	}
+	p.OCI.Process.Cwd = cmp.Or(p.OCI.Process.Cwd, r.home)
 	if r.text(keyImage) == "" {
 		r.synthetic(p)
 	}
@@ -889,7 +884,7 @@ func (r *resolver) bindHides(src string, pl *place) error {
 				return at(part.origin, err)
 			}
 			for _, s := range found {
-				if policy.Below(s.path, pl.real) || policy.Below(pl.real, s.path) {
+				if related(s.path, pl.real) {
 					return refuse(s.path, "path")
 				}
 			}
@@ -909,62 +904,76 @@ func (r *resolver) bindHides(src string, pl *place) error {
 		if covers(names, pl.written) {
 			return nil
 		}
-		for _, n := range names {
-			if !isGlob(n) {
-				n = fsPath(n)
-				if !policy.Below("/"+n, pl.real) && !policy.Below(pl.real, "/"+n) {
-					continue
-				}
-				if _, err := fs.Lstat(r.facts.FS, n); err == nil {
-					return refuse("/"+n, "secret")
-				}
-				continue
-			}
-			if !shows([]statement{{path: pl.real, access: policy.ReadExec}}, n) {
-				continue
-			}
-			found, err := appendStatements(nil, statement{secret: true, optional: true}, n, "/", r.facts)
-			if err != nil {
-				return err
-			}
-			for _, s := range found {
-				if _, err := fs.Lstat(r.facts.FS, fsPath(s.path)); err == nil && (policy.Below(s.path, pl.real) || policy.Below(pl.real, s.path)) {
-					return refuse(s.path, "secret")
-				}
-			}
+		secret, err := r.secretAt(names, pl.real)
+		if err == nil && secret != "" {
+			err = refuse(secret, "secret")
 		}
-		return nil
+		return err
 	})
 }
 
-// files sets the host paths that are shown in place.
-func (r *resolver) files(p *policy.Policy, mode, where string) error {
+// secretAt returns a file of one of the names that a place holds or is in, "" for none.
+func (r *resolver) secretAt(names []string, place string) (string, error) {
+	is := func(p string) bool {
+		if !related(p, place) {
+			return false
+		}
+		_, err := fs.Lstat(r.facts.FS, fsPath(p))
+		return err == nil
+	}
+	for _, n := range names {
+		if !isGlob(n) {
+			if n = "/" + fsPath(n); is(n) {
+				return n, nil
+			}
+			continue
+		}
+		if !shows([]statement{{path: place, access: policy.ReadExec}}, n) {
+			continue
+		}
+		found, err := appendStatements(nil, statement{secret: true, optional: true}, n, "/", r.facts)
+		if err != nil {
+			return "", err
+		}
+		if i := slices.IndexFunc(found, func(s statement) bool { return is(s.path) }); i >= 0 {
+			return found[i].path, nil
+		}
+	}
+	return "", nil
+}
+
+func related(a, b string) bool { return policy.Below(a, b) || policy.Below(b, a) }
+
+// showWorkspace refuses a workspace that no run may have.
+func (r *resolver) showWorkspace(st []statement, mode, where string) ([]statement, error) {
+	if err := r.way.escapes(r.req.Dir); err != nil {
+		return nil, at(where, err)
+	}
+	if err := r.reaches(r.req.Dir, &r.way, r.facts, r.workspace); err != nil {
+		return nil, at(where, err)
+	}
+	if err := checkWorkspace(r.workspace, where, r.facts, r.values[keySecrets].parts); err != nil {
+		return nil, err
+	}
+	access := policy.All
+	if mode == "ro" {
+		access = policy.ReadExec
+	}
+	return append(st, statement{path: r.workspace, access: access, named: true, overlay: mode == "overlay", origin: "workspace"}), nil
+}
+
+// shown are the paths that are asked for, whatever is secret in them.
+func (r *resolver) shown(p *policy.Policy, mode, where string) ([]statement, error) {
 	st, err := r.listedStatements(r.facts, r.workspace)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	switch mode {
-	case "none":
-		p.OCI.Process.Cwd = ""
-		if r.req.Dir != "" {
-			p.OCI.Process.Cwd = r.workspace
+	if mode != "none" {
+		if st, err = r.showWorkspace(st, mode, where); err != nil {
+			return nil, err
 		}
-	default:
-		if err := r.way.escapes(r.req.Dir); err != nil {
-			return at(where, err)
-		}
-		if err := r.reaches(r.req.Dir, &r.way, r.facts, r.workspace); err != nil {
-			return at(where, err)
-		}
-		if err := checkWorkspace(r.workspace, where, r.facts, r.values[keySecrets].parts); err != nil {
-			return err
-		}
-		access := policy.All
-		if mode == "ro" {
-			access = policy.ReadExec
-		}
-		st = append(st, statement{path: r.workspace, access: access, named: true, overlay: mode == "overlay",
-			origin: "workspace"})
+	} else if p.OCI.Process.Cwd = ""; r.req.Dir != "" {
+		p.OCI.Process.Cwd = r.workspace
 	}
 	for _, f := range [...]struct {
 		flag  string
@@ -978,12 +987,12 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		for _, item := range f.paths {
 			f.statement.origin = f.flag
 			if st, err = appendStatements(st, f.statement, item, r.facts.Cwd, r.facts); err != nil {
-				return at(f.flag, err)
+				return nil, at(f.flag, err)
 			}
 		}
 	}
 	if st, err = r.hideOwn(st); err != nil {
-		return err
+		return nil, err
 	}
 	if !r.private {
 		for _, l := range r.facts.homeLinks {
@@ -995,12 +1004,21 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		for _, name := range [...]string{"/etc/resolv.conf", "/etc/hosts"} {
 			s := statement{access: policy.ReadExec, optional: true, origin: "network host"}
 			if st, err = appendStatements(st, s, name, "/", r.facts); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
 	if mode != "none" {
 		st = r.repository(st, mode)
+	}
+	return st, nil
+}
+
+// files sets the host paths that are shown in place.
+func (r *resolver) files(p *policy.Policy, mode, where string) error {
+	st, err := r.shown(p, mode, where)
+	if err != nil {
+		return err
 	}
 	if st, err = r.cleanStatements(p, st); err != nil {
 		return err

@@ -34,6 +34,35 @@ type statement struct {
 	deny   policy.Access // taken away, whatever grants say
 }
 
+// shown is what a path shows, below what shows it.
+type shown struct {
+	path    string
+	visible bool // something of the host is shown here
+	access  policy.Access
+	overlay bool // copy-on-write
+	discard bool
+	deny    policy.Access
+	hidden  bool
+	secret  bool
+}
+
+// takes reports whether a grant counts below this.
+func (above *shown) takes(n *statement) bool {
+	return n.access != 0 && (!above.secret || n.named) && !(n.link && above.visible)
+}
+
+// grant shows a path, and reports whether that differs from what shows it already.
+func (at *shown) grant(n *statement, above *shown) (differs bool) {
+	at.secret = false
+	at.access = n.access &^ at.deny
+	at.visible = true
+	at.overlay = n.overlay && at.access&policy.Write != 0 || above.overlay && above.access == at.access
+	at.discard = n.discard && at.access&policy.Read != 0 && (at.access|at.deny)&policy.Write == 0
+	return !above.visible || above.access != at.access || above.discard != at.discard || n.overlay
+}
+
+func (at *shown) nothing() { at.visible, at.access, at.overlay, at.discard = false, 0, false, false }
+
 // combine makes the rules of a policy from statements. The statements are a
 // set: their order does not matter.
 //
@@ -51,17 +80,7 @@ type statement struct {
 func combine(statements []statement, mounts []string) []policy.FileRule {
 	nodes := mergeStatements(statements)
 	rules := make([]policy.FileRule, 0, len(nodes))
-	type state struct {
-		path    string
-		visible bool // something of the host is shown here
-		access  policy.Access
-		overlay bool // copy-on-write
-		discard bool
-		deny    policy.Access
-		hidden  bool
-		secret  bool
-	}
-	stack := []state{{path: "/"}}
+	stack := []shown{{path: "/"}}
 	for i := range nodes {
 		n := &nodes[i]
 		for !policy.Below(n.path, stack[len(stack)-1].path) {
@@ -69,7 +88,7 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 		}
 		above := stack[len(stack)-1]
 		if above.visible && covered(above.path, n.path, mounts) {
-			above.visible, above.access, above.overlay, above.discard = false, 0, false, false
+			above.nothing()
 		}
 		at := above
 		at.path = n.path
@@ -84,14 +103,9 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 			if at.visible {
 				emit(policy.Hide, true)
 			}
-			at.visible, at.access, at.overlay, at.discard = false, 0, false, false
-		case n.access != 0 && (!above.secret || n.named) && !(n.link && above.visible):
-			at.secret = false
-			at.access = n.access &^ at.deny
-			at.visible = true
-			at.overlay = n.overlay && at.access&policy.Write != 0 || above.overlay && above.access == at.access
-			at.discard = n.discard && at.access&policy.Read != 0 && (at.access|at.deny)&policy.Write == 0
-			if !above.visible || above.access != at.access || above.discard != at.discard || n.overlay {
+			at.nothing()
+		case above.takes(n):
+			if at.grant(n, &above) {
 				emit(at.access, n.optional)
 			}
 		case at.visible && at.access&at.deny != 0:
@@ -107,12 +121,9 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 // covered reports whether a private mount lies between a directory and a path
 // below it.
 func covered(dir, p string, mounts []string) bool {
-	for _, m := range mounts {
-		if m != p && m != dir && policy.Below(p, m) && policy.Below(m, dir) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(mounts, func(m string) bool {
+		return m != p && m != dir && policy.Below(p, m) && policy.Below(m, dir)
+	})
 }
 
 // mergeStatements sorts statements so that a directory comes before what it
@@ -134,25 +145,29 @@ func mergeStatements(statements []statement) []statement {
 			merged = append(merged, s)
 			continue
 		}
-		m := &merged[len(merged)-1]
-		m.hide = m.hide || s.hide
-		m.secret = m.secret || s.secret
-		m.deny |= s.deny
-		switch {
-		case s.access == 0:
-		case m.access == 0 || s.flag && !m.flag:
-			m.access, m.optional, m.link, m.overlay, m.discard, m.flag, m.origin = s.access, s.optional, s.link, s.overlay, s.discard, s.flag, s.origin
-		case s.flag == m.flag:
-			m.access |= s.access
-			m.optional = m.optional && s.optional
-			m.link = m.link && s.link
-			m.overlay = m.overlay || s.overlay
-			m.discard = m.discard || s.discard
-			m.origin = s.origin
-		}
-		m.named = m.named || s.named
+		merged[len(merged)-1].add(&s)
 	}
 	return merged
+}
+
+// add is what two statements say of one path.
+func (m *statement) add(s *statement) {
+	m.hide = m.hide || s.hide
+	m.secret = m.secret || s.secret
+	m.named = m.named || s.named
+	m.deny |= s.deny
+	switch {
+	case s.access == 0:
+	case m.access == 0 || s.flag && !m.flag:
+		m.access, m.optional, m.link, m.overlay, m.discard, m.flag, m.origin = s.access, s.optional, s.link, s.overlay, s.discard, s.flag, s.origin
+	case s.flag == m.flag:
+		m.access |= s.access
+		m.optional = m.optional && s.optional
+		m.link = m.link && s.link
+		m.overlay = m.overlay || s.overlay
+		m.discard = m.discard || s.discard
+		m.origin = s.origin
+	}
 }
 
 // listedStatements reads the lists of the profile. Presets are written for
@@ -196,6 +211,29 @@ func (c *collected) listedStatements(facts *Facts, workspace string) ([]statemen
 	return out, nil
 }
 
+func appendMatches(out []statement, s statement, item, pattern string, facts *Facts) ([]statement, error) {
+	matches, err := glob(facts.FS, pattern)
+	if err != nil {
+		return nil, err
+	}
+	if len(matches) == 0 && !s.optional {
+		return nil, &Error{What: quote.Text(item) + " matches nothing", Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
+	}
+	for _, m := range matches {
+		pl, err := facts.follow(m)
+		if pl.missing {
+			continue // a dangling link, or gone since
+		}
+		if err != nil {
+			return nil, err
+		}
+		if out, err = appendPlace(out, s, m, pl); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 // appendStatements looks up what the caller wrote as a path and adds s for it,
 // or for all that it matches.
 func appendStatements(out []statement, s statement, item, base string, facts *Facts) ([]statement, error) {
@@ -205,26 +243,7 @@ func appendStatements(out []statement, s statement, item, base string, facts *Fa
 	}
 	pl, err := facts.find(p)
 	if pl.missing && isGlob(p) {
-		matches, err := glob(facts.FS, p)
-		if err != nil {
-			return nil, err
-		}
-		if len(matches) == 0 && !s.optional {
-			return nil, &Error{What: quote.Text(item) + " matches nothing", Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
-		}
-		for _, m := range matches {
-			pl, err := facts.follow(m)
-			if pl.missing {
-				continue // a dangling link, or gone since
-			}
-			if err != nil {
-				return nil, err
-			}
-			if out, err = appendPlace(out, s, m, pl); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
+		return appendMatches(out, s, item, p, facts)
 	}
 	if pl.missing && s.optional {
 		if s.access == 0 {

@@ -118,6 +118,11 @@ func (s stars) match(name string) bool {
 	return true
 }
 
+// searched reports whether files of secret names are looked for in what a statement shows.
+func (s *statement) searched() bool {
+	return s.access != 0 && !s.link && s.path != "/" && !(s.origin == gitOrigin && policy.RepositoryName(s.path))
+}
+
 // namedSecrets hides files by their names, wherever the workspace and what else
 // is shown of the home or by the caller holds them.
 func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
@@ -134,7 +139,7 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 	for _, depth := range [...]int{searchDepth, builtinDepth} {
 		for _, g := range st {
 			builtin := strings.HasPrefix(g.origin, "preset ")
-			if builtin == (depth == builtinDepth) && g.access != 0 && !g.link && g.path != "/" && !(g.origin == gitOrigin && policy.RepositoryName(g.path)) && (!builtin || policy.Below(g.path, r.facts.Home)) {
+			if builtin == (depth == builtinDepth) && g.searched() && (!builtin || policy.Below(g.path, r.facts.Home)) {
 				w.walk(g.path, g.path, depth)
 			}
 		}
@@ -313,6 +318,22 @@ func credentialIn(text string) string {
 	return ""
 }
 
+// readClean reads a file, and gives its text without the lines that look like credentials.
+func (r *resolver) readClean(file string) (text, clean string, ok bool, err error) {
+	text, ok, err = source{facts: r.facts}.readFile(file, true, maxToolFile)
+	if r.read.note(file, text, ok); !ok || err != nil || len(text) > maxToolFile {
+		if _, known := errors.AsType[*Error](err); known {
+			err = nil
+		}
+		return "", "", false, err
+	}
+	clean = cleanText(text)
+	if path.Base(file) == ".npmrc" {
+		clean = cleanNpmrc(clean)
+	}
+	return text, clean, true, nil
+}
+
 // cleanStatements shows files that may hold credentials: as they are if none of
 // their lines looks like one, else a copy of the others.
 func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statement, error) {
@@ -327,17 +348,12 @@ func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statemen
 		if slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && s.path == full || s.hide && policy.Below(full, s.path) }) {
 			continue // the caller says what is shown there
 		}
-		text, ok, err := source{facts: r.facts}.readFile(full, true, maxToolFile)
-		if r.read.note(full, text, ok); !ok || err != nil || len(text) > maxToolFile {
-			var e *Error
-			if err != nil && !errors.As(err, &e) {
-				return nil, err
-			}
-			continue
+		text, clean, ok, err := r.readClean(full)
+		if err != nil {
+			return nil, err
 		}
-		clean := cleanText(text)
-		if path.Base(full) == ".npmrc" {
-			clean = cleanNpmrc(clean)
+		if !ok {
+			continue
 		}
 		if clean == text {
 			if st, err = appendStatements(st, statement{access: policy.Read, optional: true, origin: origin}, item, r.workspace, r.facts); err != nil {

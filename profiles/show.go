@@ -3,6 +3,7 @@ package profiles
 import (
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -14,9 +15,7 @@ type Entry struct {
 	Origin string `json:"origin"`
 }
 
-// Entries lists the merged values, in the order of the documentation.
-func (r *Resolved) Entries() []Entry { return r.merged.entries() }
-
+// entries lists the values, in the order of the documentation.
 func (p *profile) entries() []Entry {
 	out := []Entry{}
 	for k := range p.values {
@@ -94,12 +93,7 @@ func valueOf(entries []Entry, key string) string {
 }
 
 func hasValue(entries []Entry, key, value string) bool {
-	for _, e := range entries {
-		if e.Key == key && e.Value == value {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(entries, func(e Entry) bool { return e.Key == key && e.Value == value })
 }
 
 // Info describes a profile that can be named.

@@ -147,21 +147,25 @@ func (s source) load(name, where string) (*profile, error) {
 	return s.loadChain(name, where, nil)
 }
 
+func (s source) builtIn(name, where string, chain []string) (*profile, error) {
+	if p := preset(name); p != nil {
+		return p, nil
+	}
+	if slices.ContainsFunc(chain, func(f string) bool { return path.Base(f) == name+".yaml" }) {
+		return nil, circle(where, chain, name)
+	}
+	all := s.names()
+	fix := cmp.Or(didYouMean(name, all), "there are "+strings.Join(all, ", "))
+	return nil, &Error{Where: where, What: "unknown profile " + name, Fix: fix}
+}
+
 func (s source) loadChain(name, where string, chain []string) (*profile, error) {
 	file, src, ok, err := s.find(name, where, chain)
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		if p := preset(name); p != nil {
-			return p, nil
-		}
-		if slices.ContainsFunc(chain, func(f string) bool { return path.Base(f) == name+".yaml" }) {
-			return nil, circle(where, chain, name)
-		}
-		all := s.names()
-		fix := cmp.Or(didYouMean(name, all), "there are "+strings.Join(all, ", "))
-		return nil, &Error{Where: where, What: "unknown profile " + name, Fix: fix}
+		return s.builtIn(name, where, chain)
 	}
 	if slices.Contains(chain, file) || len(chain) > 16 {
 		return nil, circle(where, chain, file)
@@ -354,6 +358,25 @@ type began struct {
 	remotes []part // of network.allow
 }
 
+// namedBy is the first profile that one of several names, strict if none does.
+func namedBy(from []*profile) (name, where string) {
+	for _, p := range from {
+		if v := &p.values[keyProfile]; v.isSet() {
+			return v.s, v.origin
+		}
+	}
+	return "strict", ""
+}
+
+// clear removes the keys of an order.
+func (p *profile) clear(o order) {
+	for k := range p.values {
+		if keys[k].order == o {
+			p.values[k] = value{}
+		}
+	}
+}
+
 // collect merges the profile, the configuration files, the project's file and
 // the environment; see [Resolve] for the order.
 func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
@@ -385,19 +408,13 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 	}
 	project, src, trusted := b.project, b.src, b.trusted
 
+	from := append([]*profile{env}, overlays...)
+	if trusted {
+		from = slices.Insert(from, 1, project)
+	}
 	name, where := req.Profile, "flag --profile"
 	if name == "" {
-		from := append([]*profile{env}, overlays...)
-		if trusted {
-			from = slices.Insert(from, 1, project)
-		}
-		name, where = "strict", ""
-		for _, p := range from {
-			if v := &p.values[keyProfile]; v.isSet() {
-				name, where = v.s, v.origin
-				break
-			}
-		}
+		name, where = namedBy(from)
 	}
 	base, err := s.load(name, where)
 	if err != nil {
@@ -420,11 +437,7 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 			if err := tightens(&c.profile, project, s.howToTrust(path.Join(workspace, projectFile), src)); err != nil {
 				return nil, err
 			}
-			for k := range p.values {
-				if keys[k].order == orderFewer {
-					p.values[k] = value{}
-				}
-			}
+			p.clear(orderFewer)
 		}
 		lay(&p)
 	}

@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha1"
 	"encoding/base64"
@@ -10,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
@@ -94,9 +96,7 @@ func (s source) env(name string) string {
 // environment, do not count.
 func (s source) program(names ...string) string {
 	list := s.env("PATH")
-	if list == "" {
-		list = defaultPath
-	}
+	list = cmp.Or(list, defaultPath)
 	for _, name := range names {
 		for dir := range strings.SplitSeq(list, ":") {
 			if !path.IsAbs(dir) {
@@ -158,9 +158,7 @@ func hostOf(s string) string {
 		return ""
 	}
 	port := u.Port()
-	if port == "" {
-		port = schemePorts[strings.TrimPrefix(u.Scheme, "git+")]
-	}
+	port = cmp.Or(port, schemePorts[strings.TrimPrefix(u.Scheme, "git+")])
 	host := u.Hostname()
 	if host == "" || port == "" || strings.ContainsAny(host, "*/") {
 		return ""
@@ -185,18 +183,10 @@ func withoutUser(s string) string {
 	return u.String()
 }
 
-// goTools: go help goproxy, go help environment. What is set first counts: the
-// environment, the file of go env -w, the file that came with the tool.
-func (s source) goTools(t *toolset) {
-	files := []string{s.env("GOENV")}
-	if files[0] == "" {
-		config := s.env("XDG_CONFIG_HOME")
-		if config == "" {
-			config = "~/.config"
-		}
-		files[0] = config + "/go/env"
-	}
-	program := s.program("go")
+// goSettings finds what Go's variables are set to, and where. What is set first counts:
+// the environment, the file of go env -w, the file that came with the tool.
+func (s source) goSettings(program string) func(name string) (value, origin string) {
+	files := []string{cmp.Or(s.env("GOENV"), s.configHome()+"/go/env")}
 	// PATH can lead to another project, where a command wrote both.
 	found := path.Dir(path.Dir(program))
 	if info, err := fs.Lstat(s.facts.FS, fsPath(found+"/go.env")); err != nil || s.facts.canPlant(found+"/go.env", info) {
@@ -207,7 +197,7 @@ func (s source) goTools(t *toolset) {
 			files = append(files, root+"/go.env")
 		}
 	}
-	find := func(name string) (value, origin string) {
+	return func(name string) (value, origin string) {
 		if v := s.env(name); v != "" {
 			return v, "environment"
 		}
@@ -220,6 +210,14 @@ func (s source) goTools(t *toolset) {
 		}
 		return "", ""
 	}
+}
+
+func (s source) configHome() string { return cmp.Or(s.env("XDG_CONFIG_HOME"), "~/.config") }
+
+// goTools: go help goproxy, go help environment.
+func (s source) goTools(t *toolset) {
+	program := s.program("go")
+	find := s.goSettings(program)
 	if v, origin := find("GOPROXY"); v != "" {
 		clean := v
 		for p := range strings.FieldsFuncSeq(v, func(r rune) bool { return r == ',' || r == '|' }) {
@@ -240,12 +238,13 @@ func (s source) goTools(t *toolset) {
 	} else if v != "" && v != "off" {
 		name, at, _ := strings.Cut(v, " ")
 		name, _, _ = strings.Cut(name, "+")
-		if at == "" {
-			at = "https://" + name
-		}
-		t.allow("go: GOSUMDB in "+origin, at)
+		t.allow("go: GOSUMDB in "+origin, cmp.Or(at, "https://"+name))
 	}
-	// Modules and programs in another place than ~/go.
+	t.goDirs(find)
+}
+
+// goDirs shows modules and programs in another place than ~/go.
+func (t *toolset) goDirs(find func(name string) (value, origin string)) {
 	for _, dir := range [...]struct {
 		name  string
 		below []string
@@ -269,16 +268,12 @@ func (s source) goTools(t *toolset) {
 // npmTools: npmrc(5).
 func (s source) npmTools(t *toolset) {
 	registry := s.env("npm_config_registry")
-	if registry == "" {
-		registry = s.env("NPM_CONFIG_REGISTRY")
-	}
+	registry = cmp.Or(registry, s.env("NPM_CONFIG_REGISTRY"))
 	t.allow("npm: npm_config_registry in environment", registry)
 	for _, file := range [...]string{"~/.npmrc", "/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"} {
 		urls, own := parseNpmrc(s.tool(file))
 		t.allow("npm: "+file, urls...)
-		if registry == "" {
-			registry = own
-		}
+		registry = cmp.Or(registry, own)
 	}
 	// Of ~/.npmrc a command sees at most what holds no tokens.
 	if u := withoutUser(registry); u != "" {
@@ -377,7 +372,7 @@ func (s source) pythonTools(t *toolset) {
 	for _, file := range [...]string{"~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/pip.conf", "~/.config/uv/uv.toml", "/etc/uv/uv.toml"} {
 		for key, v := range iniLines(s.tool(file)) {
 			key = strings.ReplaceAll(key, "_", "-")
-			if key != "index-url" && key != "extra-index-url" && key != "url" {
+			if !slices.Contains([]string{"index-url", "extra-index-url", "url"}, key) {
 				continue
 			}
 			for u := range strings.FieldsSeq(v) {
@@ -396,9 +391,7 @@ func (s source) pythonTools(t *toolset) {
 // otherTools: cargo, Maven, and the system's package manager.
 func (s source) otherTools(t *toolset) {
 	cargo := s.env("CARGO_HOME")
-	if cargo == "" {
-		cargo = "~/.cargo"
-	}
+	cargo = cmp.Or(cargo, "~/.cargo")
 	for _, file := range [...]string{cargo + "/config.toml", cargo + "/config"} {
 		for key, v := range iniLines(s.tool(file)) {
 			if (key == "registry" || key == "index") && strings.Contains(v, "://") {
@@ -481,11 +474,7 @@ func parseSources(text string) []string {
 // workspace whose host the caller is known to use.
 func (s source) gitTools(t *toolset, workspace string) {
 	var known knownHosts
-	config := s.env("XDG_CONFIG_HOME")
-	if config == "" {
-		config = "~/.config"
-	}
-	for _, file := range [...]string{"~/.gitconfig", config + "/git/config", "/etc/gitconfig"} {
+	for _, file := range [...]string{"~/.gitconfig", s.configHome() + "/git/config", "/etc/gitconfig"} {
 		for _, v := range parseGitConfig(s.tool(file)) {
 			switch {
 			case v.section == "url" && (v.key == "insteadof" || v.key == "pushinsteadof"):
@@ -501,11 +490,15 @@ func (s source) gitTools(t *toolset, workspace string) {
 		t.remotes = s.facts.began.remotes
 		return
 	}
-	if workspace == "" {
-		return
-	}
 	before := len(t.parts)
-	defer func() { t.remotes = slices.Clone(t.parts[before:]) }()
+	if workspace != "" {
+		s.gitRemotes(t, &known, workspace)
+	}
+	t.remotes = slices.Clone(t.parts[before:])
+}
+
+// gitRemotes are those of the workspace.
+func (s source) gitRemotes(t *toolset, known *knownHosts, workspace string) {
 	name := path.Join(workspace, ".git/config")
 	// Not through symbolic links: neither the file's nor .git's own.
 	if info, err := fs.Lstat(s.facts.FS, fsPath(path.Dir(name))); err != nil || !info.IsDir() {
@@ -515,7 +508,7 @@ func (s source) gitTools(t *toolset, workspace string) {
 	if !ok || err != nil || len(text) > maxToolFile {
 		return
 	}
-	loaded := false
+	load := sync.OnceFunc(func() { s.loadKnown(known) })
 	for _, v := range parseGitConfig(text) {
 		if v.section != "remote" || v.key != "url" && v.key != "pushurl" {
 			continue
@@ -528,11 +521,7 @@ func (s source) gitTools(t *toolset, workspace string) {
 		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 			continue
 		}
-		if !loaded {
-			s.loadKnown(&known)
-			loaded = true
-		}
-		if known.has(item) {
+		if load(); known.has(item) {
 			t.allow("git: remote "+v.sub+" in .git/config, a host that you use", "ssh://"+item)
 			continue
 		}

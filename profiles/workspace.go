@@ -107,7 +107,7 @@ func checkWorkspace(dir, where string, facts *Facts, secrets []part) error {
 // unless a grant names it.
 func Withheld(p, home string, write bool) string {
 	switch {
-	case !path.IsAbs(p) || path.Clean(p) != p || strings.LastIndexByte(p, '/') == 0 ||
+	case !path.IsAbs(p), path.Clean(p) != p, strings.LastIndexByte(p, '/') == 0,
 		slices.ContainsFunc(homesOf(p, home), func(h string) bool { return policy.Below(h, p) }):
 		return "sbxrun proposes no grant of a home or a top-level directory"
 	case Secret(p, home), credentialName(p) != "":
@@ -118,7 +118,7 @@ func Withheld(p, home string, write bool) string {
 		return "sbxrun proposes no write access to the system's files"
 	case write && obeyed(p, home):
 		return "sbxrun proposes no write access to what your other programs execute or obey"
-	case slices.ContainsFunc([]string{"/boot", "/proc", "/sys", "/run", "/var/run"}, func(d string) bool { return policy.Below(p, d) }):
+	case covers([]string{"/boot", "/proc", "/sys", "/run", "/var/run"}, p):
 		return "sbxrun proposes no grant of the running system's files"
 	case policy.Below(p, "/dev") && !slices.ContainsFunc(harmlessDevices, func(d string) bool { ok, _ := path.Match(d, p); return ok }):
 		return "sbxrun proposes no grant of this device"

@@ -1,6 +1,7 @@
 package seatbelt
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strconv"
@@ -64,12 +65,8 @@ var sysctls = []string{
 // in one way, that denials come after what is allowed: a path that is shown
 // below one that is hidden is an exception in the denial.
 func Lower(p *policy.Policy, o Options) (*Profile, error) {
-	if o.Scratch == "" {
-		o.Scratch = "/private/tmp/sbxrun" // for printing; Start makes one
-	}
-	if o.ProxyPort == 0 {
-		o.ProxyPort = 3128 // the same
-	}
+	o.Scratch = cmp.Or(o.Scratch, "/private/tmp/sbxrun") // for printing; Start makes one
+	o.ProxyPort = cmp.Or(o.ProxyPort, 3128)              // the same
 	rules := fileRules(p, o.Scratch)
 	w := &writer{}
 	w.b.WriteString("(version 1)\n(deny default)\n")
@@ -147,9 +144,7 @@ func (w *writer) devices(p *policy.Policy) []string {
 // terminal allows a terminal of the command's own, by its path and as the one that
 // controls it. What is typed and shown goes through it; no other is to be had.
 func (w *writer) terminal(path string) {
-	if path == "" {
-		path = "/dev/ttys000" // for printing; Start opens one
-	}
+	path = cmp.Or(path, "/dev/ttys000") // for printing; Start opens one
 	filters := []string{w.literal(path), w.literal("/dev/tty")}
 	w.rule("allow", "file-read* file-write-data file-ioctl", filters...)
 }

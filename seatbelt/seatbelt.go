@@ -23,6 +23,7 @@ package seatbelt
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -184,12 +185,9 @@ func place(p *policy.Policy, value, scratch string) string {
 // shownBelow reports whether a path of the host is shown at value, in a place
 // of private storage.
 func shownBelow(p *policy.Policy, value, storage string) bool {
-	for _, r := range p.Files {
-		if r.Access != policy.Hide && policy.Below(r.Path, storage) && policy.Below(value, r.Path) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Files, func(r policy.FileRule) bool {
+		return r.Access != policy.Hide && policy.Below(r.Path, storage) && policy.Below(value, r.Path)
+	})
 }
 
 // Available reports nil on a Mac that has sandbox-exec.

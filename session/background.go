@@ -155,7 +155,7 @@ func (h *Holder) background(c *conn, req *request) error {
 					scr, err := newScreen(proc.Pty(), cmd.out)
 					if err != nil {
 						proc.Kill()
-						startup <- err
+						startup <- &driver.LostError{Err: err}
 						return nil
 					}
 					scr.start()

@@ -49,14 +49,18 @@ func (s *Store) Connect(id string) (*Client, error) {
 	return &Client{store: s, id: id}, nil
 }
 
-// dial connects and sends the first message.
-func (c *Client) dial(req *request, files ...*os.File) (*conn, error) {
+// dial connects and sends the first message. Starting, which may be nil, is called in
+// between: the other side has to wake up.
+func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, error) {
 	conn, err := c.store.dial(c.id)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 	}
 	if err != nil {
 		return nil, err
+	}
+	if starting != nil {
+		starting()
 	}
 	fds := make([]int, len(files))
 	for i, f := range files {
@@ -75,7 +79,7 @@ func (c *Client) dial(req *request, files ...*os.File) (*conn, error) {
 
 // call makes one request and returns its one reply.
 func (c *Client) call(req *request) (*reply, error) {
-	conn, err := c.dial(req)
+	conn, err := c.dial(req, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +88,10 @@ func (c *Client) call(req *request) (*reply, error) {
 	files, err := conn.receive(&r)
 	closeFiles(files)
 	if err != nil {
-		return nil, fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+		if err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone); req.Process != nil {
+			err = &driver.LostError{Err: err}
+		}
+		return nil, err
 	}
 	return &r, r.Error.err()
 }
@@ -106,11 +113,11 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 		return nil, fmt.Errorf("session %s: %w", c.id, err)
 	}
 	req.within(limits)
-	conn, err := c.dial(req, files...)
+	conn, err := c.dial(req, stdio.Starting, files...)
 	if err != nil {
 		return nil, err
 	}
-	return started(conn, "session "+c.id, stdio)
+	return started(conn, "session "+c.id)
 }
 
 // execRequest asks for a command with its streams, which are the files to pass.
@@ -137,12 +144,9 @@ func (r *request) within(limits *specs.LinuxResources) {
 }
 
 // started waits until the command that was asked for on a connection runs. The
-// connection is the process's then, and closed after an error. While the other side
-// starts the command, the caller of this side has what it wants in place.
-func started(conn *conn, where string, stdio driver.Stdio) (driver.Process, error) {
-	if stdio.Starting != nil {
-		stdio.Starting()
-	}
+// connection is the process's then, and closed after an error. What the caller of this
+// side wants in place is there before it asks: without room for a thread, Go ends it.
+func started(conn *conn, where string) (driver.Process, error) {
 	var r reply
 	ptys, err := conn.receive(&r)
 	if err != nil {
@@ -154,7 +158,7 @@ func started(conn *conn, where string, stdio driver.Stdio) (driver.Process, erro
 		err = fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	if err == nil && (!r.Started || r.Pty != (len(ptys) == 1)) {
-		err = fmt.Errorf("%s: unexpected answer", where)
+		err = &driver.LostError{Err: fmt.Errorf("%s: unexpected answer", where)}
 	}
 	if err != nil {
 		closeFiles(ptys)
@@ -350,19 +354,25 @@ func (p *remote) Wait() (*driver.Status, error) {
 	if p.pty != nil {
 		p.pty.Close()
 	}
-	if err != nil {
-		return nil, &driver.LostError{Err: fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)}
-	}
-	if err := r.Error.err(); err != nil {
-		return nil, err
-	}
-	if r.Detached {
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)
+	case r.Error != nil:
+		err = r.Error.err()
+	case r.Detached:
 		return nil, ErrDetached
+	case r.Status != nil:
+		return r.Status, nil
+	default:
+		err = fmt.Errorf("%s: unexpected answer", p.where)
 	}
-	if r.Status == nil {
-		return nil, fmt.Errorf("%s: unexpected answer", p.where)
+	// It has begun, but for one that the kernel did not execute.
+	var lost *driver.LostError
+	var command *driver.CommandError
+	if !errors.As(err, &lost) && !errors.As(err, &command) {
+		err = &driver.LostError{Err: err}
 	}
-	return r.Status, nil
+	return nil, err
 }
 
 func sortInfos(list []*Info) {

@@ -356,6 +356,9 @@ func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.St
 		l.conn.Close()
 		return nil, err
 	}
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
 	req.Frugal = frugal
 	fds := make([]int, len(files))
 	for i, f := range files {
@@ -365,7 +368,7 @@ func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.St
 		l.conn.Close()
 		return nil, fmt.Errorf("the server: %w", driver.ErrSandboxGone)
 	}
-	return started(l.conn, "the server", stdio)
+	return started(l.conn, "the server")
 }
 
 // Close gives a sandbox back that Exec was not called for.

@@ -216,10 +216,13 @@ func newWireError(err error) *wireError {
 	if errors.As(err, &e) {
 		w.Errno = int(e)
 	}
+	var lost *driver.LostError
 	var command *driver.CommandError
 	var invalid *policy.InvalidError
 	var none *NoCommandError
 	switch {
+	case errors.As(err, &lost): // before all that it may hold, after which nothing ran
+		w.Kind, w.Text, w.Hint = "lost", lost.Err.Error(), lost.Fix
 	case errors.As(err, &command):
 		w.Kind, w.Command = "command", command.Command
 	case errors.As(err, &invalid):
@@ -240,6 +243,8 @@ func (w *wireError) err() error {
 		return nil
 	}
 	switch w.Kind {
+	case "lost":
+		return &driver.LostError{Err: &remoteError{*w}, Fix: w.Hint}
 	case "command":
 		return &driver.CommandError{Command: w.Command, Err: syscall.Errno(w.Errno), Fix: w.Hint}
 	case "invalid":

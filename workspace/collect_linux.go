@@ -185,9 +185,7 @@ func (c *collector) dir(at sub) error {
 			if !isGone(err) {
 				c.skip(rel, "the workspace's directory cannot be read, so what was removed in it is not known: "+err.Error())
 				opaque = false
-				if at.stale == "" {
-					at.stale = "the workspace's directory could not be read when the sandbox ended"
-				}
+				at.stale = cmp.Or(at.stale, "the workspace's directory could not be read when the sandbox ended")
 			}
 		}
 	}

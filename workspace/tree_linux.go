@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -71,9 +72,7 @@ func (b *Base) Close() error { return unix.Close(b.root) }
 // openDir opens a directory below an open one, through no symbolic link and no
 // mount. The caller closes it.
 func openDir(root int, rel string) (int, error) {
-	if rel == "" {
-		rel = "."
-	}
+	rel = cmp.Or(rel, ".")
 	return openBelow(root, rel, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 

@@ -22,6 +22,7 @@ package docker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -274,9 +275,7 @@ func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, err
 		return "", &engineError{op: c.d.Name() + " " + op, text: "no answer from the engine: " + ctx.Err().Error(), silent: true}
 	}
 	e := &engineError{op: c.d.Name() + " " + op, text: said(errs.String()), code: cmd.ProcessState.ExitCode()}
-	if e.text == "" {
-		e.text = err.Error()
-	}
+	e.text = cmp.Or(e.text, err.Error())
 	return "", e
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
@@ -185,15 +187,6 @@ func (r *container) lookup(ctx context.Context) lookupFunc {
 
 // shown reports whether a policy shows something of the host at a path.
 func shown(p *policy.Policy, name string) bool {
-	for _, r := range p.Files {
-		if r.Access != policy.Hide && within(name, r.Path) {
-			return true
-		}
-	}
-	for _, m := range p.OCI.Mounts {
-		if m.Type == "bind" && within(name, m.Destination) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Files, func(r policy.FileRule) bool { return r.Access != policy.Hide && within(name, r.Path) }) ||
+		slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && within(name, m.Destination) })
 }

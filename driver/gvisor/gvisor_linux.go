@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -144,11 +146,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err := supervisor.Lookup(p, ops); err != nil {
 		return nil, err
 	}
-	parent := d.RunDir
-	if parent == "" {
-		parent = rundir.Parent(os.Geteuid())
-	}
-	dir, err := rundir.Make(parent, d.program(), func(dead string) { d.delete(path, dead) })
+	dir, err := rundir.Make(cmp.Or(d.RunDir, rundir.Parent(os.Geteuid())), d.program(), func(dead string) { d.delete(path, dead) })
 	if err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
@@ -275,15 +273,7 @@ const runtimeThreads = 24
 // a runtime can make a limited group within one that has processes.
 func pidsOnV1() bool {
 	l, err := cgroups.Read()
-	if err != nil {
-		return false
-	}
-	for i := range l.Hierarchies {
-		if h := &l.Hierarchies[i]; !h.V2 && h.Controllers.Has(cgroups.Pids) {
-			return true
-		}
-	}
-	return false
+	return err == nil && slices.ContainsFunc(l.Hierarchies, func(h cgroups.Hierarchy) bool { return !h.V2 && h.Controllers.Has(cgroups.Pids) })
 }
 
 // bundle writes what a runtime wants to find.

@@ -1,6 +1,7 @@
 package landlocked
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"strconv"
@@ -57,11 +58,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err != nil {
 		return nil, err
 	}
-	parent := d.RunDir
-	if parent == "" {
-		parent = rundir.Parent(os.Geteuid())
-	}
-	dir, err := rundir.Make(parent, "landlock", nil)
+	dir, err := rundir.Make(cmp.Or(d.RunDir, rundir.Parent(os.Geteuid())), "landlock", nil)
 	if err != nil {
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}

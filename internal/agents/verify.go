@@ -400,12 +400,29 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 			"claude-sonnet-4-5", "--api-key", verifyKey, "go"}
 		env = []string{"ANTHROPIC_API_KEY=" + verifyKey}
 	case "codex":
+		// It notes there which directories it was in (0.146), so it has a copy.
+		files, err := filepath.Glob(filepath.Join(site.Codex, "*.toml"))
+		if err == nil {
+			var rules []string
+			rules, err = filepath.Glob(filepath.Join(site.Codex, "rules", "*"))
+			files = append(files, append(rules, filepath.Join(site.Codex, "hooks.json"))...)
+		}
+		for _, file := range files {
+			text, rerr := read(file)
+			name, _ := filepath.Rel(site.Codex, file)
+			if err = errors.Join(err, rerr); err == nil && text != nil {
+				err = write(filepath.Join(b.dir, "codex", name), nil, text, 0o600)
+			}
+		}
+		if err = errors.Join(err, os.MkdirAll(b.dir+"/codex", 0o700)); err != nil {
+			return err
+		}
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
 			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
 			"-c", "check_for_update_on_startup=false", "go"}
-		env = []string{"VERIFY_API_KEY=" + verifyKey}
+		env = []string{"VERIFY_API_KEY=" + verifyKey, "CODEX_HOME=" + b.dir + "/codex"}
 	default:
-		args = []string{"-p", "go", "--allowedTools", "Bash"}
+		args = []string{"-p", "go", "--allowedTools", "Bash", "--permission-mode", "default"}
 		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey,
 			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
 	}

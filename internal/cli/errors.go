@@ -136,7 +136,19 @@ func (s *speaker) line(color, kind, text string) {
 	} else {
 		kind += ": "
 	}
-	os.Stderr.WriteString("sbxrun: " + kind + text + "\n")
+	write(os.Stderr, []byte("sbxrun: "+kind+text+"\n"))
+}
+
+// write writes what sbxrun itself says. To descriptors 1 and 2 it writes by another
+// number: where nobody reads them any more, Go ends the program by SIGPIPE, as if that
+// had ended the command.
+func write(f *os.File, b []byte) error {
+	if fd, err := terminal.Dup(f); err == nil {
+		f = os.NewFile(uintptr(fd), f.Name())
+		defer f.Close()
+	}
+	_, err := f.Write(b)
+	return err
 }
 
 func (s *speaker) colored() bool {

@@ -166,7 +166,8 @@ func (o *options) cannotWrite(err error) error {
 
 func (r *results) temporary() string { return "." + r.name + "." + strconv.Itoa(os.Getpid()) + ".tmp" }
 
-// write writes the result object to every place that was asked for.
+// write writes the result object to every place that was asked for, and that can be
+// written.
 func (r *results) write(res *driver.Result) error {
 	if !r.json && r.fd == nil && r.file == nil && r.dir == nil {
 		return nil
@@ -175,23 +176,19 @@ func (r *results) write(res *driver.Result) error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	if r.json {
-		if _, err := os.Stdout.Write(b); err != nil {
-			return err
-		}
+		errs = append(errs, write(os.Stdout, b))
 	}
 	for _, f := range []*os.File{r.fd, r.file} {
-		if f == nil {
-			continue
-		}
-		if _, err := f.Write(b); err != nil {
-			return err
+		if f != nil {
+			errs = append(errs, write(f, b))
 		}
 	}
-	if r.dir == nil {
-		return nil
+	if r.dir != nil {
+		errs = append(errs, r.replace(b))
 	}
-	return r.replace(b)
+	return errors.Join(errs...)
 }
 
 // replace writes the file of --result-file.

@@ -341,7 +341,7 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 	out, err := c.Output(a.Command, [2]int{1 << 40, 1 << 40}, 2*time.Second)
 	switch {
 	case err != nil:
-		return err
+		return &driver.LostError{Err: err}
 	case out.Result == nil:
 		say.note("detached: somebody else has attached", "")
 		return nil
@@ -522,8 +522,10 @@ func (o *options) detached(args []string) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Println(n)
-		return err
+		if err = write(os.Stdout, []byte(strconv.Itoa(n)+"\n")); err != nil {
+			return &driver.LostError{Err: err, Fix: "sbxrun session inspect " + o.session + " lists it"}
+		}
+		return nil
 	})
 }
 

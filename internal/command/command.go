@@ -216,12 +216,7 @@ func (r rule) matchesAllowed(args []string) bool {
 // matchesDenied reports whether all the rule's words are among the arguments, in
 // any order and spelling: -rf is -r -f, -fr and --recursive --force; 777 is 0777.
 func (r rule) matchesDenied(args []string) bool {
-	for _, w := range r.words {
-		if !has(args, w) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.words, func(w string) bool { return !has(args, w) })
 }
 
 // longFlags are the long spellings of flags in denied rules.
@@ -236,12 +231,9 @@ func has(args []string, word string) bool {
 		}
 		return true
 	}
-	for _, a := range args {
-		if a == word || strings.TrimLeft(a, "0") == word && strings.Trim(word, "01234567") == "" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(args, func(a string) bool {
+		return a == word || strings.TrimLeft(a, "0") == word && strings.Trim(word, "01234567") == ""
+	})
 }
 
 func hasFlag(args []string, flag byte) bool {

@@ -77,9 +77,9 @@ func (d *pooled) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio
 	case errors.Is(err, session.ErrRefused):
 		d.not(err.Error())
 		return d.Driver.Start(ctx, p, stdio)
-	case errors.As(err, &lost):
+	case errors.As(err, &lost) && errors.Is(err, driver.ErrSandboxGone):
 		lost.Fix = "the server ended; --no-pool runs without one"
-	case errors.Is(err, driver.ErrSandboxGone):
+	case lost == nil && errors.Is(err, driver.ErrSandboxGone):
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err, Fix: "the server ended; --no-pool runs without one"}
 	}
 	return proc, err

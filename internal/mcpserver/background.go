@@ -3,6 +3,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,11 +145,8 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	for i := range pipes {
 		j.stream[i].room, j.stream[i].limit = s.config.room, l.Output
 		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
-			for _, f := range []*os.File{pipes[0][0], pipes[0][1]} {
-				if f != nil {
-					f.Close()
-				}
-			}
+			pipes[0][0].Close() // nil, if it is the first that there is not
+			pipes[0][1].Close()
 			b.drop(j)
 			return nil, err
 		}
@@ -334,10 +332,7 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 	if err != nil {
 		return nil, outputResult{}, err
 	}
-	length := in.Limit
-	if length == 0 {
-		length = maxText
-	}
+	length := cmp.Or(in.Limit, maxText)
 	if in.Encoding == inBase64 {
 		length = min(length, maxBinary)
 	}
@@ -362,24 +357,29 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 			}
 			continue
 		}
-		r := Result{Reason: reasonRunning}
-		lost := [2]bool{out.StdoutTruncated && !rest[0], out.StderrTruncated && !rest[1]}
-		r.shorten("stdout", &out.Stdout, &lost[0], in.Encoding)
-		r.shorten("stderr", &out.Stderr, &lost[1], in.Encoding)
-		r.Stdout, r.Stderr, out.Encoding = out.Stdout, out.Stderr, r.Encoding
-		if !out.Running {
-			out.ExitCode, out.Signal, out.Reason = &j.result.ExitCode, j.result.Signal, j.result.Reason
-			r.ExitCode, r.Signal, r.Reason = out.ExitCode, out.Signal, out.Reason
-			r.TimeoutMS = j.timeout
-			out.Denials = told(j.result.Denials)
-			r.Denials = out.Denials
-			r.Notes = append(r.Notes, j.id+" has ended")
-		} else {
-			r.Notes = append(r.Notes, j.id+" is running")
-		}
-		if out.More {
-			r.Notes = append(r.Notes, fmt.Sprintf("there is more: stdout_offset %d, stderr_offset %d", out.NextStdoutOffset, out.NextStderrOffset))
-		}
-		return r.content(), out, nil
+		return j.text(&out, rest, in.Encoding), out, nil
 	}
+}
+
+// text is a result as text, and adds to it how the command ended.
+func (j *job) text(out *outputResult, rest [2]bool, as Encoding) *mcp.CallToolResult {
+	r := Result{Reason: reasonRunning}
+	lost := [2]bool{out.StdoutTruncated && !rest[0], out.StderrTruncated && !rest[1]}
+	r.shorten("stdout", &out.Stdout, &lost[0], as)
+	r.shorten("stderr", &out.Stderr, &lost[1], as)
+	r.Stdout, r.Stderr, out.Encoding = out.Stdout, out.Stderr, r.Encoding
+	if !out.Running {
+		out.ExitCode, out.Signal, out.Reason = &j.result.ExitCode, j.result.Signal, j.result.Reason
+		r.ExitCode, r.Signal, r.Reason = out.ExitCode, out.Signal, out.Reason
+		r.TimeoutMS = j.timeout
+		out.Denials = told(j.result.Denials)
+		r.Denials = out.Denials
+		r.Notes = append(r.Notes, j.id+" has ended")
+	} else {
+		r.Notes = append(r.Notes, j.id+" is running")
+	}
+	if out.More {
+		r.Notes = append(r.Notes, fmt.Sprintf("there is more: stdout_offset %d, stderr_offset %d", out.NextStdoutOffset, out.NextStderrOffset))
+	}
+	return r.content()
 }

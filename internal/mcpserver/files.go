@@ -4,6 +4,7 @@ package mcpserver
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -132,9 +133,7 @@ func (s *Server) callRead(ctx context.Context, _ *mcp.CallToolRequest, in readAr
 	}
 	out := readResult{Path: b.at(in.Path), Encoding: "utf-8"}
 	length := in.Length
-	if length == 0 {
-		length = defaultRead
-	}
+	length = cmp.Or(length, defaultRead)
 	var buf bytes.Buffer
 	if err := b.files.Read(ctx, out.Path, in.Offset, length+1, &buf); err != nil {
 		return nil, out, err

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -283,12 +284,7 @@ func (c *connection) enter(gone func(), after time.Duration) (leave func()) {
 // refuse says why a request may not speak to the server, "" if it may.
 func (h *HTTP) refuse(r *http.Request) string {
 	known := func(host string) bool {
-		for _, ok := range h.access.Hosts {
-			if strings.EqualFold(host, ok) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(h.access.Hosts, func(ok string) bool { return strings.EqualFold(host, ok) })
 	}
 	if !known(r.Host) {
 		return "the Host header does not name this server"

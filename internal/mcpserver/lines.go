@@ -210,39 +210,45 @@ func decode(text []byte) (jsonrpc.Message, *jsonrpc.Error) {
 		return nil, invalid(err)
 	}
 	if r, ok := m.(*jsonrpc.Request); ok {
-		var other struct {
-			ID     json.RawMessage `json:"id"`
-			Result json.RawMessage `json:"result"`
-			Error  json.RawMessage `json:"error"`
-		}
-		if err := json.Unmarshal(text, &other); err != nil || other.Result != nil || other.Error != nil {
-			return nil, invalid(errors.New("it is a call and an answer"))
-		}
-		// The SDK takes an id of null for none, and a call without one is never answered.
-		if other.ID != nil && !r.ID.IsValid() || !exact(r.ID.Raw(), other.ID) {
-			return nil, invalid(errors.New("id is neither a text nor a whole number that a double holds"))
-		}
-		var params struct {
-			ID   json.RawMessage `json:"requestId"`
-			Meta struct {
-				Token json.RawMessage `json:"progressToken"`
-			} `json:"_meta"`
-		}
-		// Where parameters are of another type, the SDK says so.
-		bad := json.Unmarshal(r.Params, &params) != nil
-		if r.Method == "notifications/cancelled" {
-			if bad || params.ID == nil {
-				return nil, invalid(errors.New("no requestId"))
-			}
-			if !isID(params.ID) {
-				return nil, invalid(errors.New("requestId is no id that a request can have"))
-			}
-		}
-		if params.Meta.Token != nil && !isID(params.Meta.Token) {
-			return nil, invalid(errors.New("progressToken is neither a text nor a whole number that a double holds"))
+		if why := checkRequest(r, text); why != "" {
+			return nil, invalid(errors.New(why))
 		}
 	}
 	return m, nil
+}
+
+// checkRequest says why a request is not taken.
+func checkRequest(r *jsonrpc.Request, text []byte) string {
+	var other struct {
+		ID     json.RawMessage `json:"id"`
+		Result json.RawMessage `json:"result"`
+		Error  json.RawMessage `json:"error"`
+	}
+	if err := json.Unmarshal(text, &other); err != nil || other.Result != nil || other.Error != nil {
+		return "it is a call and an answer"
+	}
+	// The SDK takes an id of null for none, and a call without one is never answered.
+	if other.ID != nil && !r.ID.IsValid() || !exact(r.ID.Raw(), other.ID) {
+		return "id is neither a text nor a whole number that a double holds"
+	}
+	var params struct {
+		ID   json.RawMessage `json:"requestId"`
+		Meta struct {
+			Token json.RawMessage `json:"progressToken"`
+		} `json:"_meta"`
+	}
+	// Where parameters are of another type, the SDK says so.
+	bad := json.Unmarshal(r.Params, &params) != nil
+	cancels := r.Method == "notifications/cancelled"
+	switch {
+	case cancels && (bad || params.ID == nil):
+		return "no requestId"
+	case cancels && !isID(params.ID):
+		return "requestId is no id that a request can have"
+	case params.Meta.Token != nil && !isID(params.Meta.Token):
+		return "progressToken is neither a text nor a whole number that a double holds"
+	}
+	return ""
 }
 
 // isID reports whether a value is an id that comes back as it was written.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
@@ -123,10 +122,10 @@ func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box, 
 			t.timeout = max(1, in.Timeout-time.Since(begin).Milliseconds())
 		}
 		out, said, err := s.run(ctx, req, b, t)
-		if out == nil {
-			return nil, "", err
+		if out != nil {
+			err = nil
 		}
-		return out, said, nil
+		return out, said, err
 	}
 	if b.python.dir == "" {
 		out, said, err := step(true, "sh", "-c", makePython)
@@ -134,14 +133,14 @@ func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box, 
 			return "", nil, err
 		}
 		dir := lastLine(said)
-		if *out.ExitCode != 0 || out.Reason != driver.ReasonExit || dir == "" {
+		if !out.succeeded() || dir == "" {
 			return "", out, nil
 		}
 		b.python.dir = dir
 	}
 	var missing []string
 	for _, r := range in.Dependencies {
-		if !slices.Contains(b.python.has, r) && !slices.Contains(missing, r) {
+		if !slices.Contains(slices.Concat(b.python.has, missing), r) {
 			missing = append(missing, r)
 		}
 	}
@@ -155,7 +154,7 @@ func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box, 
 	if err != nil {
 		return "", nil, err
 	}
-	if *out.ExitCode != 0 || out.Reason != driver.ReasonExit {
+	if !out.succeeded() {
 		return "", out, nil
 	}
 	b.python.has = append(b.python.has, missing...)

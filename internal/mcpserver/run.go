@@ -66,6 +66,8 @@ type Result struct {
 	Value           string          `json:"value,omitempty" jsonschema:"repr() of the last expression, for python_execute"`
 }
 
+func (r *Result) succeeded() bool { return *r.ExitCode == 0 && r.Reason == driver.ReasonExit }
+
 // An Encoding is how output is written in a result: as text unless it is asked for
 // in base64, for output that is none.
 type Encoding string
@@ -92,9 +94,7 @@ func (b *box) limits(timeout int64) policy.Limits {
 	if t := time.Duration(timeout) * time.Millisecond; t > 0 && (l.WallTime == 0 || t < l.WallTime) {
 		l.WallTime = t
 	}
-	if l.Output == 0 {
-		l.Output = 1 << 20
-	}
+	l.Output = cmp.Or(l.Output, 1<<20)
 	return l
 }
 

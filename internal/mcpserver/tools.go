@@ -3,6 +3,7 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -233,17 +234,9 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 		res.IsError = true
 		return res, out, nil
 	}
-	b, notes, err := s.in(in.SessionID, "cwd", in.Cwd)
-	if err != nil {
-		return nil, out, err
-	}
-	r, _, err := s.run(ctx, req, b, task{tool: "execute_command", args: args, cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
-	if r == nil {
-		return nil, out, err
-	}
-	r.Notes = append(notes, r.Notes...)
-	out.Allowed, out.Result = true, r
-	return r.content(), out, nil
+	res, r, err := s.call(ctx, req, in.SessionID, task{tool: "execute_command", args: args, cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
+	out.Allowed, out.Result = r != nil, r
+	return res, out, err
 }
 
 func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in shellArguments) (*mcp.CallToolResult, *Result, error) {
@@ -255,10 +248,7 @@ func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in she
 			return nil, nil, errors.New("args holds a NUL byte or an argument that is too long")
 		}
 	}
-	shell := in.Shell
-	if shell == "" {
-		shell = "bash"
-	}
+	shell := cmp.Or(in.Shell, "bash")
 	return s.call(ctx, req, in.SessionID, task{tool: "shell_execute", args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
 }
 

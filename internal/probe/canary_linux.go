@@ -133,15 +133,6 @@ var canaries = [...]canary{
 	{"call-freely", false, func(string) error { return isSet("Seccomp", "2") }},
 }
 
-// CanaryNames lists every canary that can be asked for.
-func CanaryNames() []string {
-	var names []string
-	for _, c := range canaries {
-		names = append(names, c.name)
-	}
-	return names
-}
-
 // Canary tries the acts that the arguments name, each NAME or NAME=ARGUMENT, and
 // prints for each a line that [ParseCanaries] reads. It returns the exit code.
 func Canary(args []string) int {

@@ -22,9 +22,6 @@ const CanaryCommand = "__canary"
 // Canary tries nothing on this system.
 func Canary([]string) int { return 1 }
 
-// CanaryNames lists nothing on this system.
-func CanaryNames() []string { return nil }
-
 // ParseCanaries reports that nothing was tried.
 func ParseCanaries(_ string, names []string) []Check {
 	var out []Check

@@ -3,7 +3,6 @@ package reexec
 import (
 	"errors"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,7 +132,8 @@ func (j *Job) Drop() {
 }
 
 // ErrStuck says that a job's process did not become the command in time. It was killed,
-// or the sandbox if that was not possible.
+// or the sandbox if that was not possible. [Job.Begun] tells whether the kill came too
+// late.
 var ErrStuck = errors.New("the process did not come to execute the command, as when others stop it, and was killed")
 
 // startPatience is how long a stage may be at starting a job, slowFactor how many times
@@ -146,7 +146,8 @@ const (
 )
 
 // Exec starts the job's command. The error is a *StepError, an *ExecError, ErrStuck,
-// ETIMEDOUT if the stage does not listen, or ESRCH if it has ended; nothing runs then.
+// ETIMEDOUT if the stage does not listen, or ESRCH if it has ended; nothing runs then,
+// and Begun tells whether anything did.
 func (j *Job) Exec() error {
 	j.native.arguments(&j.mem, j.Paths, j.Argv, j.Env)
 	j.native.cgroup = j.Cgroup
@@ -158,9 +159,13 @@ func (j *Job) Exec() error {
 }
 
 // Taken reports whether the stage has begun to act on the job, and so has come to the
-// end of its set-up. After an error of Exec the command may have run then, if the
-// stage ended; that it is gone for good is what makes the answer final.
+// end of its set-up. That the stage is gone for good is what makes the answer final, if
+// it ended.
 func (j *Job) Taken() bool { return atomic.LoadUint32(&j.native.taken) != 0 }
+
+// Begun reports, after an error of Exec, whether the command may have run all the same.
+// If the stage ended, the answer is final when it is gone for good.
+func (j *Job) Begun() bool { return atomic.LoadUint32(&j.native.executing) != 0 }
 
 // Call runs the job's steps in PID 1 itself, and is done with the job. Before
 // [Child.Complete] that is all that a job can be used for, and it has no
@@ -214,23 +219,23 @@ func (j *Job) await(kind uint32) error {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	w := watch{c: j.c}
+	w := watch{j: j}
 	for {
 		select {
 		case <-j.started:
-			// The number is 0 as soon as the stage has seen the end.
-			pid := int(atomic.LoadUintptr(&j.native.pid))
-			if len(w.killed) == 0 || j.native.failErrno != 0 || pid != 0 && !slices.Contains(w.killed, pid) {
+			if !w.gaveUp || j.native.failErrno != 0 {
 				return nil
 			}
-			select {
-			case <-j.ended:
-				if s := syscall.WaitStatus(j.native.status); !s.Signaled() || s.Signal() != unix.SIGKILL {
-					return nil // it was another
+			if j.Begun() {
+				select {
+				case <-j.ended:
+					if s := syscall.WaitStatus(j.native.status); !s.Signaled() || s.Signal() != unix.SIGKILL {
+						return nil // it had ended by itself
+					}
+				case <-j.c.jobs.over:
+				case <-time.After(slowFactor * patience):
+					j.c.Kill()
 				}
-			case <-j.c.jobs.over:
-			case <-time.After(slowFactor * patience):
-				j.c.Kill()
 			}
 			return ErrStuck
 		case <-j.c.jobs.over:
@@ -255,31 +260,27 @@ func (j *Job) await(kind uint32) error {
 
 // A watch looks, every half of the patience, at a stage that is at starting a job.
 type watch struct {
-	c      *Child
+	j      *Job
 	looks  int
-	killed []int // by their numbers in the sandbox
-	since  int   // looks since then
-	gaveUp bool  // something was killed
+	killed bool // the process was
+	since  int  // looks since then
+	gaveUp bool // something was killed
 }
 
-// look ends what hinders the stage: the process that is to become a command, if it is
+// look ends what hinders the stage: the process that is to become the command, if it is
 // found, and the stage otherwise.
 func (w *watch) look() {
-	starting := w.c.starting()
-	defer func() {
-		for _, p := range starting {
-			unix.Close(p.fd)
-		}
-	}()
-	switch w.decide(starting) {
+	fd, state := w.j.process()
+	if fd >= 0 {
+		defer unix.Close(fd)
+	}
+	switch w.decide(state, w.j.Begun()) {
 	case endStage:
 		w.gaveUp = true
-		w.c.Kill()
+		w.j.c.Kill()
 	case endStarting:
-		for _, p := range starting {
-			if unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0) == nil {
-				w.killed, w.gaveUp = append(w.killed, p.inside), true
-			}
+		if unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
+			w.killed, w.gaveUp = true, true
 		}
 	}
 }
@@ -291,46 +292,37 @@ const (
 	endStage
 )
 
-// decide is what to do about a stage by what it is starting. A process that waits for its
-// turn is only slow, as hundreds are that start at once on a machine with other work; one
-// that waits for anything else is hindered. Where there is no process, the stage may be
-// making it: clone(2) waits while others change cgroups, and that can take as long.
-func (w *watch) decide(starting []process) int {
+// decide is what to do about a stage by the state of the process that it is starting, 0
+// for none, and whether that is executing the command. A process that waits for its turn
+// is only slow, as hundreds are that start at once on a machine with other work, and so is
+// a file system that execve(2) waits for; one that waits for anything else is hindered.
+// Where there is no process, the stage may be making it: clone(2) waits while others
+// change cgroups, and that can take as long.
+func (w *watch) decide(state byte, executing bool) int {
 	w.looks++
 	if w.looks < 2 {
 		return goOn
 	}
-	if w.killed != nil {
+	if w.killed {
 		if w.since++; w.since > slowFactor {
 			return endStage
 		}
 		return goOn
 	}
-	slow := len(starting) == 0 || slices.ContainsFunc(starting, func(p process) bool { return p.state == 'R' || p.state == 'D' })
+	slow := state == 0 || state == 'R' || state == 'D' || executing
 	switch {
 	case slow && w.looks < 2*slowFactor:
 		return goOn
-	case len(starting) > 0:
+	case state != 0:
 		return endStarting
 	}
 	return endStage
 }
 
-// A process is one that is to become a command.
-type process struct {
-	fd     int  // pidfd
-	inside int  // its number in the sandbox
-	state  byte // of proc_pid_status(5)
-}
-
-// starting returns the processes that are to become commands: the stage's children that
-// still have its name.
-func (c *Child) starting() (list []process) {
-	pid := strconv.Itoa(c.pid)
-	name, state, _ := status(pid)
-	if state == 0 {
-		return nil
-	}
+// process finds the process that is to become the command: a pidfd, and its state as in
+// proc_pid_status(5). They are -1 and 0 if there is none.
+func (j *Job) process() (fd int, state byte) {
+	pid := strconv.Itoa(j.c.pid)
 	children, _ := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
 	for _, f := range strings.Fields(string(children)) {
 		n, err := strconv.Atoi(f)
@@ -338,38 +330,35 @@ func (c *Child) starting() (list []process) {
 			continue
 		}
 		// Opened first: what is read and killed then is the same process.
-		fd, err := unix.PidfdOpen(n, 0)
-		if err != nil {
+		if fd, err = unix.PidfdOpen(n, 0); err != nil {
 			continue
 		}
-		if its, state, inside := status(f); state != 0 && its == name {
-			list = append(list, process{fd, inside, state})
-		} else {
-			unix.Close(fd)
+		if state, inside := status(f); state != 0 && inside == atomic.LoadUint32(&j.native.tid) {
+			return fd, state
 		}
+		unix.Close(fd)
 	}
-	return list
+	return -1, 0
 }
 
-// status reads what a process is called, its state, 0 if it is not there, and its number
-// in the innermost pid namespace.
-func status(pid string) (name string, state byte, inside int) {
+// status reads a process's state, 0 if it is not there, and its number in the innermost
+// pid namespace.
+func status(pid string) (state byte, inside uint32) {
 	b, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {
-		return "", 0, 0
+		return 0, 0
 	}
 	for line := range strings.Lines(string(b)) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t")
 		switch key {
-		case "Name":
-			name = value
 		case "State":
 			state = (value + "?")[0]
 		case "NSpid":
-			inside, _ = strconv.Atoi(value[strings.LastIndexByte(value, '\t')+1:])
+			n, _ := strconv.ParseUint(value[strings.LastIndexByte(value, '\t')+1:], 10, 32)
+			inside = uint32(n)
 		}
 	}
-	return name, state, inside
+	return state, inside
 }
 
 // sendmsg sends a packet, waiting for room, with descriptors. Patience is how long it

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -278,6 +279,31 @@ func TestServeStageKilled(t *testing.T) {
 	}
 }
 
+// TestServeEnded: how each command ended is told at the end, too.
+func TestServeEnded(t *testing.T) {
+	c := serving(t, 2)
+	var all []*Job
+	for range 2 {
+		j, out := shell(t, c, "exec sleep 600")
+		defer out()
+		if err := j.Exec(); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, j)
+	}
+	if err := c.End(); err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range all {
+		if exit, err := j.Wait(); err != nil || exit.Status.Signal() != unix.SIGKILL || exit.First || exit.Alone {
+			t.Errorf("%+v, %v", exit, err)
+		}
+	}
+	if exit, err := c.Wait(); err != nil || exit.Status != 0 {
+		t.Errorf("the stage: %+v, %v", exit, err)
+	}
+}
+
 // TestServeStuck: a job whose process does not come to execute its command is given
 // up; the stage goes on if what hangs can be killed, and else is ended.
 func TestServeStuck(t *testing.T) {
@@ -294,8 +320,9 @@ func TestServeStuck(t *testing.T) {
 			defer jout()
 			j.Patience = time.Second
 			if !kills {
-				// What is not found by its name is not killed alone.
-				j.Steps.Call(0, sys.Step{Op: "prctl"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), j.Steps.Str("other"))
+				// What is not found is not killed alone.
+				tid := unsafe.Slice((*byte)(unsafe.Pointer(&j.native.tid)), 4)
+				j.Steps.Store32(tid, 0, sys.Imm(1<<30))
 			}
 			// All signals are blocked here; that is how a stopped process looks to PID 1.
 			j.Steps.Call(0, sys.Step{Op: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
@@ -311,6 +338,9 @@ func TestServeStuck(t *testing.T) {
 			}()
 			if err := j.Exec(); err != ErrStuck {
 				t.Errorf("got %v, want ErrStuck", err)
+			}
+			if j.Begun() {
+				t.Error("a command that did not begin, begun")
 			}
 			err := <-done
 			if !kills {
@@ -341,29 +371,24 @@ func TestServeStuck(t *testing.T) {
 // TestServeSlow: what waits for the processor is not taken for stuck, and is not waited for
 // without end.
 func TestServeSlow(t *testing.T) {
-	one := func(states ...byte) (list []process) {
-		for i, s := range states {
-			list = append(list, process{inside: 2 + i, state: s})
-		}
-		return list
-	}
 	for _, tt := range []struct {
-		name     string
-		starting []process
-		looks    int // until something is done
-		want     int
+		name      string
+		state     byte
+		executing bool
+		looks     int // until something is done
+		want      int
 	}{
-		{"stopped", one('T'), 2, endStarting},
-		{"traced", one('t'), 2, endStarting},
-		{"waits", one('S'), 2, endStarting},
-		{"waits for the processor", one('R'), 2 * slowFactor, endStarting},
-		{"waits for a disk", one('D'), 2 * slowFactor, endStarting},
-		{"one of two is slow", one('S', 'R'), 2 * slowFactor, endStarting},
-		{"not found", nil, 2 * slowFactor, endStage},
+		{"stopped", 'T', false, 2, endStarting},
+		{"traced", 't', false, 2, endStarting},
+		{"waits", 'S', false, 2, endStarting},
+		{"waits for the processor", 'R', false, 2 * slowFactor, endStarting},
+		{"waits for a disk", 'D', false, 2 * slowFactor, endStarting},
+		{"is the command", 'S', true, 2 * slowFactor, endStarting},
+		{"not found", 0, false, 2 * slowFactor, endStage},
 	} {
 		w := watch{}
 		for looks := 1; ; looks++ {
-			if got := w.decide(tt.starting); got != goOn {
+			if got := w.decide(tt.state, tt.executing); got != goOn {
 				if got != tt.want || looks != tt.looks {
 					t.Errorf("%s: %d after %d looks, want %d after %d", tt.name, got, looks, tt.want, tt.looks)
 				}
@@ -372,14 +397,89 @@ func TestServeSlow(t *testing.T) {
 		}
 	}
 	// What was killed has time to go, when it gets no turn to.
-	w := watch{looks: 2, killed: []int{2}}
+	w := watch{looks: 2, killed: true}
 	for range slowFactor {
-		if got := w.decide(one('R')); got != goOn {
+		if got := w.decide('R', false); got != goOn {
 			t.Errorf("killed: %d", got)
 		}
 	}
-	if got := w.decide(one('R')); got != endStage {
+	if got := w.decide('R', false); got != endStage {
 		t.Errorf("killed, and stays: %d", got)
+	}
+}
+
+// TestServeBegun: whether a command ran is known also if its stage is stopped or killed
+// before that could say so.
+func TestServeBegun(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		runs  bool // the command, before the stage is killed
+		kills bool // or else the stage is only stopped, for too long
+	}{
+		{"killed before", false, true},
+		{"killed after", true, true},
+		{"stopped after", true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := serving(t, 4)
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			j, err := c.NewJob()
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold, out := j.Pass(int(r.Fd())), [2]int{}
+			if err := unix.Pipe2(out[:], unix.O_CLOEXEC); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(out[0])
+			to := j.Pass(out[1])
+			// It waits here, and the stage for it.
+			j.Steps.Call(0, sys.Step{Op: "read"}, unix.SYS_READ, hold.Value(), sys.Ptr(j.Steps, new([8]byte)), sys.Imm(1))
+			away := j.Steps.NewReg()
+			j.Steps.Call(away, sys.Step{Op: "fcntl"}, unix.SYS_FCNTL, to.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(3))
+			j.Steps.Call(0, sys.Step{Op: "dup3"}, unix.SYS_DUP3, away.Value(), sys.Imm(1), sys.Imm(0))
+			j.Paths, j.Argv, j.Env = []string{"/none", "/bin/sh"}, []string{"sh", "-c", "echo runs; exec sleep 600"}, []string{"PATH=/usr/bin:/bin"}
+			j.Patience = time.Second
+			if !tt.kills {
+				j.Patience = 300 * time.Millisecond
+			}
+			done := make(chan error)
+			go func() { done <- j.Exec() }()
+			for {
+				if fd, _ := j.process(); fd >= 0 {
+					unix.Close(fd)
+					break
+				}
+				time.Sleep(time.Millisecond)
+			}
+			// It is stopped as soon as the process has become the command.
+			if err := unix.Kill(c.pid, unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			unix.Close(out[1])
+			if tt.runs {
+				w.Write([]byte("x"))
+				if n, err := unix.Read(out[0], make([]byte, 16)); n == 0 || err != nil {
+					t.Errorf("the command did not run: %d, %v", n, err)
+				}
+			}
+			if tt.kills {
+				c.Kill()
+			}
+			if err := <-done; err != ErrStuck && err != syscall.ESRCH {
+				t.Errorf("got %v", err)
+			}
+			w.Close()
+			c.Close(true)
+			if got := j.Begun(); got != tt.runs {
+				t.Errorf("begun: %v, want %v", got, tt.runs)
+			}
+		})
 	}
 }
 
@@ -439,5 +539,41 @@ func TestServeShield(t *testing.T) {
 			}
 			<-done
 		})
+	}
+}
+
+// TestServeNamesake: a command that is called what the stage is called is not taken for a
+// process that is to become one.
+func TestServeNamesake(t *testing.T) {
+	c := serving(t, 4)
+	name, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), strings.TrimSpace(string(name)))
+	if err := os.Symlink("/bin/sleep", program); err != nil {
+		t.Fatal(err)
+	}
+	before, out := shell(t, c, "")
+	before.Paths, before.Argv = []string{program}, []string{"sleep", "600"}
+	if err := before.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	defer out()
+	j, jout := shell(t, c, "echo never")
+	defer jout()
+	j.Patience = 500 * time.Millisecond
+	j.Steps.Call(0, sys.Step{Op: "ppoll"}, unix.SYS_PPOLL, sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	if err := j.Exec(); err != ErrStuck {
+		t.Errorf("got %v, want ErrStuck", err)
+	}
+	if j.Begun() {
+		t.Error("what never became a command counts as one that has run")
+	}
+	if err := before.Signal(unix.SIGTERM, false); err != nil {
+		t.Errorf("the namesake: %v", err)
+	}
+	if exit, err := before.Wait(); err != nil || exit.Status.Signal() != unix.SIGTERM {
+		t.Errorf("the namesake: %+v, %v", exit, err)
 	}
 }

@@ -66,11 +66,27 @@ func (s *stage) serveJobs() {
 		case msgSocket:
 			s.socket()
 		case msgEnd:
-			s.msg.A = 0 // no command of the stage's own, and so no status
 			return
 		default:
 			s.abandon()
 		}
+	}
+}
+
+// endJobs kills what is left, and tells of each command how it ended: one may have come to
+// its own end before the signal did.
+//
+//go:nosplit
+//go:norace
+func (s *stage) endJobs() {
+	s.killing = true
+	for {
+		// A fork may race the signal.
+		sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGKILL), 0, 0, 0, 0)
+		if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
+			return
+		}
+		s.reap(0)
 	}
 }
 
@@ -216,8 +232,10 @@ func (s *stage) jobEnded(pid uintptr) {
 		j.pid, j.status, j.rusage = 0, uint32(s.status), s.rusage
 		j.endNS = s.clock()
 		j.full = s.full()
-		// Whose parent ends becomes a child of PID 1: if that has none, it is alone.
-		if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
+		if s.killing {
+			j.touched = 1
+		} else if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
+			// Whose parent ends becomes a child of PID 1: if that has none, it is alone.
 			j.alone = 1
 		}
 		*(*uintptr)(sys.Pointer(s.jobs + 8*i)) = 0

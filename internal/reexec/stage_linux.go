@@ -38,6 +38,7 @@ type stage struct {
 	command     job
 	commandAddr uintptr
 	serving     bool
+	killing     bool // every process, for that is the end
 	jobs, njobs uintptr
 
 	// begun counts the jobs that were started, or could not be. At quiet, which is the
@@ -104,6 +105,12 @@ type job struct {
 	// taken is set by the stage when it begins to act on the job, or to start its command.
 	taken uint32
 
+	// tid is the process that is to become the command, from before it begins; executing
+	// is 1 while it is at execve, and from when that has succeeded.
+	tid       uint32
+	tidAddr   uintptr
+	executing uint32
+
 	// ending is set by the supervisor when the command's process group is being
 	// ended: what of it outlives the command is killed then.
 	ending uint32
@@ -123,7 +130,7 @@ type job struct {
 
 // bind takes the job's address.
 func (j *job) bind() uintptr {
-	j.self = sys.Addr(j)
+	j.self, j.tidAddr = sys.Addr(j), sys.Addr(&j.tid)
 	return j.self
 }
 
@@ -205,6 +212,7 @@ func (s *stage) main() {
 			s.fail(stageAfter, n, e)
 		}
 		s.serveJobs()
+		s.endJobs()
 		s.end()
 	}
 	s.command.regs = s.regs
@@ -227,6 +235,9 @@ func (s *stage) main() {
 //go:norace
 func (s *stage) end() {
 	s.killAll()
+	if s.serving {
+		s.msg.A = 0 // no command of the stage's own, and so no status
+	}
 	s.msg.Kind = msgExited
 	s.msg.B = 1 - s.command.touched
 	s.msg.C = s.full()
@@ -269,7 +280,6 @@ func (s *stage) waitGo() bool {
 		case msgCall:
 			s.callJob(0)
 		case msgEnd:
-			s.msg.A = 0 // no command, and so no status
 			s.end()
 		default:
 			return false
@@ -326,7 +336,8 @@ func (s *stage) alone() bool {
 func (s *stage) spawn(addr uintptr) {
 	j := (*job)(sys.Pointer(addr))
 	j.taken = 1
-	s.cloneArgs.Flags = unix.CLONE_VM | unix.CLONE_VFORK
+	s.cloneArgs.Flags = unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID
+	s.cloneArgs.ParentTID = uint64(j.tidAddr)
 	s.cloneArgs.ExitSignal = uint64(unix.SIGCHLD)
 	s.cloneArgs.Cgroup = 0
 	if j.cgroup != 0 {
@@ -373,7 +384,9 @@ func (j *job) exec() {
 	// one, remember that something was there but may not be executed.
 	errno := uint32(syscall.ENOENT)
 	for i := 0; i < maxExecPaths && j.paths[i] != 0; i++ {
+		j.executing = 1
 		_, e := sys.Raw(unix.SYS_EXECVE, j.paths[i], j.argv, j.envp, 0, 0, 0)
+		j.executing = 0
 		if e == uintptr(syscall.ENOENT) || e == uintptr(syscall.ENOTDIR) {
 			continue
 		}

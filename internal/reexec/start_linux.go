@@ -727,20 +727,16 @@ func (c *Child) Close(done bool) error {
 	return err
 }
 
-// Left is how the command ended with a stage that was killed, and so reported nothing:
-// with SIGKILL, if it had not ended by itself. It is nil if the command had not begun.
+// Left is how the command ended whose end a stage saw that was killed before it reported
+// that. It is nil if the stage saw none.
 //
-// Preconditions: Close has returned. The stage has a pid namespace.
+// Preconditions: Close has returned.
 func (c *Child) Left() *Exit {
 	j := &c.stage.command
-	if j.execNS == 0 || j.failErrno != 0 {
+	if j.endNS == 0 {
 		return nil
 	}
-	e := &Exit{Status: syscall.WaitStatus(unix.SIGKILL), ExecNS: j.execNS, EndNS: j.endNS}
-	if j.endNS != 0 {
-		e.Status, e.First = syscall.WaitStatus(c.stage.msg.A), j.touched == 0
-	}
-	return e
+	return &Exit{Status: syscall.WaitStatus(c.stage.msg.A), ExecNS: j.execNS, EndNS: j.endNS, First: j.touched == 0}
 }
 
 // Begun reports whether the stage began to start the command and did not fail at it, so

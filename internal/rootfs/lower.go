@@ -1,7 +1,9 @@
 package rootfs
 
 import (
+	"cmp"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -191,12 +193,9 @@ func (l *lowering) file(r policy.FileRule) error {
 
 // grantedBelow reports whether a rule shows something below a hidden directory.
 func (l *lowering) grantedBelow(dir string) bool {
-	for i := range l.p.Files {
-		if f := &l.p.Files[i]; f.Access != policy.Hide && f.Path != dir && policy.Below(f.Path, dir) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.p.Files, func(f policy.FileRule) bool {
+		return f.Access != policy.Hide && f.Path != dir && policy.Below(f.Path, dir)
+	})
 }
 
 // wholeRoot lowers a rule for "/": each directory in it is shown, but for those
@@ -223,17 +222,8 @@ func (l *lowering) wholeRoot(r policy.FileRule) error {
 
 // given reports whether the policy has something of its own at path.
 func (l *lowering) given(path string) bool {
-	for i := range l.p.OCI.Mounts {
-		if l.p.OCI.Mounts[i].Destination == path {
-			return true
-		}
-	}
-	for i := range l.p.Files {
-		if l.p.Files[i].Path == path {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.p.OCI.Mounts, func(m specs.Mount) bool { return m.Destination == path }) ||
+		slices.ContainsFunc(l.p.Files, func(f policy.FileRule) bool { return f.Path == path })
 }
 
 // mount lowers one mount of the OCI part.
@@ -415,9 +405,7 @@ func (l *lowering) synthetic(f *policy.SyntheticFile) error {
 		}
 	}
 	mode := f.Mode
-	if mode == 0 {
-		mode = 0o444
-	}
+	mode = cmp.Or(mode, 0o444)
 	l.entries = append(l.entries, mounts.Entry{Kind: mounts.File, Target: target, Mode: mode, Data: f.Content})
 	l.grant(target, landlock.ReadFile, true)
 	return nil

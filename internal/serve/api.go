@@ -422,7 +422,8 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	// That a command cannot be executed, or how it was lost, is a result; that there is
 	// no sandbox to run it in is none.
 	var command *driver.CommandError
-	if err != nil && !started && !errors.As(err, &command) {
+	var lost *driver.LostError
+	if err != nil && !started && !errors.As(err, &command) && !errors.As(err, &lost) {
 		return nil, err
 	}
 	return res, nil

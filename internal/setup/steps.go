@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -187,9 +188,7 @@ func project(f *Facts) (*Step, error) {
 		return nil, nil
 	}
 	name := strings.Trim(regexp.MustCompile(`[^a-z0-9_-]+`).ReplaceAllString(strings.ToLower(filepath.Base(f.Dir)), "-"), "-")
-	if name == "" {
-		name = "project"
-	}
+	name = cmp.Or(name, "project")
 	if f.Taken(name) {
 		name += "-project"
 	}

@@ -547,8 +547,8 @@ func (p *process) Wait() (*driver.Status, error) {
 		p.pty.Close()
 	}
 	if err != nil && p.child.Begun() {
-		if left := p.child.Left(); left != nil && left.EndNS != 0 {
-			exit, err = left, nil // it had seen the end
+		if left := p.child.Left(); left != nil {
+			exit, err = left, nil
 		} else {
 			err = &driver.LostError{Err: fmt.Errorf("driver %s: the process that watches the command: %w", p.starter.Driver, err)}
 		}

@@ -187,8 +187,13 @@ func TestIntegrateCodex(t *testing.T) {
 				w.Errorf("%q: %v", own, err)
 			}
 			os.Remove(w.project + "/made")
-			if out, ok := w.cli(nil, append(integrate, "--verify")...); !ok {
-				w.Errorf("%q: --verify: %s", own, out)
+			// Codex 0.146 notes there which directories are trusted.
+			notes := w.dir + "/codex"
+			w.file(notes, "#!/bin/sh\necho \"[projects.\\\"$PWD\\\"]\" >>\"${CODEX_HOME:-$HOME/.codex}/config.toml\"\nexec '"+program+"' \"$@\"\n", 0o755)
+			for _, agent := range []string{program, notes} {
+				if out, ok := w.cli(nil, append(integrate, "--verify", "--agent", agent)...); !ok {
+					w.Errorf("%q: --verify: %s", own, out)
+				}
 			}
 			if out, ok := w.cli(nil, append(integrate, "--undo")...); !ok {
 				w.Error(out)

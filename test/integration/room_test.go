@@ -36,12 +36,17 @@ func TestResultRoom(t *testing.T) {
 		{"full, by descriptor", "120k", "--result-fd 3", "3>$D/fd.json", 125, false, ""},
 		{"no disk at all", "0", "--result-fd 3", "3>/dev/full", 123, true, ""},
 		{"json", "0", "--json", ">/dev/full", 123, true, ""},
+		{"json, and a file", "0", "--json --result-file $D/r.json", ">/dev/full", 123, true, "r.json"},
+		{"json that nobody reads", "0", "--json", ">&9", 123, true, ""},
+		{"by descriptor 1, that nobody reads", "0", "--result-fd 1", ">&9", 123, true, ""},
+		{"messages that nobody reads", "0", "-v", "2>&9", 3, true, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			os.Remove(filepath.Join(f.ws, "ran"))
 			args := f.strict(nil, "/bin/sh", "-c", ": > ran; exit 3")
 			own := strings.Join(args[:len(args)-4], " ") // up to "--"
 			script := "D=" + disk + "; mount -t tmpfs -o size=128k none $D || exit 99; head -c " + tt.fill + " /dev/zero > $D/fill; " +
+				"mkfifo $D/p; exec 8<>$D/p 9>$D/p 8<&-; " + // a pipe that nobody reads
 				own + " " + tt.flags + ` -- "$@" ` + tt.redirect + `; echo "code $?" >&2; ls -A $D >&2; cat $D/*.json >&2`
 			o := f.do(call{args: append([]string{"unshare", "-m", "sh", "-c", script, "sh"}, args[len(args)-3:]...)})
 			want := fmt.Sprintf("code %d\n", tt.code)

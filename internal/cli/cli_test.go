@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,48 +70,6 @@ func TestParseRunFlags(t *testing.T) {
 	}
 	if got := strings.Join(fs.Args(), " "); got != "cmd --json -v" || o.json || say.verbose {
 		t.Errorf("the command's flags were taken: %q", got)
-	}
-}
-
-func TestText(t *testing.T) {
-	for _, tt := range []struct {
-		in        string
-		truncated bool
-		text, raw string
-	}{
-		{"text", false, "text", ""},
-		{"", true, "", ""},
-		{"a\xff", false, "a\xff", "Yf8="},
-		{"abc\xc3", true, "abc", ""},             // é cut in two
-		{"abc\xe2\x82", true, "abc", ""},         // € cut
-		{"abc\xf0\x9f\x98", true, "abc", ""},     // an emoji cut
-		{"abc\xc3\xa9", true, "abcé", ""},        // whole
-		{"abc\xff", true, "abc\xff", "YWJj/w=="}, // not cut: never was a character
-	} {
-		text, raw := text(tt.in, tt.truncated)
-		if text != tt.text || raw != tt.raw {
-			t.Errorf("%q: %q, %q; want %q, %q", tt.in, text, raw, tt.text, tt.raw)
-		}
-	}
-}
-
-// The result object has every field that RUN-3 names, and its lists are lists.
-func TestEncodeResult(t *testing.T) {
-	b, err := encodeResult(&driver.Result{Stdout: "<a>\n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes.Count(b, []byte("\n")) != 1 || bytes.Contains(b, []byte(`\u003c`)) {
-		t.Errorf("got %s", b)
-	}
-	var m map[string]any
-	if err := json.Unmarshal(b, &m); err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range strings.Fields("exit_code reason stdout stderr stdout_truncated stderr_truncated duration_ms setup_ms sandboxed driver profile layers degraded usage denials") {
-		if m[k] == nil {
-			t.Errorf("%s is missing or null in %s", k, b)
-		}
 	}
 }
 
@@ -260,17 +216,6 @@ func TestAccess(t *testing.T) {
 		if got := engine.Access(p, path); got != want {
 			t.Errorf("%s: %v, want %v", path, got, want)
 		}
-	}
-}
-
-func TestEnvFile(t *testing.T) {
-	name := t.TempDir() + "/env"
-	if err := os.WriteFile(name, []byte("# comment\n\nA=1\r\nC=x=y # kept\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := readEnvFile(name)
-	if want := "A=1|C=x=y # kept"; err != nil || strings.Join(got, "|") != want {
-		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }
 

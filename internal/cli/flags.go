@@ -6,13 +6,10 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 
-	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
-	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -76,7 +73,7 @@ func (f *setting) Set(s string) error {
 		return errNoValue
 	}
 	if f.Name == "env-file" {
-		env, err := readEnvFile(s)
+		env, err := engine.EnvFile(s)
 		f.req.Env = append(f.req.Env, env...)
 		return err
 	}
@@ -191,52 +188,4 @@ func oneOf(to *string, names ...string) func(string) error {
 		*to = s
 		return profiles.OneOf(s, names)
 	}
-}
-
-// maxNamed bounds a file that a flag names: a typing error can name a large one.
-const maxNamed = 16 << 20
-
-// readEnvFile reads lines KEY=VALUE. Empty lines and lines that begin with # are
-// passed over; nothing is unquoted, as in docker run --env-file. A line KEY, which is
-// the caller's value there, counts from a descriptor and from the configuration only:
-// anywhere else a command of an earlier run can have written it, to be given a secret.
-func readEnvFile(name string) ([]string, error) {
-	kept := engine.IsDescriptor(name)
-	if facts, err := engine.GatherFacts(); err == nil && !kept {
-		if real, err := facts.Named(name, false); err == nil {
-			kept = slices.ContainsFunc(facts.ConfigDirs, func(d string) bool { return strings.HasPrefix(real, d+"/") })
-		}
-	}
-	data, err := engine.ReadNamed(name, maxNamed)
-	if err != nil {
-		return nil, unnamed(name, err)
-	}
-	var env []string
-	n := 0
-	for line := range strings.Lines(string(data)) {
-		n++
-		line = strings.TrimRight(line, "\r\n")
-		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if err := profiles.CheckVariable(line); err != nil {
-			return nil, engine.Usage(name+":"+strconv.Itoa(n)+": "+err.Error(), driver.HintOf(err))
-		}
-		if !strings.Contains(line, "=") && !kept {
-			return nil, engine.Usage(name+":"+strconv.Itoa(n)+": "+quote.Text(line)+" would pass the caller's value, and a command of an earlier run can have written this file",
-				"--env "+quote.Text(line)+" passes it; a file may say so in the directory of sbxrun's configuration")
-
-		}
-		env = append(env, line)
-	}
-	return env, nil
-}
-
-// unnamed words an error about a file that a flag names, which stands before it.
-func unnamed(file string, err error) error {
-	fix := driver.HintOf(err)
-	if fix == "" {
-		fix = "name a regular file, or a descriptor: /dev/stdin, /dev/fd/3"
-	}
-	return engine.Usage(file+": "+err.Error(), fix)
 }

@@ -231,5 +231,3 @@ func count(n uint64, one, many string) string {
 }
 
 func milliseconds(ms float64) string { return strconv.FormatFloat(ms, 'f', 2, 64) + " ms" }
-
-func fcntl(fd, cmd int) (int, error) { return unix.FcntlInt(uintptr(fd), cmd, 0) }

@@ -265,7 +265,7 @@ func (i *Integration) checkFile(f *facts) error {
 		_, _, err = f.Into(filepath.Dir(i.File))
 	}
 	if err != nil {
-		return unnamed("flag --file", err)
+		return engine.Unnamed("flag --file", err)
 	}
 	return nil
 }

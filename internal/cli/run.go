@@ -64,15 +64,15 @@ func (o *options) unparsed(fs *pflag.FlagSet, args []string, err error) error {
 	if !o.json && !slices.Contains(own, "--json") {
 		return err
 	}
-	return (&results{json: true}).failed(flagError(fs, err))
+	return failed(&engine.Results{JSON: true}, flagError(fs, err))
 }
 
 // failed says that a run did not come about, and why.
-func (r *results) failed(err error) error {
+func failed(r *engine.Results, err error) error {
 	res := &driver.Result{}
 	driver.Fail(res, err)
 	say.error(engine.Hinted(err, res.Hint))
-	if err := r.write(res); err != nil {
+	if err := r.Write(res); err != nil {
 		say.error(err)
 	}
 	return exitError(res.ExitCode)
@@ -99,9 +99,9 @@ const runExample = `  sbxrun make test
 // run runs a command and returns an exitError with its exit code, or what kept
 // it from running.
 func (o *options) run(args []string) error {
-	result, err := o.openResult()
+	result, err := engine.OpenResults(o.json, o.resultFD, o.resultFile)
 	if err != nil {
-		return (&results{json: o.json}).failed(err)
+		return failed(&engine.Results{JSON: o.json}, err)
 	}
 	res, err := o.do(args)
 	if res == nil && err == nil {
@@ -114,7 +114,7 @@ func (o *options) run(args []string) error {
 	if err != nil {
 		say.error(engine.Hinted(err, res.Hint))
 	}
-	if err := result.write(res); err != nil {
+	if err := result.Write(res); err != nil {
 		if res.Reason == driver.ReasonSetup {
 			say.error(err)
 			return exitError(res.ExitCode)

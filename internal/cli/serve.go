@@ -117,7 +117,7 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 		return err
 	}
 	defer s.Store.Close()
-	s.Version, s.Encode = buildOf(), encodeResult
+	s.Version = buildOf()
 	s.Serving = func() {
 		os.Stdout.WriteString(s.Dir + "\n")
 		if terminal.Is(os.Stdout) {

@@ -65,7 +65,7 @@ func unmade(p *policy.Policy, kept []profiles.Keep) *policy.Policy {
 }
 
 func printJSON(v any) error {
-	b, err := encode(v, true)
+	b, err := engine.EncodeJSON(v, true)
 	if err != nil {
 		return err
 	}

@@ -329,7 +329,7 @@ func printChanges(set *workspace.Set, w *workspace.Workspace, all []*workspace.S
 		}
 		out.Changes = append(out.Changes, changeJSON{st, p})
 	}
-	return printJSON(out)
+	return PrintJSON(out)
 }
 
 func (o *options) listChanges(_ *facts, st *workspace.Store) error {
@@ -401,7 +401,7 @@ taken over.`,
 // left to do.
 func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.Report, err error, how workspace.OnConflict, keep bool) error {
 	if o.json {
-		if jerr := printJSON(r); jerr != nil {
+		if jerr := PrintJSON(r); jerr != nil {
 			return jerr
 		}
 	}

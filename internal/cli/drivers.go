@@ -14,17 +14,13 @@ import (
 func Drivers() []driver.Driver { return engine.Drivers(&facts{}) }
 
 // driverError says what to do about a driver that there is not.
-func driverError(err error, known []driver.Driver) error {
+func driverError(err error, f *facts) error {
 	var invalid *policy.InvalidError
 	if !errors.As(err, &invalid) || invalid.Field != "driver" {
 		return err
 	}
 	hint := "sbxrun driver list tells what each is, and which work here"
-	var names []string
-	for _, d := range known {
-		names = append(names, d.Name())
-	}
-	if near := nearest.Name(invalid.Value, names); near != "" {
+	if near := nearest.Name(invalid.Value, driverNames(f)); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	return engine.Usage("there is no driver "+strconv.Quote(invalid.Value)+": want "+invalid.Want, hint)

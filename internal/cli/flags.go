@@ -57,6 +57,11 @@ func (v *value) Set(s string) error {
 func (v *value) String() string { return "" }
 func (v *value) Type() string   { return v.kind }
 
+// arg defines a flag whose argument a function takes.
+func arg(fs *pflag.FlagSet, name, kind, usage string, set func(string) error) {
+	fs.VarPF(&value{kind, set}, name, "", usage)
+}
+
 // errNoValue is a flag whose value was forgotten: what comes next begins the
 // command.
 var errNoValue = errors.New("needs a value, and -- begins the command")
@@ -135,18 +140,15 @@ func (o *options) execFlags(fs *pflag.FlagSet) {
 
 // reportFlags defines the flags that say what to run and how to report it.
 func (o *options) reportFlags(fs *pflag.FlagSet) {
-	arg := func(name, short, kind, usage string, set func(string) error) {
-		fs.VarPF(&value{kind, set}, name, short, usage)
-	}
-	arg("script", "c", "SCRIPT", "run a shell script (bash, else sh); what follows are its $0, $1, …", func(s string) error {
+	fs.VarPF(&value{"SCRIPT", func(s string) error {
 		o.script, o.hasScript = s, true
 		return nil
-	})
+	}}, "script", "c", "run a shell script (bash, else sh); what follows are its $0, $1, …")
 	fs.BoolVar(&o.looks, "explain", false, "also tell what the command looks for and the sandbox does not show; takes time")
 	fs.BoolP("interactive", "i", false, "pass stdin on, which is always done: for the habit of -it")
 	fs.BoolVar(&o.json, "json", false, "capture the output and print one result object")
-	arg("result-file", "", "FILE", "write the result object to a file", into(&o.resultFile, checked))
-	arg("result-fd", "", "N", "write the result object to an open descriptor", func(s string) error {
+	arg(fs, "result-file", "FILE", "write the result object to a file", into(&o.resultFile, checked))
+	arg(fs, "result-fd", "N", "write the result object to an open descriptor", func(s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
 			return engine.Usage(strconv.Quote(s)+" is not a descriptor",

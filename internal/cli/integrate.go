@@ -61,12 +61,7 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 				say.warn("agents' commands are not sandboxed: " + why)
 				return b.Prompt(nil, why, policyFile)
 			}
-			f, err := engine.GatherFacts()
-			if err != nil {
-				return err
-			}
-			o.req.Command = []string{"/"}
-			r, err := o.resolve(f)
+			r, _, err := o.resolveHere("/")
 			if err != nil {
 				return err
 			}
@@ -189,9 +184,9 @@ asks its own model to run the command; {} in COMMAND stands for the request.`,
 				return err
 			}
 			if i.Do == "verify" && i.Agent != "codex" {
-				op, err := profiles.OperatorOf(&s.req, &f.Facts)
+				op, err := engine.OperatorOf(&s.req, f)
 				if err != nil {
-					return engine.Invalid(engine.Unreadable(err, &s.req, f))
+					return err
 				}
 				i.Partial = !op.Rollout.Enabled || op.Rollout.Percent < 100
 			}

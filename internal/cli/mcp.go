@@ -207,12 +207,7 @@ func (o *options) service(s *Service) error {
 	if o.req.Terminal {
 		return engine.Usage("mcp gives no command a terminal", "leave out --tty")
 	}
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return err
-	}
-	o.req.Command = []string{"/"} // commands come later
-	r, err := o.resolve(f)
+	r, f, err := o.resolveHere("/") // commands come later
 	if err != nil {
 		return err
 	}

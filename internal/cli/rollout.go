@@ -33,8 +33,8 @@ func rolledOut(req *profiles.Request, key string) (op profiles.Operator, why str
 	if err != nil {
 		return op, "", err
 	}
-	if op, err = profiles.OperatorOf(req, &f.Facts); err != nil {
-		return op, "", engine.Invalid(engine.Unreadable(err, req, f))
+	if op, err = engine.OperatorOf(req, f); err != nil {
+		return op, "", err
 	}
 	if r := op.Rollout; r.Enabled && r.Percent >= 100 {
 		return op, "", nil // whatever the key

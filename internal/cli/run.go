@@ -366,9 +366,11 @@ func (o *options) explain(res *driver.Result) {
 			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))
 		}
 	}
-	if o.policy != nil && o.req.CPUs == nil && heldBack(res, cpuLimit(o.policy)) {
-		say.note("the limit of "+strconv.FormatFloat(cpuLimit(o.policy), 'g', 3,
-			64)+" cpu held the command back for most of its run", "--cpus sets it; --cpus none removes it")
+	if p := o.policy; p != nil && o.req.CPUs == nil && p.OCI != nil && p.OCI.Linux != nil {
+		if n := policy.LimitsOf(p.OCI.Linux.Resources).CPUs; res.HeldBack(n) {
+			say.note("the limit of "+strconv.FormatFloat(n, 'g', 3, 64)+" cpu held the command back for most of its run",
+				"--cpus sets it; --cpus none removes it")
+		}
 	}
 	if res.StorageFull && res.ExitCode != 0 && (res.Changes == nil || !res.Changes.Full) {
 		say.note("the private storage (/tmp, /run, the home) was full: \"no space left on device\"",
@@ -379,7 +381,7 @@ func (o *options) explain(res *driver.Result) {
 			"--allow-host HOST lets it reach a host; -P aicode, the registries of packages")
 	}
 	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed && os.Geteuid() == 0 {
-		if text, hint := foreign(o.policy); text != "" {
+		if text, hint := engine.Foreign(o.policy); text != "" {
 			say.note(text, hint)
 		}
 	}
@@ -410,28 +412,6 @@ func (o *options) explain(res *driver.Result) {
 func (o *options) hints(res *driver.Result) bool {
 	return !o.looks && !o.agreed && res.Driver == "native" && res.Reason == driver.ReasonExit && res.ExitCode != 0 && len(res.Denials) == 0 &&
 		terminal.Is(os.Stderr)
-}
-
-// cpuLimit is how many processors a policy gives, 0 for all.
-func cpuLimit(p *policy.Policy) float64 {
-	if p.OCI == nil || p.OCI.Linux == nil || p.OCI.Linux.Resources == nil {
-		return 0
-	}
-	c := p.OCI.Linux.Resources.CPU
-	if c == nil || c.Quota == nil || c.Period == nil || *c.Quota <= 0 || *c.Period == 0 {
-		return 0
-	}
-	return float64(*c.Quota) / float64(*c.Period)
-}
-
-// heldBack reports whether a limit of so many processors bound a run, by what the
-// kernel counted: it used up most of what it was given, and was held back for half as
-// long as it ran or longer. The kernel counts the latter on each processor, so that
-// alone tells little where there are many. What is over soon needs no word.
-func heldBack(res *driver.Result, cpus float64) bool {
-	const soon, most = 5000, 0.8
-	u := &res.Usage
-	return cpus > 0 && res.DurationMS > soon && u.ThrottledMS > res.DurationMS/2 && u.CPUUserMS+u.CPUSystemMS > most*cpus*res.DurationMS
 }
 
 // oomNote says who ended something for want of memory, and what to do.
@@ -527,7 +507,7 @@ func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require p
 		}
 	})
 	if err != nil {
-		return nil, driverError(err, engine.Drivers(f))
+		return nil, driverError(err, f)
 	}
 	return d, nil
 }

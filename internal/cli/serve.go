@@ -219,12 +219,6 @@ func (b *Beside) newPool() *cobra.Command {
 	return c
 }
 
-// PrintTable prints rows in columns, for programs beside sbxrun.
-func PrintTable(rows [][]string) error { return printTable(os.Stdout, rows) }
-
-// PrintJSON prints a value as JSON, for programs beside sbxrun.
-func PrintJSON(v any) error { return printJSON(v) }
-
 // buildOf tells one build from another.
 func buildOf() string {
 	if version != "" {

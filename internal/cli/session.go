@@ -113,7 +113,7 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 				return sessionError(err)
 			}
 			if o.json {
-				err = printJSON(info)
+				err = PrintJSON(info)
 			} else {
 				_, err = fmt.Println(info.ID)
 			}
@@ -287,22 +287,22 @@ sbxrun.`,
 			return maxArgs(2)(c, args)
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			n := 0
+			n := 0 // the last
 			if len(args) == 2 {
 				var err error
 				if n, err = strconv.Atoi(args[1]); err != nil || n < 1 {
-					return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
-						"sbxrun session inspect lists them")
+					return notCommand(args[1])
 				}
 			}
-			return withSession(args[0], func(_ *session.Store,
-				c *session.Client) error {
-				return o.attach(c, args[0], n)
-			})
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return o.attach(c, args[0], n) })
 		},
 	}, o)
 	o.keysFlag(c.Flags())
 	return c
+}
+
+func notCommand(s string) error {
+	return engine.Usage(strconv.Quote(s)+" is not the number of a command", "sbxrun session inspect lists them")
 }
 
 // attach joins this terminal to that of a command.
@@ -460,9 +460,9 @@ func (o *options) sessionAudit() (*audit.Log, *facts, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	op, err := profiles.OperatorOf(&o.req, &f.Facts)
+	op, err := engine.OperatorOf(&o.req, f)
 	if err != nil {
-		return nil, nil, engine.Invalid(engine.Unreadable(err, &o.req, f))
+		return nil, nil, err
 	}
 	l, err := engine.OpenAudit(&op, o.req.Env)
 	return l, f, err
@@ -556,7 +556,7 @@ func newSessionList() *cobra.Command {
 				all = append(all, e)
 			}
 			if o.json {
-				return printJSON(all)
+				return PrintJSON(all)
 			}
 			rows := [][]string{{"ID", "STATE", "PROFILE", "COMMANDS", "CREATED", "DIRECTORY"}}
 			for _, i := range list {
@@ -569,7 +569,7 @@ func newSessionList() *cobra.Command {
 				rows = append(rows, []string{i.ID, string(i.State), dash(i.Profile), strconv.Itoa(running),
 					i.Created.Format(time.DateTime), dash(i.Dir)})
 			}
-			err = printTable(os.Stdout, rows)
+			err = PrintTable(rows)
 			for _, e := range all {
 				if len(e.Changed) > 0 {
 					say.note(agedText(e.Info, e.Changed), "")
@@ -621,7 +621,7 @@ func newSessionInspect() *cobra.Command {
 					return err
 				}
 				out.Changed = aged(out.Info, f)
-				return printJSON(out)
+				return PrintJSON(out)
 			})
 		},
 	}, o)
@@ -640,8 +640,7 @@ stdout to stdout and its stderr to stderr.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
-					"sbxrun session inspect lists them")
+				return notCommand(args[1])
 			}
 			return withSession(args[0], func(_ *session.Store, c *session.Client) error {
 				var offset [2]int
@@ -655,7 +654,7 @@ stdout to stdout and its stderr to stderr.`,
 						if err != nil {
 							return err
 						}
-						return printJSON(out)
+						return PrintJSON(out)
 					}
 					out, err := c.OutputPart(n, offset, wait)
 					if err != nil {
@@ -764,13 +763,9 @@ func newSessionKill() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
-					"sbxrun session inspect lists them")
+				return notCommand(args[1])
 			}
-			return withSession(args[0], func(_ *session.Store,
-				c *session.Client) error {
-				return noCommand(c.KillCommand(n), args[0])
-			})
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0]) })
 		},
 	}, o)
 }
@@ -866,15 +861,13 @@ func explainKept(st *session.Store, age time.Duration) {
 			kept++
 		}
 	}
-	was, it := "was", "it"
-	switch kept {
+	switch text := count(kept, "session", "sessions") + " that ended less than " + profiles.FormatDuration(age) + " ago "; kept {
 	case 0:
-		return
 	case 1:
+		say.note(text+"was kept", "--older-than 0s removes it too")
 	default:
-		was, it = "were", "them"
+		say.note(text+"were kept", "--older-than 0s removes them too")
 	}
-	say.note(count(kept, "session", "sessions")+" that ended less than "+profiles.FormatDuration(age)+" ago "+was+" kept", "--older-than 0s removes "+it+" too")
 }
 
 func newPrune() *cobra.Command {

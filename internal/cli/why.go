@@ -49,12 +49,7 @@ of a system call is one; anything else is a host.`,
 			if args[0] == "" {
 				return engine.Usage("the path, host or system call is empty", "for example: sbxrun why ~/.config/tool.yaml")
 			}
-			o.req.Command = []string{"true"}
-			f, err := engine.GatherFacts()
-			if err != nil {
-				return err
-			}
-			r, err := o.resolve(f)
+			r, f, err := o.resolveHere("true")
 			if err != nil {
 				return err
 			}
@@ -63,7 +58,7 @@ of a system call is one; anything else is a host.`,
 				return err
 			}
 			if o.json {
-				return printJSON(why)
+				return PrintJSON(why)
 			}
 			return why.print()
 		},

@@ -53,7 +53,7 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 			if b.Prompt == nil {
 				return executeBeside(engine.MCPProgram)
 			}
-			_, why, err := rolledOut(&o.req, key)
+			_, why, err := engine.RolledOut(&o.req, key)
 			if err != nil {
 				return err
 			}

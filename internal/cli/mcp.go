@@ -213,7 +213,7 @@ func (o *options) service(s *Service) error {
 	}
 	key := s.RolloutKey
 	if key == "" {
-		key = rolloutKey(r.Workspace.Path)
+		key = engine.RolloutKey(r.Workspace.Path)
 	}
 	v := &engine.Served{Request: &o.req, Facts: f, First: r, Key: key, Tell: tellChanges, Warn: say.warn,
 		Note: func(text string) { say.note(text, "") }}

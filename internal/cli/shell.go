@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/internal/quote"
@@ -181,7 +183,7 @@ func (s *shell) run(args []string) error {
 	if err != nil {
 		return commandError(err)
 	}
-	op, why, err := rolledOut(&s.req, s.key)
+	op, why, err := engine.RolledOut(&s.req, s.key)
 	if err != nil {
 		return err
 	}
@@ -403,4 +405,25 @@ func (s *shell) retired(st *session.Store, info *session.Info) bool {
 	}
 	say.note("the configuration has changed: this command begins a new session, with empty private directories", "")
 	return true
+}
+
+// rolloutFlag defines the flag for what a roll-out knows an agent by.
+func rolloutFlag(fs *pflag.FlagSet, key *string) {
+	fs.VarPF(&value{"KEY", func(k string) error { *key = k; return nil }}, "rollout-key", "",
+		"what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
+}
+
+// outside becomes the shell itself, as the agent would have had it: with its own
+// arguments, environment and streams. It returns only if it could not.
+func (s *shell) outside(op *profiles.Operator, why, file, start string, args, environ []string) error {
+	argv := append([]string{file}, args...)
+	if err := engine.RecordOutside(op, audit.Record{Source: "run", Command: argv, Cwd: start}, why); err != nil {
+		return err
+	}
+	say.warn("NOT SANDBOXED: this runs on the host with all that its user can do, because " + why)
+	if at, ok := persona.Script(args); ok && s.cwdFD >= 0 {
+		argv[1+at] = persona.Telling(persona.Name(file), args[at], s.cwdFD)
+	}
+	err := syscall.Exec(file, argv, standin.OutsideEnviron(environ))
+	return commandError(&driver.CommandError{Command: file, Err: err})
 }

@@ -412,23 +412,7 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		say.error(engine.Hinted(errors.New(quote.Inside(s.Path)+": "+s.Why), ""))
 	}
 	if r.Refused() {
-		var hints []string
-		if len(r.Protected) > 0 {
-			var flags []string
-			for _, s := range r.Protected {
-				if flag := driver.GrantOf("allow-protected", s.Protected).Shell(); !slices.Contains(flags, flag) {
-					flags = append(flags, flag)
-				}
-			}
-			hints = append(hints, strings.Join(flags, " ")+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
-		}
-		switch {
-		case len(r.Conflicts) > 0 && how == workspace.Overwrite:
-			hints = append(hints, "sbxrun writes nothing there: make it a directory again that you can read, or leave these paths out with --on-conflict keep")
-		case len(r.Conflicts) > 0:
-			hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
-		}
-		say.error(engine.Hinted(errors.New("nothing was changed"), strings.Join(hints, "; ")))
+		say.error(engine.Hinted(errors.New("nothing was changed"), refused(set, r, how)))
 		return exitError(1)
 	}
 	if err != nil {
@@ -448,6 +432,27 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		return nil
 	}
 	return st.Remove(set.ID)
+}
+
+// refused says what would let a set be applied.
+func refused(set *workspace.Set, r *workspace.Report, how workspace.OnConflict) string {
+	var hints []string
+	if len(r.Protected) > 0 {
+		var flags []string
+		for _, s := range r.Protected {
+			if flag := driver.GrantOf("allow-protected", s.Protected).Shell(); !slices.Contains(flags, flag) {
+				flags = append(flags, flag)
+			}
+		}
+		hints = append(hints, strings.Join(flags, " ")+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
+	}
+	switch {
+	case len(r.Conflicts) > 0 && how == workspace.Overwrite:
+		hints = append(hints, "sbxrun writes nothing there: make it a directory again that you can read, or leave these paths out with --on-conflict keep")
+	case len(r.Conflicts) > 0:
+		hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
+	}
+	return strings.Join(hints, "; ")
 }
 
 func newDiscard() *cobra.Command {

@@ -416,12 +416,7 @@ func minArgs(n int, what string) cobra.PositionalArgs {
 }
 
 func exactArgs(n int, what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if err := minArgs(n, what)(c, args); err != nil {
-			return err
-		}
-		return maxArgs(n)(c, args)
-	}
+	return cobra.MatchAll(minArgs(n, what), maxArgs(n))
 }
 
 // PrintTable prints rows in columns; the last column is not padded.

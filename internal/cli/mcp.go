@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -177,11 +178,10 @@ func (s *Service) checkHTTP(c *cobra.Command) error {
 	os.Unsetenv(tokenEnv)
 	h := s.HTTP
 	if h == nil {
-		for _, name := range []string{"http-remote", "http-host", "token-file", "idle-timeout"} {
-			if c.Flags().Changed(name) {
-				return engine.Usage("--"+name+" is about --http, which is not there",
-					"--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout")
-			}
+		names := []string{"http-remote", "http-host", "token-file", "idle-timeout"}
+		if i := slices.IndexFunc(names, c.Flags().Changed); i >= 0 {
+			return engine.Usage("--"+names[i]+" is about --http, which is not there",
+				"--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout")
 		}
 		return nil
 	}

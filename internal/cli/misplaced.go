@@ -43,21 +43,17 @@ func commandNames(c *cobra.Command) []string {
 
 // group makes of c a command that has commands and does nothing by itself.
 func group(c *cobra.Command, needs string, commands ...*cobra.Command) *cobra.Command {
-	c.Args = onlyCommands
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return unknownCommand(c, args[0])
+	}
 	c.RunE = func(*cobra.Command, []string) error {
 		return engine.Usage(c.Name()+" needs a command: "+needs, "see sbxrun "+c.Name()+" --help")
 	}
 	c.AddCommand(commands...)
 	return c
-}
-
-// onlyCommands are the arguments of a command that has commands and does nothing by
-// itself.
-func onlyCommands(c *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	return unknownCommand(c, args[0])
 }
 
 func unknownCommand(c *cobra.Command, name string) error {

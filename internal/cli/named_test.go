@@ -109,7 +109,7 @@ func TestNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, ok := range map[string]bool{"real/mcp.json": true, "beside/mcp.json": true, "real/new/mcp.json": true, "planted/victim": false, "planted/new": false, "planted/new/mcp.json": false, "link": false} {
-		if err := (&Integration{File: ws + "/" + name}).checkFile(facts); ok != (err == nil) {
+		if err := facts.CheckTarget("flag --file", ws+"/"+name); ok != (err == nil) {
 			t.Errorf("integrate mcp --file %s: %v", name, err)
 		}
 	}

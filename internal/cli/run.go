@@ -141,40 +141,23 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		if err := checkFlags(o.given, o.session, "session"); err != nil {
 			return nil, err
 		}
-		return o.inSession()
 	}
 	if o.json && o.req.Terminal {
 		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal",
 			"use --result-file with --tty")
 	}
-	if err := engine.Enough(); err != nil {
-		return nil, err
-	}
-	facts, err := engine.GatherFactsAnywhere(o.req.Dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.checkout.Check(); err != nil {
-		return nil, err
-	}
-	if o.dryRun && o.checkout.Git != nil {
-		return nil, engine.Usage("--dry-run starts nothing, and --git clones", "leave out one of the two")
-	}
-	done, err := o.clone(context.Background(), facts, false)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	r, err := o.resolve(facts)
-	if err != nil {
-		return nil, err
-	}
-	if o.cwd != "" {
-		if err := startIn(r.Policy, o.cwd); err != nil {
-			return nil, err
-		}
+	if o.session != "" {
+		return o.inSession()
 	}
 	ctx := context.Background()
+	r, facts, done, err := o.workspace(ctx, func() (*facts, error) { return engine.GatherFactsAnywhere(o.req.Dir) }, false)
+	defer done()
+	if err == nil && o.cwd != "" {
+		err = startIn(r.Policy, o.cwd)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if o.dryRun {
 		return nil, o.printDryRun(ctx, r, facts)
 	}
@@ -185,6 +168,29 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	record := audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd,
 		Profile: r.Policy.Profile}
 	return engine.Recorded(log, record, func() (*driver.Result, error) { return o.start(ctx, r, facts) })
+}
+
+// workspace clones what is to be cloned, and makes the policy. The function that it
+// returns removes a clone that does not stay.
+func (o *options) workspace(ctx context.Context, gather func() (*facts, error), stay bool) (r *profiles.Resolved, f *facts, done func(), err error) {
+	done = func() {}
+	if err = engine.Enough(); err != nil {
+		return
+	}
+	if f, err = gather(); err != nil {
+		return
+	}
+	if err = o.checkout.Check(); err != nil {
+		return
+	}
+	if o.dryRun && o.checkout.Git != nil {
+		err = engine.Usage("--dry-run starts nothing, and --git clones", "leave out one of the two")
+		return
+	}
+	if done, err = o.clone(ctx, f, stay); err == nil {
+		r, err = o.resolve(f)
+	}
+	return
 }
 
 // start selects what isolates, and runs.
@@ -344,6 +350,32 @@ func (o *options) command(args []string) error {
 
 // explain says on stderr what an exit code alone does not tell.
 func (o *options) explain(res *driver.Result) {
+	o.explainEnd(res)
+	o.explainLimits(res)
+	explainDenials(res, o.agreed)
+	if o.hints(res) {
+		say.note("to see what the command looked for and the sandbox does not show, run it again with --explain", "")
+	}
+	explainDependencies(res.Dependencies)
+	explainChanges(res.Changes, o.agreed)
+	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
+		say.note("ran without "+res.Degraded.String()+", as allowed", "")
+	}
+	if !say.verbose {
+		return
+	}
+	if res.Pooled {
+		say.detail("the sandbox was ready before this run: it is from the pool of sbxrun serve")
+	}
+	say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
+	if len(res.Unwatched) > 0 {
+		say.detail("memory of the kernel that is not limited and that nothing watched: " + strings.Join(res.Unwatched, ", "))
+	}
+	say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
+}
+
+// explainEnd says what ended a command.
+func (o *options) explainEnd(res *driver.Result) {
 	switch res.Reason {
 	case driver.ReasonTimeout:
 		text := "the time limit ended the command"
@@ -366,7 +398,11 @@ func (o *options) explain(res *driver.Result) {
 			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))
 		}
 	}
-	if p := o.policy; p != nil && o.req.CPUs == nil && p.OCI != nil && p.OCI.Linux != nil {
+}
+
+// explainLimits says what the sandbox has not enough of for a command.
+func (o *options) explainLimits(res *driver.Result) {
+	if p := o.policy; p != nil && o.req.CPUs == nil && p.OCI.Linux != nil {
 		if n := policy.LimitsOf(p.OCI.Linux.Resources).CPUs; res.HeldBack(n) {
 			say.note("the limit of "+strconv.FormatFloat(n, 'g', 3, 64)+" cpu held the command back for most of its run",
 				"--cpus sets it; --cpus none removes it")
@@ -380,29 +416,10 @@ func (o *options) explain(res *driver.Result) {
 		say.note("the command tried to reach the network, and it has none",
 			"--allow-host HOST lets it reach a host; -P aicode, the registries of packages")
 	}
-	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed && os.Geteuid() == 0 {
+	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed {
 		if text, hint := engine.Foreign(o.policy); text != "" {
 			say.note(text, hint)
 		}
-	}
-	explainDenials(res, o.agreed)
-	if o.hints(res) {
-		say.note("to see what the command looked for and the sandbox does not show, run it again with --explain", "")
-	}
-	explainDependencies(res.Dependencies)
-	explainChanges(res.Changes, o.agreed)
-	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
-		say.note("ran without "+res.Degraded.String()+", as allowed", "")
-	}
-	if say.verbose {
-		if res.Pooled {
-			say.detail("the sandbox was ready before this run: it is from the pool of sbxrun serve")
-		}
-		say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
-		if len(res.Unwatched) > 0 {
-			say.detail("memory of the kernel that is not limited and that nothing watched: " + strings.Join(res.Unwatched, ", "))
-		}
-		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
 	}
 }
 

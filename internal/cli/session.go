@@ -139,25 +139,12 @@ func (o *options) createSession(id string, owner *holder.Process) (info *session
 		return nil, nil, engine.Usage("a session has no terminal of its own",
 			"sbxrun session exec -t gives a command one")
 	}
-	if err := engine.Enough(); err != nil {
-		return nil, nil, err
-	}
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := o.checkout.Check(); err != nil {
-		return nil, nil, err
-	}
-	if _, err := o.clone(context.Background(), f, true); err != nil {
-		return nil, nil, err
-	}
-	o.req.Command = []string{"/"} // commands come later
-	r, err := o.resolve(f)
-	if err != nil {
-		return nil, nil, err
-	}
 	ctx := context.Background()
+	o.req.Command = []string{"/"} // commands come later
+	r, f, _, err := o.workspace(ctx, engine.GatherFacts, true)
+	if err != nil {
+		return nil, nil, err
+	}
 	d, err := selectDriver(ctx, f, r, o.req.Require)
 	if err != nil {
 		return nil, nil, err
@@ -280,12 +267,7 @@ the one that was started last. Ctrl-p ctrl-q detaches again; so does attaching f
 elsewhere, and the end of this terminal. If the command ends, its exit code is that of
 sbxrun.`,
 		Example: "  n=$(sbxrun session exec -d -t build bash)\n  sbxrun session attach build $n",
-		Args: func(c *cobra.Command, args []string) error {
-			if err := minArgs(1, "a session")(c, args); err != nil {
-				return err
-			}
-			return maxArgs(2)(c, args)
-		},
+		Args:    cobra.MatchAll(minArgs(1, "a session"), maxArgs(2)),
 		RunE: func(_ *cobra.Command, args []string) error {
 			n := 0 // the last
 			if len(args) == 2 {
@@ -403,10 +385,6 @@ func checkFlags(given *pflag.FlagSet, id string, own ...string) error {
 
 // inSession runs the command in a session that there is.
 func (o *options) inSession() (*driver.Result, error) {
-	if o.json && o.req.Terminal {
-		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal",
-			"use --result-file with --tty")
-	}
 	log, f, err := o.sessionAudit()
 	if err != nil {
 		return nil, err
@@ -419,15 +397,9 @@ func (o *options) inSession() (*driver.Result, error) {
 		}
 		p := &policy.Policy{Profile: info.Profile, Limits: info.Limits,
 			OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: slices.Clone(pr.Args)}}}
-		if o.req.Timeout != nil {
-			p.Limits.WallTime = *o.req.Timeout
-		}
-		if o.req.KillAfter != nil {
-			p.Limits.KillAfter = *o.req.KillAfter
-		}
-		if o.req.MaxOutput != nil {
-			p.Limits.Output = *o.req.MaxOutput
-		}
+		given(&p.Limits.WallTime, o.req.Timeout)
+		given(&p.Limits.KillAfter, o.req.KillAfter)
+		given(&p.Limits.Output, o.req.MaxOutput)
 		number := 0
 		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd,
 			Profile: info.Profile, Driver: info.Driver}
@@ -452,6 +424,13 @@ func (o *options) inSession() (*driver.Result, error) {
 		}
 	}
 	return res, err
+}
+
+// given takes a value that was asked for.
+func given[T any](to, v *T) {
+	if v != nil {
+		*to = *v
+	}
 }
 
 // sessionAudit opens the log for a command of a session, nil if there is none.
@@ -548,18 +527,13 @@ func newSessionList() *cobra.Command {
 				Changed []string `json:"changed,omitempty"` // of its files, since
 			}
 			all := []entry{}
+			rows := [][]string{{"ID", "STATE", "PROFILE", "COMMANDS", "CREATED", "DIRECTORY"}}
 			for _, i := range list {
 				e := entry{Info: i}
 				if i.State == session.Ready || i.State == session.Running {
 					e.Changed = aged(i, f)
 				}
 				all = append(all, e)
-			}
-			if o.json {
-				return PrintJSON(all)
-			}
-			rows := [][]string{{"ID", "STATE", "PROFILE", "COMMANDS", "CREATED", "DIRECTORY"}}
-			for _, i := range list {
 				running := 0
 				for _, c := range i.Commands {
 					if c.Running {
@@ -569,7 +543,9 @@ func newSessionList() *cobra.Command {
 				rows = append(rows, []string{i.ID, string(i.State), dash(i.Profile), strconv.Itoa(running),
 					i.Created.Format(time.DateTime), dash(i.Dir)})
 			}
-			err = PrintTable(rows)
+			if err = o.list(all, rows); o.json {
+				return err
+			}
 			for _, e := range all {
 				if len(e.Changed) > 0 {
 					say.note(agedText(e.Info, e.Changed), "")

@@ -123,7 +123,7 @@ func proposable(place, led, home string, hide []string) bool {
 func Foreign(p *policy.Policy) (text, hint string) {
 	dir := p.OCI.Process.Cwd
 	var st unix.Stat_t
-	if Access(p, dir)&policy.Write == 0 || unix.Stat(dir, &st) != nil || st.Uid == 0 || st.Mode&unix.S_IWOTH != 0 {
+	if os.Geteuid() != 0 || Access(p, dir)&policy.Write == 0 || unix.Stat(dir, &st) != nil || st.Uid == 0 || st.Mode&unix.S_IWOTH != 0 {
 		return "", ""
 	}
 	id := strconv.FormatUint(uint64(st.Uid), 10)

@@ -68,27 +68,40 @@ func Named(name string) (string, error) {
 	return f.Named(name, true)
 }
 
+// CheckTarget refuses a file to write that a link leads to which a command can have made.
+// It need not be there.
+func (f *Facts) CheckTarget(flag, file string) error {
+	_, err := os.Stat(file)
+	if err == nil {
+		_, err = f.Named(file, false)
+	} else {
+		_, _, err = f.Into(filepath.Dir(file))
+	}
+	if err != nil {
+		return Unnamed(flag, err)
+	}
+	return nil
+}
+
 // ReadNamed reads a file that a flag names, of no more than limit bytes.
 func ReadNamed(name string, limit int64) ([]byte, error) {
-	var from *os.File
-	if IsDescriptor(name) {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		from = f
-	} else {
+	open := os.Open
+	if !IsDescriptor(name) {
 		facts, err := GatherFacts()
 		if err != nil {
 			return nil, err
 		}
-		real, err := facts.Named(name, false)
-		if err != nil {
-			return nil, err
+		open = func(name string) (*os.File, error) {
+			real, err := facts.Named(name, false)
+			if err != nil {
+				return nil, err
+			}
+			return OpenRegular(real, os.O_RDONLY, 0)
 		}
-		if from, err = OpenRegular(real, os.O_RDONLY, 0); err != nil {
-			return nil, err
-		}
+	}
+	from, err := open(name)
+	if err != nil {
+		return nil, err
 	}
 	defer from.Close()
 	b, err := io.ReadAll(io.LimitReader(from, limit+1))

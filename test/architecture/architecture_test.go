@@ -83,7 +83,7 @@ var rooms = map[string][]string{
 	"internal/cli":                 {"internal/engine", "internal/agents/whole", "internal/setup", "internal/standin", "internal/terminal", "internal/holder", "internal/nearest", "internal/programs", "internal/quote", "internal/audit", "policy", "profiles", "driver", "driver/host", "seccomp", "cgroups", "internal/oncejson", "internal/probe", "session", "internal/files", "internal/persona", "workspace", "pool"},
 	"internal/solo":                {},
 	"cmd/sbxrun":                   {"internal/cli", "internal/solo"},
-	"cmd/sbxrun-mcp":               {"internal/agents", "internal/engine", "driver", "internal/cli", "internal/strictjson", "internal/mcpserver", "internal/command", "policy"},
+	"cmd/sbxrun-mcp":               {"internal/agents", "internal/agents/whole", "internal/engine", "driver", "internal/cli", "internal/strictjson", "internal/mcpserver", "internal/command", "policy"},
 	"cmd/sbxrun-serve":             {"internal/cli", "internal/engine", "internal/serve"},
 	"cmd/sbxrun-seccomp":           {"seccomp", "seccomp/compile"},
 	"seccomp/internal/gen":         {"seccomp", "seccomp/compile", "internal/sys"},

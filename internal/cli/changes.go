@@ -18,7 +18,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
 )
 
@@ -121,7 +120,7 @@ func snapshot(id string) (runs bool, err error) {
 		return false, nil
 	}
 	defer st.Close()
-	if info, err := st.Lookup(id); err != nil || info.State == session.Stopped || info.State == session.Failed {
+	if info, err := st.Lookup(id); err != nil || info.Over() {
 		return false, nil
 	}
 	c, err := st.Connect(id)
@@ -292,19 +291,11 @@ func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *w
 // printableLines is quote.Escape for a text of several lines, with tabs.
 func printableLines(s string) string {
 	var b strings.Builder
-	for line := range strings.Lines(s) {
-		body, nl := strings.CutSuffix(line, "\n")
-		for i, part := range strings.Split(body, "\t") {
-			if i > 0 {
-				b.WriteByte('\t')
-			}
-			b.WriteString(quote.Escape(part))
-		}
-		if nl {
-			b.WriteByte('\n')
-		}
+	for i := strings.IndexAny(s, "\n\t"); i >= 0; i = strings.IndexAny(s, "\n\t") {
+		b.WriteString(quote.Escape(s[:i]) + s[i:i+1])
+		s = s[i+1:]
 	}
-	return b.String()
+	return b.String() + quote.Escape(s)
 }
 
 // changeJSON is what "diff --json" says of a change.

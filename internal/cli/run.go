@@ -188,7 +188,7 @@ func (o *options) workspace(ctx context.Context, gather func() (*facts, error), 
 		return
 	}
 	if done, err = o.clone(ctx, f, stay); err == nil {
-		r, err = o.resolve(f)
+		r, err = resolveRequest(&o.req, f)
 	}
 	return
 }
@@ -548,11 +548,6 @@ func isNotFound(err error) bool {
 	return errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT)
 }
 
-// resolve turns the request into a policy.
-func (o *options) resolve(f *facts) (*profiles.Resolved, error) {
-	return resolveRequest(&o.req, f)
-}
-
 // resolveHere gathers the facts, and turns the request with a command into a policy of them.
 func (o *options) resolveHere(command ...string) (*profiles.Resolved, *facts, error) {
 	f, err := engine.GatherFacts()
@@ -560,7 +555,7 @@ func (o *options) resolveHere(command ...string) (*profiles.Resolved, *facts, er
 		return nil, nil, err
 	}
 	o.req.Command = command
-	r, err := o.resolve(f)
+	r, err := resolveRequest(&o.req, f)
 	return r, f, err
 }
 

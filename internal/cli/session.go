@@ -833,7 +833,7 @@ func explainKept(st *session.Store, age time.Duration) {
 	}
 	kept := uint64(0)
 	for _, i := range list {
-		if i.State == session.Stopped || i.State == session.Failed {
+		if i.Over() {
 			kept++
 		}
 	}

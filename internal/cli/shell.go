@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -336,41 +335,12 @@ func (s *shell) open(id string, agent *standin.Process) error {
 		return engine.Usage("there is no calling process whose session this could be",
 			"name a session, or leave --session out")
 	}
-	st, err := engine.OpenSessions()
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	// Another call of the same agent may be making it.
-	for range 600 {
-		info, err := st.Lookup(id)
-		switch {
-		case err == nil && (info.State == session.Ready || info.State == session.Running):
-			if !s.retired(st, info) {
-				return nil
-			}
-		case err == nil && (info.State == session.Stopped || info.State == session.Failed):
-			// It ended, and the agent did not: a new one.
-			// Another call may have done that already, and made it.
-			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) && !errors.Is(err, syscall.EBUSY) {
-				return sessionError(err)
-			}
-		case errors.Is(err, session.ErrNotFound):
-			child := s.options
-			child.req.Terminal = false
-			_, confirm, err := child.createSession(id, &agent.Process)
-			if err == nil {
-				return sessionError(confirm())
-			}
-			if !errors.Is(err, session.ErrExists) {
-				return sessionError(err)
-			}
-		case err != nil:
-			return sessionError(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	return engine.Usage("session "+id+" did not become ready", "sbxrun session inspect "+id)
+	return sessionError(standin.Keep(id, s.retired, func() (func() error, error) {
+		child := s.options
+		child.req.Terminal = false
+		_, confirm, err := child.createSession(id, &agent.Process)
+		return confirm, err
+	}))
 }
 
 // retired ends an agent's session of which the files are not what they were, if

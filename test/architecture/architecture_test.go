@@ -78,7 +78,7 @@ var rooms = map[string][]string{
 	"github.com/sbxrun/sbxrun":     {"pool", "internal/probe", "workspace", "policy", "profiles", "driver", "internal/audit", "session", "internal/engine"},
 	"internal/setup":               {"cgroups"},
 	"internal/terminal":            {"driver", "internal/engine", "internal/sigpipe"},
-	"internal/standin":             {"policy", "driver", "internal/engine", "internal/holder", "internal/persona"},
+	"internal/standin":             {"policy", "driver", "session", "internal/engine", "internal/holder", "internal/persona"},
 	"internal/agents/whole":        {"policy", "profiles", "driver", "internal/engine"},
 	"internal/cli":                 {"internal/engine", "internal/agents/whole", "internal/setup", "internal/standin", "internal/terminal", "internal/holder", "internal/nearest", "internal/programs", "internal/quote", "internal/audit", "policy", "profiles", "driver", "driver/host", "seccomp", "cgroups", "internal/oncejson", "internal/probe", "session", "internal/files", "internal/persona", "workspace", "pool"},
 	"internal/solo":                {},

@@ -47,10 +47,6 @@ func flagError(fs *pflag.FlagSet, err error) error {
 	var invalid *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &unknown):
-		name := "--" + unknown.GetSpecifiedName()
-		if s := unknown.GetSpecifiedShortnames(); s != "" {
-			name = "-" + unknown.GetSpecifiedName()
-		}
 		hint := helpHint
 		if here := habit(unknown.GetSpecifiedName()); here != "" {
 			hint = here
@@ -59,7 +55,7 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		} else if long := shortOf(unknown); long != "" && fs.Lookup(long) != nil {
 			hint = "only the long form here: --" + long
 		}
-		return engine.Usage("unknown flag "+name, hint)
+		return engine.Usage("unknown flag "+typed(unknown), hint)
 	case errors.As(err, &missing):
 		name := missing.GetSpecifiedName()
 		if f := missing.GetFlag(); f != nil {
@@ -83,6 +79,14 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		return engine.Usage("flag --"+invalid.GetFlag().Name+": "+cause.Error(), hint)
 	}
 	return err
+}
+
+// typed is an unknown flag as it was given.
+func typed(unknown *pflag.NotExistError) string {
+	if unknown.GetSpecifiedShortnames() != "" {
+		return "-" + unknown.GetSpecifiedName()
+	}
+	return "--" + unknown.GetSpecifiedName()
 }
 
 // nearestFlag returns the flag that was meant, "" if none is near.

@@ -269,3 +269,13 @@ func (e *CommandError) Error() string { return quote.Inside(e.Command) + ": " + 
 
 // Unwrap returns what execve(2) said.
 func (e *CommandError) Unwrap() error { return e.Err }
+
+// HeldBack reports whether a limit of so many processors bound a run, by what the
+// kernel counted: it used up most of what it was given, and was held back for half as
+// long as it ran or longer. The kernel counts the latter on each processor, so that
+// alone tells little where there are many. What is over soon needs no word.
+func (r *Result) HeldBack(cpus float64) bool {
+	const soon, most = 5000, 0.8
+	u := &r.Usage
+	return cpus > 0 && r.DurationMS > soon && u.ThrottledMS > r.DurationMS/2 && u.CPUUserMS+u.CPUSystemMS > most*cpus*r.DurationMS
+}

@@ -269,7 +269,7 @@ func (c *Client) Stop(grace time.Duration) error {
 	_, err := c.call(&request{Op: "stop", GraceMS: grace.Milliseconds()})
 	if errors.Is(err, driver.ErrSandboxGone) {
 		// It may have come too late to be answered.
-		if info, rerr := c.store.Recorded(c.id); rerr == nil && info.over() {
+		if info, rerr := c.store.Recorded(c.id); rerr == nil && info.Over() {
 			return fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 		}
 	}
@@ -307,7 +307,7 @@ func (c *Client) Done() <-chan struct{} {
 			defer close(c.done)
 			for {
 				info, err := c.store.Lookup(c.id)
-				if err != nil || info.State == Stopped || info.State == Failed {
+				if err != nil || info.Over() {
 					return
 				}
 				time.Sleep(50 * time.Millisecond)

@@ -257,7 +257,7 @@ func (s *Store) Lookup(id string) (*Info, error) { return s.lookup(id, false) }
 // directory, and so no holder has.
 func (s *Store) lookup(id string, ours bool) (*Info, error) {
 	info, err := s.Recorded(id)
-	if err != nil || info.over() {
+	if err != nil || info.Over() {
 		return info, err
 	}
 	c, err := s.dial(id)
@@ -270,7 +270,7 @@ func (s *Store) lookup(id string, ours bool) (*Info, error) {
 		return nil, err
 	}
 	// A holder stops to listen when its last record is written.
-	if info, err = s.Recorded(id); err != nil || info.over() {
+	if info, err = s.Recorded(id); err != nil || info.Over() {
 		return info, err
 	}
 	if !refused && time.Since(info.Created) <= startPatience {
@@ -284,8 +284,8 @@ func (s *Store) lookup(id string, ours bool) (*Info, error) {
 	return info, nil
 }
 
-// over reports whether only the record is left.
-func (i *Info) over() bool { return i.State == Stopped || i.State == Failed }
+// Over reports whether only the record is left.
+func (i *Info) Over() bool { return i.State == Stopped || i.State == Failed }
 
 // Recorded returns the record of a session without asking whether its holder is
 // there.
@@ -379,7 +379,7 @@ func (s *Store) Remove(id string) error {
 // removable is nil if nothing but a record is left of a session. Ours is as in lookup.
 func (s *Store) removable(id string, ours bool) error {
 	info, err := s.lookup(id, ours)
-	over := err != nil || info.over() // one with a damaged record is
+	over := err != nil || info.Over() // one with a damaged record is
 	if errors.Is(err, ErrNotFound) {
 		// Being made, or left by a crash before there was a record.
 		fi, serr := s.root.Lstat(id)
@@ -421,7 +421,7 @@ func (s *Store) Prune(age time.Duration) ([]string, error) {
 	var gone []string
 	var errs []error
 	for _, info := range list {
-		over := info.over() || info.State == Created && time.Since(info.Created) > startPatience
+		over := info.Over() || info.State == Created && time.Since(info.Created) > startPatience
 		if fi, err := s.root.Lstat(info.ID); !over || err != nil || time.Since(fi.ModTime()) < age {
 			continue
 		}

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/agents"
+	"github.com/sbxrun/sbxrun/internal/agents/whole"
 	"github.com/sbxrun/sbxrun/internal/cli"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
@@ -32,9 +34,43 @@ func prompt(p *policy.Policy, outside, commands string) error {
 	return err
 }
 
+// siteOf finds where the user's things are.
+func siteOf(i *cli.Integration) (site agents.Site, err error) {
+	f, err := engine.GatherFacts()
+	if err != nil {
+		return site, err
+	}
+	if f.Home == "" {
+		return site, engine.Usage("there is no home directory", "set HOME")
+	}
+	or := func(name, below string) string { return filepath.Clean(engine.XDG(f, name, below)) }
+	self, err := os.Executable()
+	if err != nil {
+		return site, err
+	}
+	site = agents.Site{Home: f.Home, Config: or("XDG_CONFIG_HOME", ".config"), Data: or("XDG_DATA_HOME", ".local/share"),
+		State: or("XDG_STATE_HOME", ".local/state"), Claude: or("CLAUDE_CONFIG_DIR", ".claude"), Codex: or("CODEX_HOME", ".codex"),
+		Qwen: or("QWEN_HOME", ".qwen"), Copilot: or("COPILOT_HOME", ".copilot"), Pi: or("PI_CODING_AGENT_DIR", ".pi/agent"),
+		Sbxrun: filepath.Join(filepath.Dir(self), "sbxrun"), Agent: i.Program}
+	if i.Agent != "shell" && i.Agent != "mcp" {
+		_, file, err := whole.Program(i.Program, strings.TrimSuffix(i.Agent, "-code"))
+		if file != "" {
+			site.Agent = file
+		}
+		return site, err
+	}
+	if i.File == "" {
+		return site, nil
+	}
+	return site, f.CheckTarget("flag --file", i.File)
+}
+
 // integrate changes an agent's configuration, or looks at it.
 func integrate(i *cli.Integration) error {
-	site := agents.Site{Home: i.Home, Config: i.Config, Data: i.Data, State: i.State, Claude: i.Claude, Codex: i.Codex, Qwen: i.Qwen, Copilot: i.Copilot, Pi: i.Pi, Sbxrun: i.Self, Agent: i.Program}
+	site, err := siteOf(i)
+	if err != nil {
+		return err
+	}
 	if i.Do == "verify" {
 		return verify(i, site)
 	}
@@ -108,6 +144,13 @@ func verify(i *cli.Integration, site agents.Site) error {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	partial := false
+	if agent != "codex" {
+		var err error
+		if partial, err = i.Partial(); err != nil {
+			return err
+		}
+	}
 	p, err := agents.Verify(ctx, agent, site, i.File, i.Command)
 	if err != nil {
 		return err
@@ -129,7 +172,7 @@ func verify(i *cli.Integration, site agents.Site) error {
 		} else {
 			fmt.Println("of your home it saw nothing")
 		}
-		if i.Partial {
+		if partial {
 			fmt.Println("but: the roll-out in config.yaml leaves agents out of the sandbox by their keys, of which the workspace is one; this was in a workspace of its own. sbxrun prompt -C DIR says what holds in yours")
 		}
 		for _, a := range p.Against {

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/signal"
@@ -66,10 +65,7 @@ func check(script, name string, asJSON bool) (bool, error) {
 		if d.Refusals == nil {
 			d.Refusals = []command.Refusal{}
 		}
-		e := json.NewEncoder(os.Stdout)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		return d.Allowed, e.Encode(d)
+		return d.Allowed, cli.PrintJSON(d)
 	}
 	var b strings.Builder
 	if d.Allowed {

@@ -76,22 +76,15 @@ func newAgent() *cobra.Command {
 			case err == pflag.ErrHelp:
 				return c.Help()
 			case errors.As(err, &unknown):
-				dashes := "--"
-				if unknown.GetSpecifiedShortnames() != "" {
-					dashes = "-"
-				}
-				err = engine.Usage("unknown flag "+dashes+unknown.GetSpecifiedName()+" of sbxrun agent",
+				err = engine.Usage("unknown flag "+typed(unknown)+" of sbxrun agent",
 					"the agent's own flags go after --")
 			}
 			if err != nil {
 				return o.unparsed(fs, args, err)
 			}
-			i := -1
-			if len(rest) > 0 {
-				i = slices.IndexFunc(whole.Agents, func(a whole.Agent) bool {
-					return a.Name == strings.TrimSuffix(rest[0], "-code")
-				})
-			}
+			i := slices.IndexFunc(whole.Agents, func(a whole.Agent) bool {
+				return len(rest) > 0 && a.Name == strings.TrimSuffix(rest[0], "-code")
+			})
 			if i < 0 {
 				what := "agent needs the name of one that can run inside"
 				if len(rest) > 0 {

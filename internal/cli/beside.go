@@ -45,7 +45,7 @@ func (b *Beside) Main(args []string) int {
 	if code, ok := inner(args); ok {
 		return code
 	}
-	killable()
+	engine.Killable()
 	root := &cobra.Command{Use: "sbxrun", Short: "Does some of the work of sbxrun: not for people", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		return engine.Usage("this program is started by sbxrun", "see sbxrun --help")
 	}}

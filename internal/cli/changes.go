@@ -18,7 +18,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
 )
 
@@ -121,7 +120,7 @@ func snapshot(id string) (runs bool, err error) {
 		return false, nil
 	}
 	defer st.Close()
-	if info, err := st.Lookup(id); err != nil || info.State == session.Stopped || info.State == session.Failed {
+	if info, err := st.Lookup(id); err != nil || info.Over() {
 		return false, nil
 	}
 	c, err := st.Connect(id)
@@ -292,19 +291,11 @@ func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *w
 // printableLines is quote.Escape for a text of several lines, with tabs.
 func printableLines(s string) string {
 	var b strings.Builder
-	for line := range strings.Lines(s) {
-		body, nl := strings.CutSuffix(line, "\n")
-		for i, part := range strings.Split(body, "\t") {
-			if i > 0 {
-				b.WriteByte('\t')
-			}
-			b.WriteString(quote.Escape(part))
-		}
-		if nl {
-			b.WriteByte('\n')
-		}
+	for i := strings.IndexAny(s, "\n\t"); i >= 0; i = strings.IndexAny(s, "\n\t") {
+		b.WriteString(quote.Escape(s[:i]) + s[i:i+1])
+		s = s[i+1:]
 	}
-	return b.String()
+	return b.String() + quote.Escape(s)
 }
 
 // changeJSON is what "diff --json" says of a change.
@@ -329,7 +320,7 @@ func printChanges(set *workspace.Set, w *workspace.Workspace, all []*workspace.S
 		}
 		out.Changes = append(out.Changes, changeJSON{st, p})
 	}
-	return printJSON(out)
+	return PrintJSON(out)
 }
 
 func (o *options) listChanges(_ *facts, st *workspace.Store) error {
@@ -401,7 +392,7 @@ taken over.`,
 // left to do.
 func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.Report, err error, how workspace.OnConflict, keep bool) error {
 	if o.json {
-		if jerr := printJSON(r); jerr != nil {
+		if jerr := PrintJSON(r); jerr != nil {
 			return jerr
 		}
 	}
@@ -412,23 +403,7 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		say.error(engine.Hinted(errors.New(quote.Inside(s.Path)+": "+s.Why), ""))
 	}
 	if r.Refused() {
-		var hints []string
-		if len(r.Protected) > 0 {
-			var flags []string
-			for _, s := range r.Protected {
-				if flag := driver.GrantOf("allow-protected", s.Protected).Shell(); !slices.Contains(flags, flag) {
-					flags = append(flags, flag)
-				}
-			}
-			hints = append(hints, strings.Join(flags, " ")+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
-		}
-		switch {
-		case len(r.Conflicts) > 0 && how == workspace.Overwrite:
-			hints = append(hints, "sbxrun writes nothing there: make it a directory again that you can read, or leave these paths out with --on-conflict keep")
-		case len(r.Conflicts) > 0:
-			hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
-		}
-		say.error(engine.Hinted(errors.New("nothing was changed"), strings.Join(hints, "; ")))
+		say.error(engine.Hinted(errors.New("nothing was changed"), refused(set, r, how)))
 		return exitError(1)
 	}
 	if err != nil {
@@ -448,6 +423,27 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		return nil
 	}
 	return st.Remove(set.ID)
+}
+
+// refused says what would let a set be applied.
+func refused(set *workspace.Set, r *workspace.Report, how workspace.OnConflict) string {
+	var hints []string
+	if len(r.Protected) > 0 {
+		var flags []string
+		for _, s := range r.Protected {
+			if flag := driver.GrantOf("allow-protected", s.Protected).Shell(); !slices.Contains(flags, flag) {
+				flags = append(flags, flag)
+			}
+		}
+		hints = append(hints, strings.Join(flags, " ")+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
+	}
+	switch {
+	case len(r.Conflicts) > 0 && how == workspace.Overwrite:
+		hints = append(hints, "sbxrun writes nothing there: make it a directory again that you can read, or leave these paths out with --on-conflict keep")
+	case len(r.Conflicts) > 0:
+		hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
+	}
+	return strings.Join(hints, "; ")
 }
 
 func newDiscard() *cobra.Command {

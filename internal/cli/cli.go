@@ -33,7 +33,7 @@ import (
 // Main runs sbxrun with the arguments after the program's name and returns its
 // exit code.
 func Main(args []string) int {
-	killable()
+	engine.Killable()
 	if name := persona.Name(os.Args[0]); name != "" {
 		return asShell(name, args)
 	}

@@ -1,10 +1,7 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/json"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -72,48 +68,6 @@ func TestParseRunFlags(t *testing.T) {
 	}
 	if got := strings.Join(fs.Args(), " "); got != "cmd --json -v" || o.json || say.verbose {
 		t.Errorf("the command's flags were taken: %q", got)
-	}
-}
-
-func TestText(t *testing.T) {
-	for _, tt := range []struct {
-		in        string
-		truncated bool
-		text, raw string
-	}{
-		{"text", false, "text", ""},
-		{"", true, "", ""},
-		{"a\xff", false, "a\xff", "Yf8="},
-		{"abc\xc3", true, "abc", ""},             // é cut in two
-		{"abc\xe2\x82", true, "abc", ""},         // € cut
-		{"abc\xf0\x9f\x98", true, "abc", ""},     // an emoji cut
-		{"abc\xc3\xa9", true, "abcé", ""},        // whole
-		{"abc\xff", true, "abc\xff", "YWJj/w=="}, // not cut: never was a character
-	} {
-		text, raw := text(tt.in, tt.truncated)
-		if text != tt.text || raw != tt.raw {
-			t.Errorf("%q: %q, %q; want %q, %q", tt.in, text, raw, tt.text, tt.raw)
-		}
-	}
-}
-
-// The result object has every field that RUN-3 names, and its lists are lists.
-func TestEncodeResult(t *testing.T) {
-	b, err := encodeResult(&driver.Result{Stdout: "<a>\n"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes.Count(b, []byte("\n")) != 1 || bytes.Contains(b, []byte(`\u003c`)) {
-		t.Errorf("got %s", b)
-	}
-	var m map[string]any
-	if err := json.Unmarshal(b, &m); err != nil {
-		t.Fatal(err)
-	}
-	for _, k := range strings.Fields("exit_code reason stdout stderr stdout_truncated stderr_truncated duration_ms setup_ms sandboxed driver profile layers degraded usage denials") {
-		if m[k] == nil {
-			t.Errorf("%s is missing or null in %s", k, b)
-		}
 	}
 }
 
@@ -182,95 +136,6 @@ func TestQuoted(t *testing.T) {
 		if got := quote.Shell(in); got != want {
 			t.Errorf("%q: %s, want %s", in, got, want)
 		}
-	}
-}
-
-func TestToolRoot(t *testing.T) {
-	for in, want := range map[string]string{
-		"/root/.pyenv/shims/python3": "/root/.pyenv",
-		"/root/go/bin/gopls":         "/root/go",
-		"/root/tool":                 "/root/tool",
-		"/root/.local/bin/uv":        "/root/.local/bin",
-		"/opt/node/bin/node":         "/opt/node",
-		"/opt/tool":                  "/opt",
-		"/bin/x":                     "/bin",
-	} {
-		if got := toolRoot(in, "/root"); got != want {
-			t.Errorf("%s: %s, want %s", in, got, want)
-		}
-	}
-}
-
-// TestPropose: a command writes scripts and links; what a hint says to show is none of
-// its choice (A16).
-func TestPropose(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	home := filepath.Join(dir, "home")
-	t.Setenv("HOME", home)
-	program := func(name string, mode os.FileMode) string {
-		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, nil, mode); err != nil {
-			t.Fatal(err)
-		}
-		return name
-	}
-	link := func(to, name string) string {
-		name = filepath.Join(dir, name)
-		if err := os.Symlink(to, name); err != nil {
-			t.Fatal(err)
-		}
-		return name
-	}
-	for _, c := range []struct {
-		program string
-		hide    []string
-		want    string // below dir
-	}{
-		{program("opt/tool/bin/x", 0o755), nil, "opt/tool"}, {program("home/.pyenv/shims/python3", 0o755), nil, "home/.pyenv"}, {program("home/tool", 0o755), nil, "home/tool"},
-		{program("opt/tool/bin/data", 0o644), nil, ""}, {filepath.Join(dir, "nonexist"), nil, ""}, {"/nonexist", nil, ""}, {dir, nil, ""},
-		{program("home/.ssh/id_rsa", 0o600), nil, ""}, {program("home/.ssh/x", 0o755), nil, ""}, {program("home/.aws/cli/bin/x", 0o755), nil, ""}, {program("home/.config/gh/x", 0o755), nil, ""},
-		{link(filepath.Join(dir, "home/.ssh/x"), "opt/tool/bin/key"), nil, ""}, {link(filepath.Join(dir, "home/.ssh"), "opt/innocent"), nil, ""}, {filepath.Join(dir, "opt/innocent/x"), nil, ""},
-		{program("home/bin/x", 0o755), nil, "home/bin"}, {program("opt/hidden/x", 0o755), []string{filepath.Join(dir, "opt/hidden")}, ""},
-		{program("opt/a\nb/x", 0o755), nil, ""}, {program("opt/a\u202eb/x", 0o755), nil, ""},
-	} {
-		want := ""
-		if c.want != "" {
-			want = "; add --ro " + filepath.Join(dir, c.want)
-		}
-		if got := propose(c.program, c.hide); got != want {
-			t.Errorf("%q: %q, want %q", c.program, got, want)
-		}
-	}
-}
-
-func TestAccess(t *testing.T) {
-	p := &policy.Policy{
-		OCI:   &specs.Spec{Mounts: []specs.Mount{{Destination: "/tmp", Type: "tmpfs"}}},
-		Files: []policy.FileRule{{Path: "/usr", Access: policy.ReadExec}, {Path: "/usr/secret"}, {Path: "/tmp/ws", Access: policy.All}},
-	}
-	for path, want := range map[string]policy.Access{
-		"/usr/bin/x": policy.ReadExec, "/usr/secret/x": 0, "/usrx": 0, "/tmp/x": 0, "/tmp/ws/x": policy.All, "/etc": 0,
-	} {
-		if got := engine.Access(p, path); got != want {
-			t.Errorf("%s: %v, want %v", path, got, want)
-		}
-	}
-}
-
-func TestEnvFile(t *testing.T) {
-	name := t.TempDir() + "/env"
-	if err := os.WriteFile(name, []byte("# comment\n\nA=1\r\nC=x=y # kept\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	got, err := readEnvFile(name)
-	if want := "A=1|C=x=y # kept"; err != nil || strings.Join(got, "|") != want {
-		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -43,9 +45,9 @@ func listing(c *cobra.Command, o *options) *cobra.Command {
 // list prints values as JSON or else in columns, as the flag --json says.
 func (o *options) list(v any, rows [][]string) error {
 	if o.json {
-		return printJSON(v)
+		return PrintJSON(v)
 	}
-	return printTable(os.Stdout, rows)
+	return PrintTable(rows)
 }
 
 func newProfile() *cobra.Command {
@@ -215,15 +217,19 @@ names it. --json has all of it.`,
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 && !o.json {
-				return printClaims(f, args[0])
+			known := engine.Drivers(f)
+			if len(args) == 1 {
+				i := slices.IndexFunc(known, func(d driver.Driver) bool { return d.Name() == args[0] })
+				if i < 0 {
+					return engine.Usage("there is no driver "+strconv.Quote(args[0]), "there are "+strings.Join(driverNames(f), ", "))
+				}
+				if known = known[i : i+1]; !o.json {
+					return printClaims(known[0].Describe().Claims)
+				}
 			}
 			entries := []driverEntry{}
 			rows := [][]string{{"DRIVER", "ISOLATES", "AVAILABLE", ""}}
-			for _, d := range engine.Drivers(f) {
-				if len(args) == 1 && d.Name() != args[0] {
-					continue
-				}
+			for _, d := range known {
 				e := entryOf(d)
 				entries = append(entries, e)
 				text := e.Error
@@ -234,9 +240,6 @@ names it. --json has all of it.`,
 					text = e.Version
 				}
 				rows = append(rows, []string{e.Name, yesNo(e.Sandboxed), yesNo(e.Available), text})
-			}
-			if len(entries) == 0 {
-				return noDriver(f, args[0])
 			}
 			return o.list(entries, rows)
 		},
@@ -271,8 +274,20 @@ func entryOf(d driver.Driver) driverEntry {
 	return e
 }
 
-func noDriver(f *facts, name string) error {
-	return engine.Usage("there is no driver "+strconv.Quote(name), "there are "+strings.Join(driverNames(f), ", "))
+// Drivers returns all that this build has, for who documents them.
+func Drivers() []driver.Driver { return engine.Drivers(&facts{}) }
+
+// driverError says what to do about a driver that there is not.
+func driverError(err error, f *facts) error {
+	var invalid *policy.InvalidError
+	if !errors.As(err, &invalid) || invalid.Field != "driver" {
+		return err
+	}
+	hint := "sbxrun driver list tells what each is, and which work here"
+	if near := nearest.Name(invalid.Value, driverNames(f)); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	return engine.Usage("there is no driver "+strconv.Quote(invalid.Value)+": want "+invalid.Want, hint)
 }
 
 func driverNames(f *facts) (names []string) {
@@ -283,24 +298,17 @@ func driverNames(f *facts) (names []string) {
 }
 
 // printClaims prints what one driver can enforce.
-func printClaims(f *facts, name string) error {
-	for _, d := range engine.Drivers(f) {
-		if d.Name() != name {
-			continue
+func printClaims(claims driver.Claims) error {
+	rows := [][]string{{"FEATURE", "ENFORCED", "WHAT"}}
+	for i := range driver.Features {
+		feature := &driver.Features[i]
+		text := feature.What
+		if note := claims[feature.Name].Note; note != "" {
+			text += ": " + note
 		}
-		claims := d.Describe().Claims
-		rows := [][]string{{"FEATURE", "ENFORCED", "WHAT"}}
-		for i := range driver.Features {
-			feature := &driver.Features[i]
-			text := feature.What
-			if note := claims[feature.Name].Note; note != "" {
-				text += ": " + note
-			}
-			rows = append(rows, []string{feature.Name, claims[feature.Name].Support.String(), text})
-		}
-		return printTable(os.Stdout, rows)
+		rows = append(rows, []string{feature.Name, claims[feature.Name].Support.String(), text})
 	}
-	return noDriver(f, name)
+	return PrintTable(rows)
 }
 
 // version is set by the linker in releases: -X …/internal/cli.version=v1.2.3.
@@ -345,7 +353,7 @@ func newVersion() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			v := versionOf()
 			if o.json {
-				return printJSON(v)
+				return PrintJSON(v)
 			}
 			text := "sbxrun " + v.Version
 			if v.Revision != "" {
@@ -362,7 +370,7 @@ func newVersion() *cobra.Command {
 }
 
 func newCompletion() *cobra.Command {
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a completion script for a shell",
 		Example: `  source <(sbxrun completion bash)
@@ -375,7 +383,6 @@ func newCompletion() *cobra.Command {
 			return printCompletion(c.Root(), args[0], os.Stdout)
 		},
 	}
-	return c
 }
 
 // printCompletion writes a shell's completion script.
@@ -414,16 +421,11 @@ func minArgs(n int, what string) cobra.PositionalArgs {
 }
 
 func exactArgs(n int, what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if err := minArgs(n, what)(c, args); err != nil {
-			return err
-		}
-		return maxArgs(n)(c, args)
-	}
+	return cobra.MatchAll(minArgs(n, what), maxArgs(n))
 }
 
-// printTable prints rows in columns; the last column is not padded.
-func printTable(w io.Writer, rows [][]string) error {
+// PrintTable prints rows in columns; the last column is not padded.
+func PrintTable(rows [][]string) error {
 	var width []int
 	for _, r := range rows {
 		for i, cell := range r {
@@ -448,7 +450,7 @@ func printTable(w io.Writer, rows [][]string) error {
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(os.Stdout, b.String())
 	return err
 }
 

@@ -45,9 +45,9 @@ home and workspace. The exit code is 0 if there are none, else 1.`,
 				return err
 			}
 			if o.json {
-				err = printJSON(d)
+				err = PrintJSON(d)
 			} else {
-				err = printDiagnosis(d, os.Stdout)
+				err = printDiagnosis(d)
 			}
 			if err == nil && !d.Strict {
 				err = exitError(1)
@@ -63,12 +63,7 @@ home and workspace. The exit code is 0 if there are none, else 1.`,
 
 // listSecrets prints what looks like a credential and can be read under a profile.
 func (o *options) listSecrets() error {
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return err
-	}
-	o.req.Command = []string{"true"}
-	r, err := o.resolve(f)
+	r, f, err := o.resolveHere("true")
 	if err != nil {
 		return err
 	}
@@ -77,7 +72,7 @@ func (o *options) listSecrets() error {
 	}
 	found, complete := profiles.Credentials(r.Policy, &f.Facts)
 	if o.json {
-		err = printJSON(struct {
+		err = PrintJSON(struct {
 			Profile  string                `json:"profile"`
 			Complete bool                  `json:"complete"` // all that is shown was looked at
 			Secrets  []profiles.Credential `json:"secrets"`
@@ -102,7 +97,7 @@ func (o *options) listSecrets() error {
 }
 
 // printDiagnosis prints it for a person.
-func printDiagnosis(d *engine.Diagnosis, w io.Writer) error {
+func printDiagnosis(d *engine.Diagnosis) error {
 	group := ""
 	rows := [][]string{}
 	for i, c := range d.Checks {
@@ -126,7 +121,7 @@ func printDiagnosis(d *engine.Diagnosis, w io.Writer) error {
 			rows = append(rows, []string{"", "", "fix: " + c.Fix})
 		}
 	}
-	if err := printTable(w, rows); err != nil {
+	if err := PrintTable(rows); err != nil {
 		return err
 	}
 	text := "\nstrict runs here, by the " + d.Driver + " driver\n"
@@ -142,6 +137,6 @@ func printDiagnosis(d *engine.Diagnosis, w io.Writer) error {
 			text += "sbxrun setup lists what it can do about that, and asks first\n"
 		}
 	}
-	_, err := io.WriteString(w, text)
+	_, err := io.WriteString(os.Stdout, text)
 	return err
 }

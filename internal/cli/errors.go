@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/nearest"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/terminal"
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // exitError ends the program with a code, after everything was said.
@@ -44,10 +47,6 @@ func flagError(fs *pflag.FlagSet, err error) error {
 	var invalid *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &unknown):
-		name := "--" + unknown.GetSpecifiedName()
-		if s := unknown.GetSpecifiedShortnames(); s != "" {
-			name = "-" + unknown.GetSpecifiedName()
-		}
 		hint := helpHint
 		if here := habit(unknown.GetSpecifiedName()); here != "" {
 			hint = here
@@ -56,7 +55,7 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		} else if long := shortOf(unknown); long != "" && fs.Lookup(long) != nil {
 			hint = "only the long form here: --" + long
 		}
-		return engine.Usage("unknown flag "+name, hint)
+		return engine.Usage("unknown flag "+typed(unknown), hint)
 	case errors.As(err, &missing):
 		name := missing.GetSpecifiedName()
 		if f := missing.GetFlag(); f != nil {
@@ -80,6 +79,14 @@ func flagError(fs *pflag.FlagSet, err error) error {
 		return engine.Usage("flag --"+invalid.GetFlag().Name+": "+cause.Error(), hint)
 	}
 	return err
+}
+
+// typed is an unknown flag as it was given.
+func typed(unknown *pflag.NotExistError) string {
+	if unknown.GetSpecifiedShortnames() != "" {
+		return "-" + unknown.GetSpecifiedName()
+	}
+	return "--" + unknown.GetSpecifiedName()
 }
 
 // nearestFlag returns the flag that was meant, "" if none is near.
@@ -136,19 +143,7 @@ func (s *speaker) line(color, kind, text string) {
 	} else {
 		kind += ": "
 	}
-	write(os.Stderr, []byte("sbxrun: "+kind+text+"\n"))
-}
-
-// write writes what sbxrun itself says. To descriptors 1 and 2 it writes by another
-// number: where nobody reads them any more, Go ends the program by SIGPIPE, as if that
-// had ended the command.
-func write(f *os.File, b []byte) error {
-	if fd, err := terminal.Dup(f); err == nil {
-		f = os.NewFile(uintptr(fd), f.Name())
-		defer f.Close()
-	}
-	_, err := f.Write(b)
-	return err
+	engine.Write(os.Stderr, []byte("sbxrun: "+kind+text+"\n"))
 }
 
 func (s *speaker) colored() bool {
@@ -160,3 +155,42 @@ func (s *speaker) colored() bool {
 	}
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && terminal.Is(os.Stderr)
 }
+
+// notFound is a command that no directory of PATH has, in the words that shells
+// have for it.
+type notFound struct{ *driver.CommandError }
+
+func (e notFound) Error() string { return quote.Inside(e.Command) + ": command not found" }
+func (e notFound) Unwrap() error { return e.CommandError }
+
+// commandError tells a missing command from a missing file.
+func commandError(err error) error {
+	var c *driver.CommandError
+	if errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
+		return notFound{c}
+	}
+	return err
+}
+
+// commandHint is [engine.CommandHint]; a command that the host has not may be a word of
+// sbxrun's own.
+func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) string {
+	return engine.CommandHint(err, p, d, hide, func(name string, missing bool) string {
+		switch {
+		case say.verbose && strings.Contains(name, ":/"):
+			return "-v is --verbose; a path of the host is shown by --bind SRC:DST[:ro]"
+		case missing:
+			return misplaced(name, os.Args[1:])
+		}
+		return ""
+	})
+}
+
+func count(n uint64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.FormatUint(n, 10) + " " + many
+}
+
+func milliseconds(ms float64) string { return strconv.FormatFloat(ms, 'f', 2, 64) + " ms" }

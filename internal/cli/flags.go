@@ -6,13 +6,10 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 
-	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
-	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -60,6 +57,11 @@ func (v *value) Set(s string) error {
 func (v *value) String() string { return "" }
 func (v *value) Type() string   { return v.kind }
 
+// arg defines a flag whose argument a function takes.
+func arg(fs *pflag.FlagSet, name, kind, usage string, set func(string) error) {
+	fs.VarPF(&value{kind, set}, name, "", usage)
+}
+
 // errNoValue is a flag whose value was forgotten: what comes next begins the
 // command.
 var errNoValue = errors.New("needs a value, and -- begins the command")
@@ -76,7 +78,7 @@ func (f *setting) Set(s string) error {
 		return errNoValue
 	}
 	if f.Name == "env-file" {
-		env, err := readEnvFile(s)
+		env, err := engine.EnvFile(s)
 		f.req.Env = append(f.req.Env, env...)
 		return err
 	}
@@ -138,18 +140,15 @@ func (o *options) execFlags(fs *pflag.FlagSet) {
 
 // reportFlags defines the flags that say what to run and how to report it.
 func (o *options) reportFlags(fs *pflag.FlagSet) {
-	arg := func(name, short, kind, usage string, set func(string) error) {
-		fs.VarPF(&value{kind, set}, name, short, usage)
-	}
-	arg("script", "c", "SCRIPT", "run a shell script (bash, else sh); what follows are its $0, $1, …", func(s string) error {
+	fs.VarPF(&value{"SCRIPT", func(s string) error {
 		o.script, o.hasScript = s, true
 		return nil
-	})
+	}}, "script", "c", "run a shell script (bash, else sh); what follows are its $0, $1, …")
 	fs.BoolVar(&o.looks, "explain", false, "also tell what the command looks for and the sandbox does not show; takes time")
 	fs.BoolP("interactive", "i", false, "pass stdin on, which is always done: for the habit of -it")
 	fs.BoolVar(&o.json, "json", false, "capture the output and print one result object")
-	arg("result-file", "", "FILE", "write the result object to a file", into(&o.resultFile, checked))
-	arg("result-fd", "", "N", "write the result object to an open descriptor", func(s string) error {
+	arg(fs, "result-file", "FILE", "write the result object to a file", into(&o.resultFile, checked))
+	arg(fs, "result-fd", "N", "write the result object to an open descriptor", func(s string) error {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 {
 			return engine.Usage(strconv.Quote(s)+" is not a descriptor",
@@ -191,52 +190,4 @@ func oneOf(to *string, names ...string) func(string) error {
 		*to = s
 		return profiles.OneOf(s, names)
 	}
-}
-
-// maxNamed bounds a file that a flag names: a typing error can name a large one.
-const maxNamed = 16 << 20
-
-// readEnvFile reads lines KEY=VALUE. Empty lines and lines that begin with # are
-// passed over; nothing is unquoted, as in docker run --env-file. A line KEY, which is
-// the caller's value there, counts from a descriptor and from the configuration only:
-// anywhere else a command of an earlier run can have written it, to be given a secret.
-func readEnvFile(name string) ([]string, error) {
-	kept := engine.IsDescriptor(name)
-	if facts, err := engine.GatherFacts(); err == nil && !kept {
-		if real, err := facts.Named(name, false); err == nil {
-			kept = slices.ContainsFunc(facts.ConfigDirs, func(d string) bool { return strings.HasPrefix(real, d+"/") })
-		}
-	}
-	data, err := engine.ReadNamed(name, maxNamed)
-	if err != nil {
-		return nil, unnamed(name, err)
-	}
-	var env []string
-	n := 0
-	for line := range strings.Lines(string(data)) {
-		n++
-		line = strings.TrimRight(line, "\r\n")
-		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if err := profiles.CheckVariable(line); err != nil {
-			return nil, engine.Usage(name+":"+strconv.Itoa(n)+": "+err.Error(), driver.HintOf(err))
-		}
-		if !strings.Contains(line, "=") && !kept {
-			return nil, engine.Usage(name+":"+strconv.Itoa(n)+": "+quote.Text(line)+" would pass the caller's value, and a command of an earlier run can have written this file",
-				"--env "+quote.Text(line)+" passes it; a file may say so in the directory of sbxrun's configuration")
-
-		}
-		env = append(env, line)
-	}
-	return env, nil
-}
-
-// unnamed words an error about a file that a flag names, which stands before it.
-func unnamed(file string, err error) error {
-	fix := driver.HintOf(err)
-	if fix == "" {
-		fix = "name a regular file, or a descriptor: /dev/stdin, /dev/fd/3"
-	}
-	return engine.Usage(file+": "+err.Error(), fix)
 }

@@ -16,16 +16,13 @@ import (
 
 // gitFlags defines the flags of a workspace that is cloned.
 func (o *options) gitFlags(fs *pflag.FlagSet) {
-	arg := func(name, kind, usage string, set func(string) error) {
-		fs.VarPF(&value{kind, set}, name, "", usage)
-	}
 	c := &o.checkout
-	arg("git", "URL[#REF]", "clone a repository for the workspace; REF is a branch, tag, commit or pull/N/head", func(s string) error {
+	arg(fs, "git", "URL[#REF]", "clone a repository for the workspace; REF is a branch, tag, commit or pull/N/head", func(s string) error {
 		g, err := workspace.ParseGit(s)
 		c.Git = g
 		return err
 	})
-	arg("git-depth", "N", "commits of history that --git clones (default 1); none is all", func(s string) error {
+	arg(fs, "git-depth", "N", "commits of history that --git clones (default 1); none is all", func(s string) error {
 		n := 0
 		if s != "none" {
 			var err error
@@ -37,7 +34,7 @@ func (o *options) gitFlags(fs *pflag.FlagSet) {
 		c.Depth = &n
 		return nil
 	})
-	arg("git-token-env", "NAME", "variable that holds a token for --git; nothing but the clone gets it", func(s string) error {
+	arg(fs, "git-token-env", "NAME", "variable that holds a token for --git; nothing but the clone gets it", func(s string) error {
 		c.TokenEnv = s
 		return profiles.CheckVariable(s)
 	})

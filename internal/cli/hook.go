@@ -95,7 +95,7 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 	if err != nil {
 		return err
 	}
-	op, why, err := rolledOut(&s.req, s.key)
+	op, why, err := engine.RolledOut(&s.req, s.key)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 		h.Bare = engine.CallAllowed
 	}
 	h.Left = func(tool, command, why string) error {
-		return recordOutside(&op, audit.Record{Source: "hook", Tool: tool, Command: []string{command}, Cwd: start}, why)
+		return engine.RecordOutside(&op, audit.Record{Source: "hook", Tool: tool, Command: []string{command}, Cwd: start}, why)
 	}
 	in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHook))
 	if err != nil {

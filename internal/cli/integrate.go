@@ -2,12 +2,9 @@ package cli
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/sbxrun/sbxrun/internal/agents/whole"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,17 +21,14 @@ type Integration struct {
 	By    string   // means, "" for the agent's first
 	Flags []string // of sbxrun shell, or of a run
 
-	Partial bool // the operator's roll-out leaves some agents out; for verify
 	Managed bool // for every user of the host
 	Session bool // the flags name a session that there is
 
-	// Where things are.
-	Home, Config, Data, State, Claude, Codex, Qwen, Copilot, Pi, Self string
-
-	Program string // the agent's own, "" if not found
-
+	Program string   // the agent's own, "" to look for it
 	File    string   // where mcp puts the server
 	Command []string // that starts the agent, for verify of shell and mcp
+
+	Partial func() (bool, error) // whether the operator's roll-out leaves some agents out
 }
 
 func (b *Beside) newPrompt() *cobra.Command {
@@ -53,7 +47,7 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 			if b.Prompt == nil {
 				return executeBeside(engine.MCPProgram)
 			}
-			_, why, err := rolledOut(&o.req, key)
+			_, why, err := engine.RolledOut(&o.req, key)
 			if err != nil {
 				return err
 			}
@@ -61,12 +55,7 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 				say.warn("agents' commands are not sandboxed: " + why)
 				return b.Prompt(nil, why, policyFile)
 			}
-			f, err := engine.GatherFacts()
-			if err != nil {
-				return err
-			}
-			o.req.Command = []string{"/"}
-			r, err := o.resolve(f)
+			r, _, err := o.resolveHere("/")
 			if err != nil {
 				return err
 			}
@@ -87,10 +76,9 @@ func (b *Beside) newIntegrate() *cobra.Command {
 	i := &Integration{}
 	fs := s.flags()
 	fs.Lookup("profile").Usage = "profile to run under (default aicode)"
-	print, undo, verify := false, false, false
-	fs.BoolVar(&print, "print", false, "print what would be changed, and change nothing")
-	fs.BoolVar(&undo, "undo", false, "put the agent's files back as they were")
-	fs.BoolVar(&verify, "verify", false, "prove that a command of the agent's really runs in the sandbox")
+	fs.Bool("print", false, "print what would be changed, and change nothing")
+	fs.Bool("undo", false, "put the agent's files back as they were")
+	fs.Bool("verify", false, "prove that a command of the agent's really runs in the sandbox")
 	fs.VarPF(&value{"prefix|hook", oneOf(&i.By, "prefix", "hook")}, "by", "",
 		"the means, for claude-code (default prefix)")
 	fs.BoolVar(&i.Managed, "managed", false,
@@ -132,68 +120,24 @@ asks its own model to run the command; {} in COMMAND stands for the request.`,
 			}
 			own := []string{"print", "undo", "verify", "by", "agent", "file", "managed", "quiet", "verbose", "color"}
 			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
-			if i.Agent == "codex" && fs.Changed("rollout-key") {
-				return engine.Usage("flag --rollout-key: codex executes by a run, and a run is never part of a roll-out", "leave it out")
+			if err := i.check(fs); err != nil {
+				return err
 			}
-			switch any := i.Agent == "shell" || i.Agent == "mcp"; {
-			case len(i.Command) > 0 && !(any && verify):
-				return engine.Usage("a command is for --verify of shell and mcp", "leave out what follows --")
-			case i.File != "" && i.Agent != "mcp":
-				return engine.Usage("flag --file is for mcp", "leave it out")
-			case i.File == "" && i.Agent == "mcp":
-				return engine.Usage("mcp needs the file in which the agent looks for servers", "name it: --file FILE")
-			case any && i.Program != "":
-				return engine.Usage("flag --agent is for agents that are listed", "leave it out")
-			}
-			if slices.Contains([]string{"codex", "gemini", "qwen", "copilot", "mcp"}, i.Agent) {
-				for _, name := range []string{"session", "shell", "ignore-env", "cwd-fd"} {
-					if fs.Changed(name) {
-						return engine.Usage("flag --"+name+" is for agents that call a shell; "+i.Agent+" keeps one sandbox", "leave it out")
-					}
-				}
-			}
-			for _, d := range []struct {
-				name string
-				on   bool
-			}{{"print", print}, {"undo", undo}, {"verify", verify}} {
-				switch {
-				case d.on && i.Do != "":
-					return engine.Usage("--"+i.Do+" and --"+d.name+" are two things", "one at a time")
-				case d.on:
-					i.Do = d.name
-				}
-			}
-			i.Session = s.keep != "" && s.keep != autoSession
-			// Written down, what is wrong would end every command of the agent's.
-			if i.Session && i.Do != "undo" {
-				if err := checkNamed(fs, s.keep, own...); err != nil {
+			if i.Session = s.keep != "" && s.keep != autoSession; i.Do != "undo" {
+				if err := s.integrable(fs, own, i.Session); err != nil {
 					return err
 				}
 			}
-			if fs.Changed("profile") && i.Do != "undo" {
-				if _, err := showProfile(s.req.Profile); err != nil {
-					return err
+			i.Partial = func() (bool, error) {
+				f, err := engine.GatherFacts()
+				if err != nil {
+					return false, err
 				}
+				op, err := engine.OperatorOf(&s.req, f)
+				return !op.Rollout.Enabled || op.Rollout.Percent < 100, err
 			}
 			if b.Integrate == nil {
 				return executeBeside(engine.MCPProgram)
-			}
-			f, err := engine.GatherFacts()
-			if err != nil {
-				return err
-			}
-			if err := i.locate(f); err != nil {
-				return err
-			}
-			if err := i.checkFile(f); err != nil {
-				return err
-			}
-			if i.Do == "verify" && i.Agent != "codex" {
-				op, err := profiles.OperatorOf(&s.req, &f.Facts)
-				if err != nil {
-					return engine.Invalid(engine.Unreadable(err, &s.req, f))
-				}
-				i.Partial = !op.Rollout.Enabled || op.Rollout.Percent < 100
 			}
 			return b.Integrate(i)
 		},
@@ -201,6 +145,57 @@ asks its own model to run the command; {} in COMMAND stands for the request.`,
 	c.Flags().SortFlags = false
 	c.Flags().AddFlagSet(fs)
 	return c
+}
+
+// check reports words that do not go together.
+func (i *Integration) check(fs *pflag.FlagSet) error {
+	verify, _ := fs.GetBool("verify")
+	switch any := i.Agent == "shell" || i.Agent == "mcp"; {
+	case i.Agent == "codex" && fs.Changed("rollout-key"):
+		return engine.Usage("flag --rollout-key: codex executes by a run, and a run is never part of a roll-out", "leave it out")
+	case len(i.Command) > 0 && !(any && verify):
+		return engine.Usage("a command is for --verify of shell and mcp", "leave out what follows --")
+	case i.File != "" && i.Agent != "mcp":
+		return engine.Usage("flag --file is for mcp", "leave it out")
+	case i.File == "" && i.Agent == "mcp":
+		return engine.Usage("mcp needs the file in which the agent looks for servers", "name it: --file FILE")
+	case any && i.Program != "":
+		return engine.Usage("flag --agent is for agents that are listed", "leave it out")
+	}
+	if slices.Contains([]string{"codex", "gemini", "qwen", "copilot", "mcp"}, i.Agent) {
+		names := []string{"session", "shell", "ignore-env", "cwd-fd"}
+		if k := slices.IndexFunc(names, fs.Changed); k >= 0 {
+			return engine.Usage("flag --"+names[k]+" is for agents that call a shell; "+i.Agent+" keeps one sandbox", "leave it out")
+		}
+	}
+	return i.choose(fs)
+}
+
+// choose finds out what is to be done.
+func (i *Integration) choose(fs *pflag.FlagSet) error {
+	for _, name := range []string{"print", "undo", "verify"} {
+		switch on, _ := fs.GetBool(name); {
+		case on && i.Do != "":
+			return engine.Usage("--"+i.Do+" and --"+name+" are two things", "one at a time")
+		case on:
+			i.Do = name
+		}
+	}
+	return nil
+}
+
+// integrable reports what would end every command of an agent's, once written down.
+func (s *shell) integrable(fs *pflag.FlagSet, own []string, named bool) error {
+	if named {
+		if err := checkNamed(fs, s.keep, own...); err != nil {
+			return err
+		}
+	}
+	if fs.Changed("profile") {
+		_, err := showProfile(s.req.Profile)
+		return err
+	}
+	return nil
 }
 
 // words are the flags among arguments, as they were given, without some of them.
@@ -225,47 +220,4 @@ func words(fs *pflag.FlagSet, args, without []string) []string {
 		i = to - 1
 	}
 	return keep
-}
-
-// locate finds where the user's things are.
-func (i *Integration) locate(f *facts) error {
-	if f.Home == "" {
-		return engine.Usage("there is no home directory", "set HOME")
-	}
-	or := func(name, below string) string { return filepath.Clean(engine.XDG(f, name, below)) }
-	i.Home = f.Home
-	i.Config, i.Data, i.State = or("XDG_CONFIG_HOME", ".config"), or("XDG_DATA_HOME",
-		".local/share"), or("XDG_STATE_HOME", ".local/state")
-	i.Claude, i.Codex = or("CLAUDE_CONFIG_DIR", ".claude"), or("CODEX_HOME", ".codex")
-	i.Qwen, i.Copilot, i.Pi = or("QWEN_HOME", ".qwen"), or("COPILOT_HOME", ".copilot"), or("PI_CODING_AGENT_DIR", ".pi/agent")
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	i.Self = filepath.Join(filepath.Dir(self), "sbxrun") // this may be the program beside it
-	if i.Agent == "shell" || i.Agent == "mcp" {
-		return nil
-	}
-	_, file, err := whole.Program(i.Program, strings.TrimSuffix(i.Agent, "-code"))
-	if file != "" {
-		i.Program = file
-	}
-	return err
-}
-
-// checkFile refuses a file that a link leads to which a command can have made.
-func (i *Integration) checkFile(f *facts) error {
-	if i.File == "" {
-		return nil
-	}
-	_, err := os.Stat(i.File)
-	if err == nil {
-		_, err = f.Named(i.File, false)
-	} else {
-		_, _, err = f.Into(filepath.Dir(i.File))
-	}
-	if err != nil {
-		return unnamed("flag --file", err)
-	}
-	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -185,11 +186,10 @@ func (s *Service) checkHTTP(c *cobra.Command) error {
 	os.Unsetenv(tokenEnv)
 	h := s.HTTP
 	if h == nil {
-		for _, name := range []string{"http-remote", "http-host", "token-file", "idle-timeout"} {
-			if c.Flags().Changed(name) {
-				return engine.Usage("--"+name+" is about --http, which is not there",
-					"--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout")
-			}
+		names := []string{"http-remote", "http-host", "token-file", "idle-timeout"}
+		if i := slices.IndexFunc(names, c.Flags().Changed); i >= 0 {
+			return engine.Usage("--"+names[i]+" is about --http, which is not there",
+				"--http 127.0.0.1:7777 serves over HTTP; without it there is one client, on stdin and stdout")
 		}
 		return nil
 	}
@@ -215,18 +215,13 @@ func (o *options) service(s *Service) error {
 	if o.req.Terminal {
 		return engine.Usage("mcp gives no command a terminal", "leave out --tty")
 	}
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return err
-	}
-	o.req.Command = []string{"/"} // commands come later
-	r, err := o.resolve(f)
+	r, f, err := o.resolveHere("/") // commands come later
 	if err != nil {
 		return err
 	}
 	key := s.RolloutKey
 	if key == "" {
-		key = rolloutKey(r.Workspace.Path)
+		key = engine.RolloutKey(r.Workspace.Path)
 	}
 	v := &engine.Served{Request: &o.req, Facts: f, First: r, Key: key, Tell: tellChanges, Warn: say.warn,
 		Note: func(text string) { say.note(text, "") }}

@@ -44,12 +44,12 @@ func TestNamed(t *testing.T) {
 		f.Close()
 	}
 	for _, name := range []string{"planted/victim", "link", "fifo", "tofifo", "real", ws + "/planted/../outside/victim", "tofd"} {
-		if env, err := readEnvFile(name); err == nil {
+		if env, err := engine.EnvFile(name); err == nil {
 			t.Errorf("--env-file %s: %q", name, env)
 		}
 	}
 	for _, name := range []string{"real/env", "beside/env", ws + "/real/env"} {
-		if env, err := readEnvFile(name); err != nil || len(env) != 1 || env[0] != "A=1" {
+		if env, err := engine.EnvFile(name); err != nil || len(env) != 1 || env[0] != "A=1" {
 			t.Errorf("--env-file %s: %q, %v", name, env, err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestNamed(t *testing.T) {
 	defer r.Close()
 	w.WriteString("B=2\n")
 	w.Close()
-	if env, err := readEnvFile("/dev/fd/" + strconv.Itoa(int(r.Fd()))); err != nil || len(env) != 1 || env[0] != "B=2" {
+	if env, err := engine.EnvFile("/dev/fd/" + strconv.Itoa(int(r.Fd()))); err != nil || len(env) != 1 || env[0] != "B=2" {
 		t.Errorf("a descriptor: %q, %v", env, err)
 	}
 
@@ -72,22 +72,18 @@ func TestNamed(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte("A=1\nTOKEN\n"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		env, err := readEnvFile(file)
+		env, err := engine.EnvFile(file)
 		if kept := strings.HasSuffix(file, "/sbxrun/env"); kept != (err == nil) || kept && len(env) != 2 {
 			t.Errorf("--env-file %s: %q, %v", file, env, err)
 		}
 	}
 
 	write := func(name string) error {
-		o := &options{resultFile: name, resultFD: -1}
-		res, err := o.openResult()
+		res, err := engine.OpenResults(false, -1, name)
 		if err != nil {
 			return err
 		}
-		if res.dir != nil {
-			defer res.dir.Close()
-		}
-		return res.write(&driver.Result{ExitCode: 7})
+		return res.Write(&driver.Result{ExitCode: 7})
 	}
 	for _, name := range []string{"planted/victim", "planted/new", "fifo", "real"} {
 		if err := write(name); err == nil {
@@ -113,7 +109,7 @@ func TestNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, ok := range map[string]bool{"real/mcp.json": true, "beside/mcp.json": true, "real/new/mcp.json": true, "planted/victim": false, "planted/new": false, "planted/new/mcp.json": false, "link": false} {
-		if err := (&Integration{File: ws + "/" + name}).checkFile(facts); ok != (err == nil) {
+		if err := facts.CheckTarget("flag --file", ws+"/"+name); ok != (err == nil) {
 			t.Errorf("integrate mcp --file %s: %v", name, err)
 		}
 	}

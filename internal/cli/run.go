@@ -64,15 +64,15 @@ func (o *options) unparsed(fs *pflag.FlagSet, args []string, err error) error {
 	if !o.json && !slices.Contains(own, "--json") {
 		return err
 	}
-	return (&results{json: true}).failed(flagError(fs, err))
+	return failed(&engine.Results{JSON: true}, flagError(fs, err))
 }
 
 // failed says that a run did not come about, and why.
-func (r *results) failed(err error) error {
+func failed(r *engine.Results, err error) error {
 	res := &driver.Result{}
 	driver.Fail(res, err)
 	say.error(engine.Hinted(err, res.Hint))
-	if err := r.write(res); err != nil {
+	if err := r.Write(res); err != nil {
 		say.error(err)
 	}
 	return exitError(res.ExitCode)
@@ -99,9 +99,9 @@ const runExample = `  sbxrun make test
 // run runs a command and returns an exitError with its exit code, or what kept
 // it from running.
 func (o *options) run(args []string) error {
-	result, err := o.openResult()
+	result, err := engine.OpenResults(o.json, o.resultFD, o.resultFile)
 	if err != nil {
-		return (&results{json: o.json}).failed(err)
+		return failed(&engine.Results{JSON: o.json}, err)
 	}
 	res, err := o.do(args)
 	if res == nil && err == nil {
@@ -114,7 +114,7 @@ func (o *options) run(args []string) error {
 	if err != nil {
 		say.error(engine.Hinted(err, res.Hint))
 	}
-	if err := result.write(res); err != nil {
+	if err := result.Write(res); err != nil {
 		if res.Reason == driver.ReasonSetup {
 			say.error(err)
 			return exitError(res.ExitCode)
@@ -141,40 +141,23 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		if err := checkFlags(o.given, o.session, "session"); err != nil {
 			return nil, err
 		}
-		return o.inSession()
 	}
 	if o.json && o.req.Terminal {
 		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal",
 			"use --result-file with --tty")
 	}
-	if err := engine.Enough(); err != nil {
-		return nil, err
-	}
-	facts, err := engine.GatherFactsAnywhere(o.req.Dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.checkout.Check(); err != nil {
-		return nil, err
-	}
-	if o.dryRun && o.checkout.Git != nil {
-		return nil, engine.Usage("--dry-run starts nothing, and --git clones", "leave out one of the two")
-	}
-	done, err := o.clone(context.Background(), facts, false)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	r, err := o.resolve(facts)
-	if err != nil {
-		return nil, err
-	}
-	if o.cwd != "" {
-		if err := startIn(r.Policy, o.cwd); err != nil {
-			return nil, err
-		}
+	if o.session != "" {
+		return o.inSession()
 	}
 	ctx := context.Background()
+	r, facts, done, err := o.workspace(ctx, func() (*facts, error) { return engine.GatherFactsAnywhere(o.req.Dir) }, false)
+	defer done()
+	if err == nil && o.cwd != "" {
+		err = startIn(r.Policy, o.cwd)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if o.dryRun {
 		return nil, o.printDryRun(ctx, r, facts)
 	}
@@ -185,6 +168,29 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	record := audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd,
 		Profile: r.Policy.Profile}
 	return engine.Recorded(log, record, func() (*driver.Result, error) { return o.start(ctx, r, facts) })
+}
+
+// workspace clones what is to be cloned, and makes the policy. The function that it
+// returns removes a clone that does not stay.
+func (o *options) workspace(ctx context.Context, gather func() (*facts, error), stay bool) (r *profiles.Resolved, f *facts, done func(), err error) {
+	done = func() {}
+	if err = engine.Enough(); err != nil {
+		return
+	}
+	if f, err = gather(); err != nil {
+		return
+	}
+	if err = o.checkout.Check(); err != nil {
+		return
+	}
+	if o.dryRun && o.checkout.Git != nil {
+		err = engine.Usage("--dry-run starts nothing, and --git clones", "leave out one of the two")
+		return
+	}
+	if done, err = o.clone(ctx, f, stay); err == nil {
+		r, err = resolveRequest(&o.req, f)
+	}
+	return
 }
 
 // start selects what isolates, and runs.
@@ -347,6 +353,32 @@ func (o *options) command(args []string) error {
 
 // explain says on stderr what an exit code alone does not tell.
 func (o *options) explain(res *driver.Result) {
+	o.explainEnd(res)
+	o.explainLimits(res)
+	explainDenials(res, o.agreed)
+	if o.hints(res) {
+		say.note("to see what the command looked for and the sandbox does not show, run it again with --explain", "")
+	}
+	explainDependencies(res.Dependencies)
+	explainChanges(res.Changes, o.agreed)
+	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
+		say.note("ran without "+res.Degraded.String()+", as allowed", "")
+	}
+	if !say.verbose {
+		return
+	}
+	if res.Pooled {
+		say.detail("the sandbox was ready before this run: it is from the pool of sbxrun serve")
+	}
+	say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
+	if len(res.Unwatched) > 0 {
+		say.detail("memory of the kernel that is not limited and that nothing watched: " + strings.Join(res.Unwatched, ", "))
+	}
+	say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
+}
+
+// explainEnd says what ended a command.
+func (o *options) explainEnd(res *driver.Result) {
 	switch res.Reason {
 	case driver.ReasonTimeout:
 		text := "the time limit ended the command"
@@ -369,9 +401,15 @@ func (o *options) explain(res *driver.Result) {
 			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))
 		}
 	}
-	if o.policy != nil && o.req.CPUs == nil && heldBack(res, cpuLimit(o.policy)) {
-		say.note("the limit of "+strconv.FormatFloat(cpuLimit(o.policy), 'g', 3,
-			64)+" cpu held the command back for most of its run", "--cpus sets it; --cpus none removes it")
+}
+
+// explainLimits says what the sandbox has not enough of for a command.
+func (o *options) explainLimits(res *driver.Result) {
+	if p := o.policy; p != nil && o.req.CPUs == nil && p.OCI.Linux != nil {
+		if n := policy.LimitsOf(p.OCI.Linux.Resources).CPUs; res.HeldBack(n) {
+			say.note("the limit of "+strconv.FormatFloat(n, 'g', 3, 64)+" cpu held the command back for most of its run",
+				"--cpus sets it; --cpus none removes it")
+		}
 	}
 	if res.StorageFull && res.ExitCode != 0 && (res.Changes == nil || !res.Changes.Full) {
 		say.note("the private storage (/tmp, /run, the home) was full: \"no space left on device\"",
@@ -381,29 +419,10 @@ func (o *options) explain(res *driver.Result) {
 		say.note("the command tried to reach the network, and it has none",
 			"--allow-host HOST lets it reach a host; -P aicode, the registries of packages")
 	}
-	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed && os.Geteuid() == 0 {
-		if text, hint := foreign(o.policy); text != "" {
+	if res.Reason == driver.ReasonExit && res.ExitCode != 0 && o.policy != nil && res.Sandboxed {
+		if text, hint := engine.Foreign(o.policy); text != "" {
 			say.note(text, hint)
 		}
-	}
-	explainDenials(res, o.agreed)
-	if o.hints(res) {
-		say.note("to see what the command looked for and the sandbox does not show, run it again with --explain", "")
-	}
-	explainDependencies(res.Dependencies)
-	explainChanges(res.Changes, o.agreed)
-	if res.Degraded != 0 && res.Sandboxed && (!o.agreed || say.verbose) {
-		say.note("ran without "+res.Degraded.String()+", as allowed", "")
-	}
-	if say.verbose {
-		if res.Pooled {
-			say.detail("the sandbox was ready before this run: it is from the pool of sbxrun serve")
-		}
-		say.detail("driver " + res.Driver + ", layers " + res.Layers.String())
-		if len(res.Unwatched) > 0 {
-			say.detail("memory of the kernel that is not limited and that nothing watched: " + strings.Join(res.Unwatched, ", "))
-		}
-		say.detail("set-up " + milliseconds(res.SetupMS) + ", whole run " + milliseconds(res.DurationMS))
 	}
 }
 
@@ -413,28 +432,6 @@ func (o *options) explain(res *driver.Result) {
 func (o *options) hints(res *driver.Result) bool {
 	return !o.looks && !o.agreed && res.Driver == "native" && res.Reason == driver.ReasonExit && res.ExitCode != 0 && len(res.Denials) == 0 &&
 		terminal.Is(os.Stderr)
-}
-
-// cpuLimit is how many processors a policy gives, 0 for all.
-func cpuLimit(p *policy.Policy) float64 {
-	if p.OCI == nil || p.OCI.Linux == nil || p.OCI.Linux.Resources == nil {
-		return 0
-	}
-	c := p.OCI.Linux.Resources.CPU
-	if c == nil || c.Quota == nil || c.Period == nil || *c.Quota <= 0 || *c.Period == 0 {
-		return 0
-	}
-	return float64(*c.Quota) / float64(*c.Period)
-}
-
-// heldBack reports whether a limit of so many processors bound a run, by what the
-// kernel counted: it used up most of what it was given, and was held back for half as
-// long as it ran or longer. The kernel counts the latter on each processor, so that
-// alone tells little where there are many. What is over soon needs no word.
-func heldBack(res *driver.Result, cpus float64) bool {
-	const soon, most = 5000, 0.8
-	u := &res.Usage
-	return cpus > 0 && res.DurationMS > soon && u.ThrottledMS > res.DurationMS/2 && u.CPUUserMS+u.CPUSystemMS > most*cpus*res.DurationMS
 }
 
 // oomNote says who ended something for want of memory, and what to do.
@@ -530,7 +527,7 @@ func selectDriver(ctx context.Context, f *facts, r *profiles.Resolved, require p
 		}
 	})
 	if err != nil {
-		return nil, driverError(err, engine.Drivers(f))
+		return nil, driverError(err, f)
 	}
 	return d, nil
 }
@@ -553,3 +550,29 @@ func isNotFound(err error) bool {
 	var c *driver.CommandError
 	return errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT)
 }
+
+// resolveHere gathers the facts, and turns the request with a command into a policy of them.
+func (o *options) resolveHere(command ...string) (*profiles.Resolved, *facts, error) {
+	f, err := engine.GatherFacts()
+	if err != nil {
+		return nil, nil, err
+	}
+	o.req.Command = command
+	r, err := resolveRequest(&o.req, f)
+	return r, f, err
+}
+
+// resolveRequest is [engine.Resolve]; it says what there is to note.
+func resolveRequest(req *profiles.Request, f *facts) (*profiles.Resolved, error) {
+	r, err := engine.Resolve(req, f)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range r.Notes {
+		say.note(n, "")
+	}
+	return r, nil
+}
+
+// facts are what the host says; see [engine.GatherFacts].
+type facts = engine.Facts

@@ -120,7 +120,7 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 		return err
 	}
 	defer s.Store.Close()
-	s.Version, s.Encode = buildOf(), encodeResult
+	s.Version = buildOf()
 	s.Serving = func() {
 		os.Stdout.WriteString(s.Dir + "\n")
 		if terminal.Is(os.Stdout) {
@@ -221,12 +221,6 @@ func (b *Beside) newPool() *cobra.Command {
 	}
 	return c
 }
-
-// PrintTable prints rows in columns, for programs beside sbxrun.
-func PrintTable(rows [][]string) error { return printTable(os.Stdout, rows) }
-
-// PrintJSON prints a value as JSON, for programs beside sbxrun.
-func PrintJSON(v any) error { return printJSON(v) }
 
 // buildOf tells one build from another.
 func buildOf() string {

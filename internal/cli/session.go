@@ -113,7 +113,7 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 				return sessionError(err)
 			}
 			if o.json {
-				err = printJSON(info)
+				err = PrintJSON(info)
 			} else {
 				_, err = fmt.Println(info.ID)
 			}
@@ -139,25 +139,12 @@ func (o *options) createSession(id string, owner *holder.Process) (info *session
 		return nil, nil, engine.Usage("a session has no terminal of its own",
 			"sbxrun session exec -t gives a command one")
 	}
-	if err := engine.Enough(); err != nil {
-		return nil, nil, err
-	}
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := o.checkout.Check(); err != nil {
-		return nil, nil, err
-	}
-	if _, err := o.clone(context.Background(), f, true); err != nil {
-		return nil, nil, err
-	}
-	o.req.Command = []string{"/"} // commands come later
-	r, err := o.resolve(f)
-	if err != nil {
-		return nil, nil, err
-	}
 	ctx := context.Background()
+	o.req.Command = []string{"/"} // commands come later
+	r, f, _, err := o.workspace(ctx, engine.GatherFacts, true)
+	if err != nil {
+		return nil, nil, err
+	}
 	d, err := selectDriver(ctx, f, r, o.req.Require)
 	if err != nil {
 		return nil, nil, err
@@ -280,29 +267,24 @@ the one that was started last. Ctrl-p ctrl-q detaches again; so does attaching f
 elsewhere, and the end of this terminal. If the command ends, its exit code is that of
 sbxrun.`,
 		Example: "  n=$(sbxrun session exec -d -t build bash)\n  sbxrun session attach build $n",
-		Args: func(c *cobra.Command, args []string) error {
-			if err := minArgs(1, "a session")(c, args); err != nil {
-				return err
-			}
-			return maxArgs(2)(c, args)
-		},
+		Args:    cobra.MatchAll(minArgs(1, "a session"), maxArgs(2)),
 		RunE: func(_ *cobra.Command, args []string) error {
-			n := 0
+			n := 0 // the last
 			if len(args) == 2 {
 				var err error
 				if n, err = strconv.Atoi(args[1]); err != nil || n < 1 {
-					return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
-						"sbxrun session inspect lists them")
+					return notCommand(args[1])
 				}
 			}
-			return withSession(args[0], func(_ *session.Store,
-				c *session.Client) error {
-				return o.attach(c, args[0], n)
-			})
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return o.attach(c, args[0], n) })
 		},
 	}, o)
 	o.keysFlag(c.Flags())
 	return c
+}
+
+func notCommand(s string) error {
+	return engine.Usage(strconv.Quote(s)+" is not the number of a command", "sbxrun session inspect lists them")
 }
 
 // attach joins this terminal to that of a command.
@@ -320,7 +302,7 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 	}
 	fds := [2]*os.File{}
 	for i, f := range []*os.File{a.Terminal, a.Output} {
-		fd, err := terminal.Dup(f)
+		fd, err := engine.Dup(f)
 		if err != nil {
 			return err
 		}
@@ -403,10 +385,6 @@ func checkFlags(given *pflag.FlagSet, id string, own ...string) error {
 
 // inSession runs the command in a session that there is.
 func (o *options) inSession() (*driver.Result, error) {
-	if o.json && o.req.Terminal {
-		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal",
-			"use --result-file with --tty")
-	}
 	log, f, err := o.sessionAudit()
 	if err != nil {
 		return nil, err
@@ -419,15 +397,9 @@ func (o *options) inSession() (*driver.Result, error) {
 		}
 		p := &policy.Policy{Profile: info.Profile, Limits: info.Limits,
 			OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: slices.Clone(pr.Args)}}}
-		if o.req.Timeout != nil {
-			p.Limits.WallTime = *o.req.Timeout
-		}
-		if o.req.KillAfter != nil {
-			p.Limits.KillAfter = *o.req.KillAfter
-		}
-		if o.req.MaxOutput != nil {
-			p.Limits.Output = *o.req.MaxOutput
-		}
+		given(&p.Limits.WallTime, o.req.Timeout)
+		given(&p.Limits.KillAfter, o.req.KillAfter)
+		given(&p.Limits.Output, o.req.MaxOutput)
 		number := 0
 		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd,
 			Profile: info.Profile, Driver: info.Driver}
@@ -454,15 +426,22 @@ func (o *options) inSession() (*driver.Result, error) {
 	return res, err
 }
 
+// given takes a value that was asked for.
+func given[T any](to, v *T) {
+	if v != nil {
+		*to = *v
+	}
+}
+
 // sessionAudit opens the log for a command of a session, nil if there is none.
 func (o *options) sessionAudit() (*audit.Log, *facts, error) {
 	f, err := engine.SessionFacts()
 	if err != nil {
 		return nil, nil, err
 	}
-	op, err := profiles.OperatorOf(&o.req, &f.Facts)
+	op, err := engine.OperatorOf(&o.req, f)
 	if err != nil {
-		return nil, nil, engine.Invalid(engine.Unreadable(err, &o.req, f))
+		return nil, nil, err
 	}
 	l, err := engine.OpenAudit(&op, o.req.Env)
 	return l, f, err
@@ -522,7 +501,7 @@ func (o *options) detached(args []string) error {
 		if err != nil {
 			return err
 		}
-		if err = write(os.Stdout, []byte(strconv.Itoa(n)+"\n")); err != nil {
+		if err = engine.Write(os.Stdout, []byte(strconv.Itoa(n)+"\n")); err != nil {
 			return &driver.LostError{Err: err, Fix: "sbxrun session inspect " + o.session + " lists it"}
 		}
 		return nil
@@ -550,18 +529,13 @@ func newSessionList() *cobra.Command {
 				Changed []string `json:"changed,omitempty"` // of its files, since
 			}
 			all := []entry{}
+			rows := [][]string{{"ID", "STATE", "PROFILE", "COMMANDS", "CREATED", "DIRECTORY"}}
 			for _, i := range list {
 				e := entry{Info: i}
 				if i.State == session.Ready || i.State == session.Running {
 					e.Changed = aged(i, f)
 				}
 				all = append(all, e)
-			}
-			if o.json {
-				return printJSON(all)
-			}
-			rows := [][]string{{"ID", "STATE", "PROFILE", "COMMANDS", "CREATED", "DIRECTORY"}}
-			for _, i := range list {
 				running := 0
 				for _, c := range i.Commands {
 					if c.Running {
@@ -571,7 +545,9 @@ func newSessionList() *cobra.Command {
 				rows = append(rows, []string{i.ID, string(i.State), dash(i.Profile), strconv.Itoa(running),
 					i.Created.Format(time.DateTime), dash(i.Dir)})
 			}
-			err = printTable(os.Stdout, rows)
+			if err = o.list(all, rows); o.json {
+				return err
+			}
 			for _, e := range all {
 				if len(e.Changed) > 0 {
 					say.note(agedText(e.Info, e.Changed), "")
@@ -623,7 +599,7 @@ func newSessionInspect() *cobra.Command {
 					return err
 				}
 				out.Changed = aged(out.Info, f)
-				return printJSON(out)
+				return PrintJSON(out)
 			})
 		},
 	}, o)
@@ -642,8 +618,7 @@ stdout to stdout and its stderr to stderr.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
-					"sbxrun session inspect lists them")
+				return notCommand(args[1])
 			}
 			return withSession(args[0], func(_ *session.Store, c *session.Client) error {
 				var offset [2]int
@@ -657,7 +632,7 @@ stdout to stdout and its stderr to stderr.`,
 						if err != nil {
 							return err
 						}
-						return printJSON(out)
+						return PrintJSON(out)
 					}
 					out, err := c.OutputPart(n, offset, wait)
 					if err != nil {
@@ -766,13 +741,9 @@ func newSessionKill() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[1])
 			if err != nil {
-				return engine.Usage(strconv.Quote(args[1])+" is not the number of a command",
-					"sbxrun session inspect lists them")
+				return notCommand(args[1])
 			}
-			return withSession(args[0], func(_ *session.Store,
-				c *session.Client) error {
-				return noCommand(c.KillCommand(n), args[0])
-			})
+			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0]) })
 		},
 	}, o)
 }
@@ -864,19 +835,17 @@ func explainKept(st *session.Store, age time.Duration) {
 	}
 	kept := uint64(0)
 	for _, i := range list {
-		if i.State == session.Stopped || i.State == session.Failed {
+		if i.Over() {
 			kept++
 		}
 	}
-	was, it := "was", "it"
-	switch kept {
+	switch text := count(kept, "session", "sessions") + " that ended less than " + profiles.FormatDuration(age) + " ago "; kept {
 	case 0:
-		return
 	case 1:
+		say.note(text+"was kept", "--older-than 0s removes it too")
 	default:
-		was, it = "were", "them"
+		say.note(text+"were kept", "--older-than 0s removes them too")
 	}
-	say.note(count(kept, "session", "sessions")+" that ended less than "+profiles.FormatDuration(age)+" ago "+was+" kept", "--older-than 0s removes "+it+" too")
 }
 
 func newPrune() *cobra.Command {

@@ -8,11 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/internal/quote"
@@ -181,7 +182,7 @@ func (s *shell) run(args []string) error {
 	if err != nil {
 		return commandError(err)
 	}
-	op, why, err := rolledOut(&s.req, s.key)
+	op, why, err := engine.RolledOut(&s.req, s.key)
 	if err != nil {
 		return err
 	}
@@ -337,41 +338,12 @@ func (s *shell) open(id string, agent *standin.Process) error {
 		return engine.Usage("there is no calling process whose session this could be",
 			"name a session, or leave --session out")
 	}
-	st, err := engine.OpenSessions()
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	// Another call of the same agent may be making it.
-	for range 600 {
-		info, err := st.Lookup(id)
-		switch {
-		case err == nil && (info.State == session.Ready || info.State == session.Running):
-			if !s.retired(st, info) {
-				return nil
-			}
-		case err == nil && (info.State == session.Stopped || info.State == session.Failed):
-			// It ended, and the agent did not: a new one.
-			// Another call may have done that already, and made it.
-			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) && !errors.Is(err, syscall.EBUSY) {
-				return sessionError(err)
-			}
-		case errors.Is(err, session.ErrNotFound):
-			child := s.options
-			child.req.Terminal = false
-			_, confirm, err := child.createSession(id, &agent.Process)
-			if err == nil {
-				return sessionError(confirm())
-			}
-			if !errors.Is(err, session.ErrExists) {
-				return sessionError(err)
-			}
-		case err != nil:
-			return sessionError(err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	return engine.Usage("session "+id+" did not become ready", "sbxrun session inspect "+id)
+	return sessionError(standin.Keep(id, s.retired, func() (func() error, error) {
+		child := s.options
+		child.req.Terminal = false
+		_, confirm, err := child.createSession(id, &agent.Process)
+		return confirm, err
+	}))
 }
 
 // retired ends an agent's session of which the files are not what they were, if
@@ -406,4 +378,25 @@ func (s *shell) retired(st *session.Store, info *session.Info) bool {
 	}
 	say.note("the configuration has changed: this command begins a new session, with empty private directories", "")
 	return true
+}
+
+// rolloutFlag defines the flag for what a roll-out knows an agent by.
+func rolloutFlag(fs *pflag.FlagSet, key *string) {
+	fs.VarPF(&value{"KEY", func(k string) error { *key = k; return nil }}, "rollout-key", "",
+		"what rollout.percent and rollout.force of config.yaml know this agent by (default USER:WORKSPACE)")
+}
+
+// outside becomes the shell itself, as the agent would have had it: with its own
+// arguments, environment and streams. It returns only if it could not.
+func (s *shell) outside(op *profiles.Operator, why, file, start string, args, environ []string) error {
+	argv := append([]string{file}, args...)
+	if err := engine.RecordOutside(op, audit.Record{Source: "run", Command: argv, Cwd: start}, why); err != nil {
+		return err
+	}
+	say.warn("NOT SANDBOXED: this runs on the host with all that its user can do, because " + why)
+	if at, ok := persona.Script(args); ok && s.cwdFD >= 0 {
+		argv[1+at] = persona.Telling(persona.Name(file), args[at], s.cwdFD)
+	}
+	err := syscall.Exec(file, argv, standin.OutsideEnviron(environ))
+	return commandError(&driver.CommandError{Command: file, Err: err})
 }

@@ -49,7 +49,7 @@ func (o *options) printDryRun(ctx context.Context, r *profiles.Resolved, f *fact
 			out.Error, out.Hint = err.Error(), driver.HintOf(err)
 		}
 	}
-	return printJSON(out)
+	return PrintJSON(out)
 }
 
 // unmade is a policy without the kept directories that a run would make first.
@@ -64,8 +64,9 @@ func unmade(p *policy.Policy, kept []profiles.Keep) *policy.Policy {
 	return &q
 }
 
-func printJSON(v any) error {
-	b, err := encode(v, true)
+// PrintJSON prints a value for programs, and for people who pass it on.
+func PrintJSON(v any) error {
+	b, err := engine.EncodeJSON(v, true)
 	if err != nil {
 		return err
 	}
@@ -91,12 +92,7 @@ profile of seatbelt, the arguments of docker. The command is sh if none is given
 			if len(args) == 0 {
 				args = []string{"sh"}
 			}
-			o.req.Command = args
-			f, err := engine.GatherFacts()
-			if err != nil {
-				return err
-			}
-			r, err := o.resolve(f)
+			r, f, err := o.resolveHere(args...)
 			if err != nil {
 				return err
 			}
@@ -106,7 +102,7 @@ profile of seatbelt, the arguments of docker. The command is sh if none is given
 			if lowered {
 				return printLowered(r, f)
 			}
-			return printJSON(r.Policy)
+			return PrintJSON(r.Policy)
 		},
 	}
 	fs := c.Flags()
@@ -136,7 +132,7 @@ func printLowered(r *profiles.Resolved, f *facts) error {
 			_, err := io.WriteString(os.Stdout, s.String())
 			return err
 		}
-		return printJSON(v)
+		return PrintJSON(v)
 	}
 	return engine.Usage("driver "+r.Drivers[0]+" hands nothing on to another program",
 		"for example: sbxrun spec --lowered --driver seatbelt")
@@ -159,5 +155,5 @@ func printOCI(p *policy.Policy) error {
 	for _, l := range left {
 		say.note("not in the OCI configuration: "+l, "")
 	}
-	return printJSON(spec)
+	return PrintJSON(spec)
 }

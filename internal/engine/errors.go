@@ -10,13 +10,7 @@ import (
 )
 
 // Usage is an error about a mistake of the caller's, with its remedy.
-func Usage(what, hint string) error { return &usageError{what, hint} }
-
-type usageError struct{ what, hint string }
-
-func (e *usageError) Error() string     { return e.what }
-func (e *usageError) Hint() string      { return e.hint }
-func (e *usageError) Code() driver.Code { return driver.CodeInvalid }
+func Usage(what, hint string) error { return &invalidError{Hinted(errors.New(what), hint)} }
 
 // Hinted gives an error a hint: what to do about it.
 func Hinted(err error, hint string) error { return &hinted{err, hint} }

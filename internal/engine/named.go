@@ -6,9 +6,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // Files that flags name, and those that agents have in a directory for temporary
@@ -63,27 +68,40 @@ func Named(name string) (string, error) {
 	return f.Named(name, true)
 }
 
+// CheckTarget refuses a file to write that a link leads to which a command can have made.
+// It need not be there.
+func (f *Facts) CheckTarget(flag, file string) error {
+	_, err := os.Stat(file)
+	if err == nil {
+		_, err = f.Named(file, false)
+	} else {
+		_, _, err = f.Into(filepath.Dir(file))
+	}
+	if err != nil {
+		return Unnamed(flag, err)
+	}
+	return nil
+}
+
 // ReadNamed reads a file that a flag names, of no more than limit bytes.
 func ReadNamed(name string, limit int64) ([]byte, error) {
-	var from *os.File
-	if IsDescriptor(name) {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		from = f
-	} else {
+	open := os.Open
+	if !IsDescriptor(name) {
 		facts, err := GatherFacts()
 		if err != nil {
 			return nil, err
 		}
-		real, err := facts.Named(name, false)
-		if err != nil {
-			return nil, err
+		open = func(name string) (*os.File, error) {
+			real, err := facts.Named(name, false)
+			if err != nil {
+				return nil, err
+			}
+			return OpenRegular(real, os.O_RDONLY, 0)
 		}
-		if from, err = OpenRegular(real, os.O_RDONLY, 0); err != nil {
-			return nil, err
-		}
+	}
+	from, err := open(name)
+	if err != nil {
+		return nil, err
 	}
 	defer from.Close()
 	b, err := io.ReadAll(io.LimitReader(from, limit+1))
@@ -91,4 +109,51 @@ func ReadNamed(name string, limit int64) ([]byte, error) {
 		err = &fs.PathError{Op: "read", Path: name, Err: syscall.EFBIG}
 	}
 	return b, err
+}
+
+// maxEnv bounds a file of variables: a typing error can name a large one.
+const maxEnv = 16 << 20
+
+// EnvFile reads lines KEY=VALUE. Empty lines and lines that begin with # are
+// passed over; nothing is unquoted, as in docker run --env-file. A line KEY, which is
+// the caller's value there, counts from a descriptor and from the configuration only:
+// anywhere else a command of an earlier run can have written it, to be given a secret.
+func EnvFile(name string) ([]string, error) {
+	kept := IsDescriptor(name)
+	if facts, err := GatherFacts(); err == nil && !kept {
+		if real, err := facts.Named(name, false); err == nil {
+			kept = slices.ContainsFunc(facts.ConfigDirs, func(d string) bool { return strings.HasPrefix(real, d+"/") })
+		}
+	}
+	data, err := ReadNamed(name, maxEnv)
+	if err != nil {
+		return nil, Unnamed(name, err)
+	}
+	var env []string
+	n := 0
+	for line := range strings.Lines(string(data)) {
+		n++
+		line = strings.TrimRight(line, "\r\n")
+		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if err := profiles.CheckVariable(line); err != nil {
+			return nil, Usage(name+":"+strconv.Itoa(n)+": "+err.Error(), driver.HintOf(err))
+		}
+		if !strings.Contains(line, "=") && !kept {
+			return nil, Usage(name+":"+strconv.Itoa(n)+": "+quote.Text(line)+" would pass the caller's value, and a command of an earlier run can have written this file",
+				"--env "+quote.Text(line)+" passes it; a file may say so in the directory of sbxrun's configuration")
+		}
+		env = append(env, line)
+	}
+	return env, nil
+}
+
+// Unnamed words an error about a file that a flag names, which stands before it.
+func Unnamed(file string, err error) error {
+	fix := driver.HintOf(err)
+	if fix == "" {
+		fix = "name a regular file, or a descriptor: /dev/stdin, /dev/fd/3"
+	}
+	return Usage(file+": "+err.Error(), fix)
 }

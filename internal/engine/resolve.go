@@ -20,6 +20,15 @@ func Resolve(req *profiles.Request, f *Facts) (*profiles.Resolved, error) {
 	return r, makeOwn(r)
 }
 
+// OperatorOf is what the operator's files say of a request.
+func OperatorOf(req *profiles.Request, f *Facts) (profiles.Operator, error) {
+	op, err := profiles.OperatorOf(req, &f.Facts)
+	if err != nil {
+		err = Invalid(Unreadable(err, req, f))
+	}
+	return op, err
+}
+
 // labelled reports a layer that was asked for and that is nothing without a name.
 func labelled(require policy.Layers, p *specs.Process) error {
 	switch {

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 
-	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/pool"
@@ -18,9 +17,6 @@ type Server struct {
 	Version string
 	Pools   []ServedPool
 	Store   *session.Store
-
-	// Encode prints a result as every program of sbxrun does.
-	Encode func(*driver.Result) ([]byte, error)
 
 	// Serving is called when clients can connect.
 	Serving func()

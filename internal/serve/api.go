@@ -25,6 +25,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/strictjson"
 	"github.com/sbxrun/sbxrun/policy"
@@ -124,7 +125,7 @@ func (s *server) answer(w http.ResponseWriter, code int, v any) error {
 	var b []byte
 	var err error
 	if res, ok := v.(*driver.Result); ok {
-		b, err = s.Encode(res)
+		b, err = engine.EncodeResult(res)
 	} else {
 		var buf bytes.Buffer
 		e := json.NewEncoder(&buf)

@@ -14,11 +14,13 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/session"
 )
 
 // CleanPath is a search path on which no shell leads back to this program.
@@ -105,6 +107,44 @@ func SessionID(agent *Process, dir string, args []string) string {
 	}
 	return "agent-" + strconv.Itoa(agent.Pid) + "-" + strconv.FormatUint(agent.Began,
 		36) + "-" + strconv.FormatUint(h.Sum64(), 36)
+}
+
+// Keep makes the session of an agent's, unless it is there. Retired ends one that is out
+// of date, and reports whether it did. Create makes one, and returns what confirms it.
+func Keep(id string, retired func(*session.Store, *session.Info) bool, create func() (func() error, error)) error {
+	st, err := engine.OpenSessions()
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	// Another call of the same agent may be making it.
+	for range 600 {
+		info, err := st.Lookup(id)
+		switch {
+		case errors.Is(err, session.ErrNotFound):
+			confirm, err := create()
+			if err == nil {
+				return confirm()
+			}
+			if !errors.Is(err, session.ErrExists) {
+				return err
+			}
+		case err != nil:
+			return err
+		case info.State == session.Ready || info.State == session.Running:
+			if !retired(st, info) {
+				return nil
+			}
+		case info.Over():
+			// It ended, and the agent did not: a new one.
+			// Another call may have done that already, and made it.
+			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) && !errors.Is(err, syscall.EBUSY) {
+				return err
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return engine.Usage("session "+id+" did not become ready", "sbxrun session inspect "+id)
 }
 
 // A Script is what a shell was asked to run, and what it tells in the end.

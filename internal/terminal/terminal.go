@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/sigpipe"
 )
 
@@ -72,7 +73,7 @@ type Terminal struct {
 func (t *Terminal) Attach(p driver.Process) func() {
 	// A descriptor of our own: Wait closes the Process's, perhaps before the
 	// last output was read.
-	fd, err := Dup(p.Pty())
+	fd, err := engine.Dup(p.Pty())
 	if err != nil {
 		p.Kill()
 		return nil
@@ -221,19 +222,4 @@ func (t *Terminal) recover() {
 		t.Restore()
 		panic(e)
 	}
-}
-
-// Dup duplicates a descriptor. os.File.Fd would make the file blocking.
-func Dup(f *os.File) (fd int, err error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	cerr := raw.Control(func(from uintptr) {
-		fd, err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0)
-	})
-	if cerr != nil {
-		return 0, cerr
-	}
-	return fd, err
 }

@@ -150,7 +150,7 @@ var catalogue = []threat{
 	{id: "A13", title: "the sockets of servers and sessions, from inside another driver", tests: []string{"cmd/sbxrun-serve.TestSandboxed", "cmd/sbxrun-serve.TestPosing"}},
 	{id: "A14", title: "messages that two readers take for two, that are too deep, too long, or none", tests: []string{"cmd/sbxrun-mcp.TestMessages", "cmd/sbxrun-mcp.TestMessagesHTTP", "internal/mcpserver.TestLines", "internal/mcpserver/fuzz.FuzzLines", "cmd/sbxrun-serve.TestAPI"}},
 	{id: "A15", title: "names that speak as sbxrun, to a person, a model or a log", tests: []string{"TestVoice", "internal/mcpserver.TestText", "cmd/sbxrun-mcp.TestVoice", "internal/quote.TestInside", "internal/quote.FuzzQuote"}},
-	{id: "A16", title: "hints that a command chooses", tests: []string{"internal/cli.TestPropose", "profiles.TestProposable"}},
+	{id: "A16", title: "hints that a command chooses", tests: []string{"internal/engine.TestPropose", "profiles.TestProposable"}},
 
 	{id: "M01", title: "hostile characters in paths", tests: []string{"seatbelt.TestHostilePaths", "seatbelt.TestSameDecisions"}},
 	{id: "M02", title: "deny by default, nothing allowed as a whole", tests: []string{"seatbelt.TestServices"}},

@@ -1,10 +1,6 @@
-package cli
+package driver
 
-import (
-	"testing"
-
-	"github.com/sbxrun/sbxrun/driver"
-)
+import "testing"
 
 // TestHeldBack: that a limit of processors held a command back is said of runs that it
 // bound, and of no others.
@@ -23,8 +19,8 @@ func TestHeldBack(t *testing.T) {
 		{"over soon", 3000, 2900, 50, 3000, 1, false},
 		{"no limit", 60000, 58000, 1000, 60000, 0, false},
 	} {
-		res := &driver.Result{DurationMS: tt.ms, Usage: driver.Usage{CPUUserMS: tt.user, CPUSystemMS: tt.sys, ThrottledMS: tt.throttled}}
-		if got := heldBack(res, tt.cpus); got != tt.want {
+		res := &Result{DurationMS: tt.ms, Usage: Usage{CPUUserMS: tt.user, CPUSystemMS: tt.sys, ThrottledMS: tt.throttled}}
+		if got := res.HeldBack(tt.cpus); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -1,13 +1,13 @@
-package cli
+package engine
 
 import "syscall"
 
-// killable undoes a protection from the kernel's out-of-memory killer that the
+// Killable undoes a protection from the kernel's out-of-memory killer that the
 // caller has (a service with OOMScoreAdjust=-1000, say), for this process and all
 // that it starts: a command that cannot be killed for memory cannot be held to a
 // limit of memory. A value that makes the caller more likely to be killed stays.
 // See proc_pid_oom_score_adj(5); where there is none, nothing is undone.
-func killable() {
+func Killable() {
 	const file = "/proc/self/oom_score_adj"
 	// Not os.ReadFile, which would start the runtime's poller in every run.
 	fd, err := syscall.Open(file, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)

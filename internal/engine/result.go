@@ -1,6 +1,7 @@
-package cli
+package engine
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -11,8 +12,9 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 )
 
@@ -29,15 +31,15 @@ type resultJSON struct {
 	Denials      []driver.Denial `json:"denials"`
 }
 
-// encodeResult returns the result as one line of JSON.
-func encodeResult(res *driver.Result) ([]byte, error) {
+// EncodeResult returns the result as one line of JSON.
+func EncodeResult(res *driver.Result) ([]byte, error) {
 	r := resultJSON{Result: res, Denials: res.Denials}
 	if r.Denials == nil {
 		r.Denials = []driver.Denial{} // an array for every reader, never null
 	}
 	r.Stdout, r.StdoutBase64 = text(res.Stdout, res.StdoutTruncated)
 	r.Stderr, r.StderrBase64 = text(res.Stderr, res.StderrTruncated)
-	return encode(r, false)
+	return EncodeJSON(r, false)
 }
 
 // text returns a stream as text and, if that loses something, its bytes. A
@@ -60,26 +62,23 @@ func text(s string, truncated bool) (string, string) {
 	return s, base64.StdEncoding.EncodeToString([]byte(s))
 }
 
-// encode prints v as JSON with a newline, < > & as they are: the readers are
+// EncodeJSON prints v as JSON with a newline, < > & as they are: the readers are
 // programs and people, not browsers.
-func encode(v any, indent bool) ([]byte, error) {
-	var b buffer
+func EncodeJSON(v any, indent bool) ([]byte, error) {
+	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if indent {
 		e.SetIndent("", "  ")
 	}
 	err := e.Encode(v)
-	return quote.JSON(b), err
+	return quote.JSON(b.Bytes()), err
 }
 
-type buffer []byte
+// Results are the places that the result object goes to.
+type Results struct {
+	JSON bool // to stdout
 
-func (b *buffer) Write(p []byte) (int, error) { *b = append(*b, p...); return len(p), nil }
-
-// results are the places that the result object goes to.
-type results struct {
-	json bool
 	fd   *os.File
 	file *os.File // a pipe or device that is written in place
 	dir  *os.Root // the directory that holds name
@@ -91,98 +90,102 @@ type results struct {
 // fills up does not take it. With more, of refusals above all, it may fail afterwards.
 const room = 64 << 10
 
-// openResult checks, before anything runs, that the result can be written.
-func (o *options) openResult() (*results, error) {
-	r := &results{json: o.json}
-	if o.resultFD >= 0 {
-		if _, err := fcntl(o.resultFD, syscall.F_GETFD); err != nil {
-			return nil, engine.Usage("descriptor "+strconv.Itoa(o.resultFD)+" is not open",
+// OpenResults checks, before anything runs, that the result can be written: to stdout,
+// to a descriptor unless that is negative, to a file unless that is "".
+func OpenResults(stdout bool, fd int, file string) (*Results, error) {
+	r := &Results{JSON: stdout}
+	if fd >= 0 {
+		if _, err := unix.FcntlInt(uintptr(fd), syscall.F_GETFD, 0); err != nil {
+			return nil, Usage("descriptor "+strconv.Itoa(fd)+" is not open",
 				"for example: sbxrun --result-fd 3 -- CMD 3>result.json")
 		}
-		syscall.CloseOnExec(o.resultFD) // it is ours, not the command's
-		r.fd = os.NewFile(uintptr(o.resultFD), "result")
+		syscall.CloseOnExec(fd) // it is ours, not the command's
+		r.fd = os.NewFile(uintptr(fd), "result")
 		if err := reserve(r.fd); err != nil {
-			return nil, engine.Usage("--result-fd "+strconv.Itoa(o.resultFD)+": "+err.Error(),
+			return nil, Usage("--result-fd "+strconv.Itoa(fd)+": "+err.Error(),
 				"the result needs "+strconv.Itoa(room>>10)+" KiB")
 		}
 	}
-	if o.resultFile == "" {
+	switch {
+	case file == "":
 		return r, nil
-	}
-	if engine.IsDescriptor(o.resultFile) {
+	case IsDescriptor(file):
 		var err error
-		r.file, err = os.OpenFile(o.resultFile, os.O_WRONLY, 0)
+		r.file, err = os.OpenFile(file, os.O_WRONLY, 0)
 		return r, err
 	}
-	file, err := engine.Named(o.resultFile)
+	return r, r.open(file)
+}
+
+// open checks that the file of --result-file can be made.
+func (r *Results) open(given string) error {
+	file, err := Named(given)
 	if err != nil {
-		return nil, unnamed("--result-file "+o.resultFile, err)
+		return Unnamed("--result-file "+given, err)
 	}
 	// What is there is replaced and never opened. A link is no exception: it can
 	// lead to a FIFO.
 	fi, err := os.Lstat(file)
 	switch {
 	case err == nil && fi.IsDir():
-		return nil, engine.Usage("--result-file "+o.resultFile+" is a directory", "name a file")
+		return Usage("--result-file "+given+" is a directory", "name a file")
 	case err == nil && !fi.Mode().IsRegular() && fi.Mode()&fs.ModeSymlink == 0:
-		return nil, engine.Usage("--result-file "+o.resultFile+" is not a regular file",
-			"open it in the shell: --result-fd 3 3>"+o.resultFile)
+		return Usage("--result-file "+given+" is not a regular file",
+			"open it in the shell: --result-fd 3 3>"+given)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, err
+		return err
 	}
 	dir, name := filepath.Split(file)
-	if r.dir, err = engine.OpenRoot(dir); err != nil {
-		return nil, o.cannotWrite(err)
-	}
 	r.name = name
-	if r.room, err = unnamedIn(r.dir); err != nil {
-		return nil, o.cannotWrite(err)
+	if r.dir, err = OpenRoot(dir); err == nil {
+		r.room, err = unnamedIn(r.dir)
 	}
-	if r.room != nil {
-		return r, nil
+	if err != nil || r.room != nil {
+		return cannotWrite(given, err)
 	}
 	// Prove that a file can be made there, and leave none if the run is killed.
 	tmp := r.temporary()
 	proof, err := r.dir.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return nil, o.cannotWrite(err)
+		return cannotWrite(given, err)
 	}
-	if err = reserve(proof); err != nil {
-		err = o.cannotWrite(err)
-	}
+	err = cannotWrite(given, reserve(proof))
 	proof.Close()
-	return r, errors.Join(err, r.dir.Remove(tmp))
+	return errors.Join(err, r.dir.Remove(tmp))
 }
 
 // cannotWrite names the result file as it was given, not what was tried on it.
-func (o *options) cannotWrite(err error) error {
+func cannotWrite(given string, err error) error {
+	if err == nil {
+		return nil
+	}
 	var path *fs.PathError
 	if errors.As(err, &path) {
 		err = path.Err
 	}
-	return engine.Usage("--result-file "+o.resultFile+": "+err.Error(),
+	return Usage("--result-file "+given+": "+err.Error(),
 		"name a file in a directory that exists and that you can write to")
 }
 
-func (r *results) temporary() string { return "." + r.name + "." + strconv.Itoa(os.Getpid()) + ".tmp" }
+func (r *Results) temporary() string { return "." + r.name + "." + strconv.Itoa(os.Getpid()) + ".tmp" }
 
-// write writes the result object to every place that was asked for, and that can be
+// Write writes the result object to every place that was asked for, and that can be
 // written.
-func (r *results) write(res *driver.Result) error {
-	if !r.json && r.fd == nil && r.file == nil && r.dir == nil {
+func (r *Results) Write(res *driver.Result) error {
+	if !r.JSON && r.fd == nil && r.file == nil && r.dir == nil {
 		return nil
 	}
-	b, err := encodeResult(res)
+	b, err := EncodeResult(res)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	if r.json {
-		errs = append(errs, write(os.Stdout, b))
+	if r.JSON {
+		errs = append(errs, Write(os.Stdout, b))
 	}
 	for _, f := range []*os.File{r.fd, r.file} {
 		if f != nil {
-			errs = append(errs, write(f, b))
+			errs = append(errs, Write(f, b))
 		}
 	}
 	if r.dir != nil {
@@ -192,7 +195,7 @@ func (r *results) write(res *driver.Result) error {
 }
 
 // replace writes the file of --result-file.
-func (r *results) replace(b []byte) (err error) {
+func (r *Results) replace(b []byte) (err error) {
 	// A new file takes the name: whatever the command may have put there, a
 	// forged result or a symlink to a file of the caller's, is replaced, not
 	// written through.
@@ -217,4 +220,31 @@ func (r *results) replace(b []byte) (err error) {
 		r.dir.Remove(tmp)
 	}
 	return err
+}
+
+// Write writes what sbxrun itself says. To descriptors 1 and 2 it writes by another
+// number: where nobody reads them any more, Go ends the program by SIGPIPE, as if that
+// had ended the command.
+func Write(f *os.File, b []byte) error {
+	if fd, err := Dup(f); err == nil {
+		f = os.NewFile(uintptr(fd), f.Name())
+		defer f.Close()
+	}
+	_, err := f.Write(b)
+	return err
+}
+
+// Dup duplicates a descriptor. os.File.Fd would make the file blocking.
+func Dup(f *os.File) (fd int, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := raw.Control(func(from uintptr) {
+		fd, err = unix.FcntlInt(from, unix.F_DUPFD_CLOEXEC, 0)
+	})
+	if cerr != nil {
+		return 0, cerr
+	}
+	return fd, err
 }

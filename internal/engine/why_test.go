@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"os"
@@ -73,7 +73,7 @@ func TestWhy(t *testing.T) {
 		{"mount", "refused", "system call filter strict", "", ""},
 		{"openat", "allowed", "system call filter strict", "", ""},
 	} {
-		w, err := whyOf(tt.what, p, "/home/u", "")
+		w, err := Why(tt.what, p, "/home/u", "")
 		if err != nil {
 			t.Errorf("%s: %v", tt.what, err)
 			continue
@@ -91,7 +91,7 @@ func TestWhy(t *testing.T) {
 			t.Errorf("%s: %+v", tt.what, w)
 		}
 	}
-	if _, err := whyOf("not a host", p, "/home/u", ""); err == nil || driver.HintOf(err) == "" {
+	if _, err := Why("not a host", p, "/home/u", ""); err == nil || driver.HintOf(err) == "" {
 		t.Errorf("what is nothing: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package engine
 
 import (
 	"errors"
@@ -11,32 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
-	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// notFound is a command that no directory of PATH has, in the words that shells
-// have for it.
-type notFound struct{ *driver.CommandError }
-
-func (e notFound) Error() string { return quote.Inside(e.Command) + ": command not found" }
-func (e notFound) Unwrap() error { return e.CommandError }
-
-// commandError tells a missing command from a missing file.
-func commandError(err error) error {
-	var c *driver.CommandError
-	if errors.As(err, &c) && errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
-		return notFound{c}
-	}
-	return err
-}
-
-// commandHint says what to do about a command that could not be started, "" if
+// CommandHint says what to do about a command that could not be started, "" if
 // it is not known: the usual reason is that the sandbox does not show the
-// place where the host has it. Hide is what the caller asked to hide.
-func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) string {
+// place where the host has it. Hide is what the caller asked to hide. Other is
+// asked about what the host has not; missing is what no directory of PATH has.
+func CommandHint(err error, p *policy.Policy, d driver.Driver, hide []string, other func(name string, missing bool) string) string {
 	var c *driver.CommandError
 	if !errors.As(err, &c) {
 		return ""
@@ -49,47 +33,59 @@ func commandHint(err error, p *policy.Policy, d driver.Driver, hide []string) st
 	case c.Fix != "":
 		return c.Fix
 	}
-	if errors.Is(c.Err, syscall.EACCES) && strings.Contains(c.Command, "/") {
-		name := c.Command
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(p.OCI.Process.Cwd, name)
-		}
-		if fi, err := os.Stat(name); err == nil && fi.IsDir() {
-			return quote.Inside(c.Command) + " is a directory; name a program"
-		}
-	}
 	at := onHost(c.Command, p)
-	if at != "" && errors.Is(c.Err, syscall.EACCES) {
-		if fi, err := os.Stat(at); err == nil && fi.Mode()&0o111 == 0 {
-			return "make it executable (chmod +x), or name the program that runs it"
+	if errors.Is(c.Err, syscall.EACCES) {
+		if h := notExecutable(c.Command, at, p); h != "" {
+			return h
 		}
 	}
 	if at == "" {
-		if say.verbose && strings.Contains(c.Command, ":/") {
-			return "-v is --verbose; a path of the host is shown by --bind SRC:DST[:ro]"
+		missing := errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/")
+		if h := other(c.Command, missing); h != "" || !missing {
+			return h
 		}
-		if errors.Is(c.Err, syscall.ENOENT) && !strings.Contains(c.Command, "/") {
-			if h := misplaced(c.Command, os.Args[1:]); h != "" {
-				return h
-			}
-			return "no directory of PATH has it; check the spelling, or name it by its path"
-		}
-		return ""
+		return "no directory of PATH has it; check the spelling, or name it by its path"
 	}
 	if !d.Sandboxed() {
 		return ""
 	}
+	return invisible(at, p, hide)
+}
+
+// notExecutable says why the host itself would not execute a command.
+func notExecutable(name, at string, p *policy.Policy) string {
+	if strings.Contains(name, "/") {
+		if fi, err := os.Stat(fromCwd(name, p)); err == nil && fi.IsDir() {
+			return quote.Inside(name) + " is a directory; name a program"
+		}
+	}
+	if fi, err := os.Stat(at); err == nil && fi.Mode()&0o111 == 0 {
+		return "make it executable (chmod +x), or name the program that runs it"
+	}
+	return ""
+}
+
+// fromCwd is a path, of which the start may be a command's working directory.
+func fromCwd(name string, p *policy.Policy) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(p.OCI.Process.Cwd, name)
+}
+
+// invisible says which part of a program of the host's is not shown, and how to show it.
+func invisible(at string, p *policy.Policy, hide []string) string {
 	real, _ := filepath.EvalSymlinks(at)
 	if h := hides(hide, at, real); h != "" {
 		return "--hide " + quote.Shell(h) + " hides it, whatever else shows it"
 	}
 	switch {
-	case !engine.Visible(p, at):
+	case !Visible(p, at):
 		return quote.Inside(at) + " exists on the host but is not visible inside" + propose(at, hide)
-	case real != "" && !engine.Visible(p, real):
+	case real != "" && !Visible(p, real):
 		return quote.Inside(at) + " leads to " + quote.Inside(real) + ", which is not visible inside" + propose(real, hide)
 	}
-	if in := interpreter(real); in != "" && !engine.Visible(p, in) {
+	if in := interpreter(real); in != "" && !Visible(p, in) {
 		return quote.Inside(at) + " is run by " + quote.Inside(in) + ", which is not visible inside" + propose(in, hide)
 	}
 	return ""
@@ -121,13 +117,13 @@ func proposable(place, led, home string, hide []string) bool {
 	return quote.Escape(place) == place && hides(hide, place, led) == "" && profiles.Proposable(place, home) && profiles.Proposable(led, home)
 }
 
-// foreign says that root cannot write to the working directory because it is another
+// Foreign says that root cannot write to the working directory because it is another
 // user's: inside, root has no rights beyond those of the mode bits. It returns "" if that
 // is not so.
-func foreign(p *policy.Policy) (text, hint string) {
+func Foreign(p *policy.Policy) (text, hint string) {
 	dir := p.OCI.Process.Cwd
 	var st unix.Stat_t
-	if engine.Access(p, dir)&policy.Write == 0 || unix.Stat(dir, &st) != nil || st.Uid == 0 || st.Mode&unix.S_IWOTH != 0 {
+	if os.Geteuid() != 0 || Access(p, dir)&policy.Write == 0 || unix.Stat(dir, &st) != nil || st.Uid == 0 || st.Mode&unix.S_IWOTH != 0 {
 		return "", ""
 	}
 	id := strconv.FormatUint(uint64(st.Uid), 10)
@@ -166,10 +162,7 @@ func onHost(name string, p *policy.Policy) string {
 		return err == nil && fi.Mode().IsRegular()
 	}
 	if strings.Contains(name, "/") {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(p.OCI.Process.Cwd, name)
-		}
-		if runs(name) {
+		if name = fromCwd(name, p); runs(name) {
 			return name
 		}
 		return ""
@@ -222,14 +215,3 @@ func interpreter(file string) string {
 	name, _, _ := strings.Cut(strings.TrimLeft(line, " \t"), " ")
 	return name
 }
-
-func count(n uint64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.FormatUint(n, 10) + " " + many
-}
-
-func milliseconds(ms float64) string { return strconv.FormatFloat(ms, 'f', 2, 64) + " ms" }
-
-func fcntl(fd, cmd int) (int, error) { return unix.FcntlInt(uintptr(fd), cmd, 0) }

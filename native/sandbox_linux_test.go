@@ -517,7 +517,8 @@ func TestSandboxExtraFiles(t *testing.T) {
 // is there, also one that is about to become a command. Whoever starts one learns it,
 // and the sandbox can be ended.
 func TestSandboxHindered(t *testing.T) {
-	b := open(t, t.TempDir())
+	dir := t.TempDir()
+	b := open(t, dir)
 	box := b.(*sandbox)
 	box.patience = 500 * time.Millisecond
 	r, w, err := os.Pipe()
@@ -540,9 +541,13 @@ while True:
 		t.Fatal(err)
 	}
 	stuck := 0
-	for range 4000 { // on a busy machine many come through
-		p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"true"}}, driver.Stdio{})
+	var never []string    // files that are not to come
+	for i := range 4000 { // on a busy machine many come through
+		p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"mkdir", itoa(i)}}, driver.Stdio{})
 		if errors.Is(err, reexec.ErrStuck) {
+			if lost := (*driver.LostError)(nil); !errors.As(err, &lost) {
+				never = append(never, filepath.Join(dir, itoa(i)))
+			}
 			var setup *driver.SetupError
 			if !errors.As(err, &setup) || setup.Fix == "" {
 				t.Errorf("%v", err)
@@ -571,6 +576,11 @@ while True:
 	}
 	if took := time.Since(begin); took > closePatience+5*time.Second {
 		t.Errorf("the end took %v", took)
+	}
+	for _, file := range never {
+		if _, err := os.Stat(file); err == nil {
+			t.Error("a command ran that was said not to")
+		}
 	}
 }
 

@@ -207,7 +207,7 @@ func TestSessionInitKilled(t *testing.T) {
 		}
 		select {
 		case o := <-running:
-			if o.code != 125 && o.code != 137 {
+			if o.code != 123 {
 				t.Errorf("%v", o)
 			}
 		case <-time.After(30 * time.Second):

@@ -254,7 +254,7 @@ func (s *soaked) end(n int64, holder int) {
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
-				if o := s.run(nil, "exec", s.id, "--", "sleep", "0.01"); o.code != 0 && o.code != 125 && o.code != 137 && o.code != 143 {
+				if o := s.run(nil, "exec", s.id, "--", "sleep", "0.01"); o.code != 0 && o.code != 123 && o.code != 125 && o.code != 137 && o.code != 143 {
 					s.Errorf("a command while its session ends: %v", o)
 				}
 			})

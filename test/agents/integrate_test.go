@@ -369,7 +369,7 @@ func TestIntegrateRefuses(t *testing.T) {
 			{"claude-code", ".claude/settings.json", "{", "is not JSON"},
 			{"opencode", ".config/opencode/opencode.json", "[]", "holds no JSON object"},
 			{"goose", ".config/goose/config.yaml", "GOOSE_SHELL: /bin/zsh\n", "already"},
-			{"no-such-agent", "x", "", "not an agent"},
+			{"no-such-agent", "x", "", "no agent that is known"},
 		} {
 			file := filepath.Join(w.home, c.file)
 			w.fresh(file, c.content)

@@ -70,7 +70,12 @@ func (f *fixture) quiet() []string {
 
 // sandbox is strict, quiet.
 func (f *fixture) sandbox(flags []string, command ...string) []string {
-	args := append(f.who.command(sbxrun, "--profile", "strict", "-C", f.ws), f.quiet()...)
+	return f.loud(append(f.quiet(), flags...), command...)
+}
+
+// loud is strict, and says why something was refused to whoever runs it.
+func (f *fixture) loud(flags []string, command ...string) []string {
+	args := append(f.who.command(sbxrun, "--profile", "strict", "-C", f.ws), f.who.flags()...)
 	return append(append(append(args, flags...), "--"), command...)
 }
 

@@ -219,8 +219,8 @@ func TestExplainNeighbours(t *testing.T) {
 		if o := f.run(call{args: f.sandbox(nil, "sh", "-c", "exit 3")}); o.code != 3 || o.stderr != "" {
 			f.Errorf("%v", o)
 		}
-		f.terminal(f.sandbox(nil, "sh", "-c", "exit 3")...).expect("run it again with --explain")
-		x := f.terminal(f.sandbox(nil, "sh", "-c", "mkdir .vscode")...)
+		f.terminal(f.loud(nil, "sh", "-c", "exit 3")...).expect("run it again with --explain")
+		x := f.terminal(f.loud(nil, "sh", "-c", "mkdir .vscode")...)
 		if text := x.expect("--unprotect .vscode"); strings.Contains(text, "--explain") {
 			f.Errorf("%q", text)
 		}
@@ -295,7 +295,7 @@ func TestRefusalsForged(t *testing.T) {
 		if all := f.result(f.run(call{args: f.sandbox(append(flags, "--json"), "sh", "-c", hiding)})).Denials; len(all) != 66 || !strings.HasPrefix(all[0].Rule, "protected path ") {
 			f.Errorf("%d: %+v", len(all), all)
 		}
-		if o := f.run(call{args: f.sandbox(flags, "sh", "-c", hiding)}); !strings.Contains(o.stderr, "protected path .vscode") {
+		if o := f.run(call{args: f.loud(flags, "sh", "-c", hiding)}); !strings.Contains(o.stderr, "protected path .vscode") {
 			f.Errorf("%q", o.stderr)
 		}
 		if n != 65 || res.Denials[0].Count != 3 || res.Denials[n-1].Target != "others" || !strings.HasPrefix(res.Denials[n-1].Reason, "108 more") {

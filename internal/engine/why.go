@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"net"
 	"os"
 	"path/filepath"
@@ -38,8 +37,8 @@ func Why(what string, p *policy.Policy, home, dir string) (*Ruling, error) {
 		what = home + rest
 	}
 	path := what
-	if !filepath.IsAbs(path) {
-		path = cmp.Or(dir, ".") + "/" + path
+	if dir != "" && !filepath.IsAbs(path) {
+		path = dir + "/" + path
 	}
 	_, err := os.Lstat(path)
 	switch {

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -274,6 +275,23 @@ func (x *term) expect(text string) string {
 	}
 }
 
+// foreground waits until a command runs and is what the keys of its terminal signal.
+func (x *term) foreground(command string) {
+	x.Helper()
+	if !within(20*time.Second, func() bool {
+		return slices.ContainsFunc(processes(strings.ReplaceAll(command, " ", "\x00")), func(p string) bool {
+			pid, args, _ := strings.Cut(p, " ")
+			b, _ := os.ReadFile("/proc/" + pid + "/stat")
+			_, stat, _ := strings.Cut(string(b), ") ")
+			// state ppid pgrp session tty_nr tpgid; see proc_pid_stat(5).
+			f := strings.Fields(stat)
+			return strings.TrimSpace(args) == command && len(f) > 5 && f[0] != "T" && f[2] == f[5]
+		})
+	}) {
+		x.Fatalf("%s is not in the foreground; have %q", command, x.text)
+	}
+}
+
 func (x *term) send(text string) {
 	x.Helper()
 	if _, err := x.master.WriteString(text); err != nil {
@@ -365,9 +383,9 @@ func TestTerminal(t *testing.T) {
 		}
 
 		// Ctrl-C ends the command and not the shell.
-		x.send("echo sleep''s; sleep 600\r")
-		x.expect("sleeps\r\n")
-		time.Sleep(200 * time.Millisecond)
+		sleep := fmt.Sprintf("sleep %d", 600_000+f.who.uid)
+		x.send(sleep + "\r")
+		x.foreground(sleep)
 		x.send("\x03")
 		x.expect("^C")
 		x.expect(prompt)
@@ -376,9 +394,8 @@ func TestTerminal(t *testing.T) {
 		}
 
 		// Ctrl-Z stops it; it goes on in the background, and ends in front.
-		x.send("echo sleep''s; sleep 601\r")
-		x.expect("sleeps\r\n")
-		time.Sleep(200 * time.Millisecond)
+		x.send(sleep + "\r")
+		x.foreground(sleep)
 		x.send("\x1a")
 		x.expect("Stopped")
 		x.expect(prompt)
@@ -386,8 +403,7 @@ func TestTerminal(t *testing.T) {
 			f.Errorf("after bg: %q", got)
 		}
 		x.send("fg\r")
-		x.expect("sleep 601\r\n")
-		time.Sleep(200 * time.Millisecond)
+		x.foreground(sleep)
 		x.send("\x03")
 		x.expect(prompt)
 		// Ctrl-\ is a signal as well, Ctrl-D the end of a file.

@@ -33,6 +33,10 @@ type RunOptions struct {
 	// ago, ends everything at once. Nil forwards nothing.
 	Signals <-chan os.Signal
 
+	// Elsewhere says that another process has the sandbox and this one stays on one
+	// processor, so that it needs few threads.
+	Elsewhere bool
+
 	// Started is called once the command runs, before Run waits for it. The
 	// function that it returns, which may be nil, is called once the command
 	// has ended, before Run returns.
@@ -93,7 +97,11 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 
 	starting := stdio.Starting
 	stdio.Starting = func() {
-		ReserveThreads()
+		if o.Elsewhere {
+			reserve(2) // one in a system call, one that goes on: 6 % of a session's command less than with four
+		} else {
+			ReserveThreads()
+		}
 		if starting != nil {
 			starting()
 		}
@@ -144,7 +152,10 @@ var ReserveThreads = sync.OnceFunc(func() {
 	// Those in system calls, beside those that there are by now, and one to go on for
 	// each processor. Four cost nothing that could be measured, twelve 5 % of a run.
 	// A program may begin with fewer processors than it has later.
-	threads := 2 + min(max(runtime.GOMAXPROCS(0), runtime.NumCPU()), 8)
+	reserve(2 + min(max(runtime.GOMAXPROCS(0), runtime.NumCPU()), 8))
+})
+
+func reserve(threads int) {
 	var started, ended sync.WaitGroup
 	started.Add(threads)
 	stay := make(chan struct{})
@@ -159,7 +170,7 @@ var ReserveThreads = sync.OnceFunc(func() {
 	started.Wait()
 	close(stay)
 	ended.Wait()
-})
+}
 
 // run is the part of a run that timers and signals share with its end.
 type run struct {

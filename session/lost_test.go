@@ -180,3 +180,60 @@ func TestStartingFirst(t *testing.T) {
 		}
 	}
 }
+
+// TestNotBegun: a command that its client holds back does not begin when the client is
+// killed, when somebody kills the command, or when the session is stopped, and none of
+// these waits for the client.
+func TestNotBegun(t *testing.T) {
+	file := t.TempDir() + "/begun"
+	for name, end := range map[string]func(*Client, *conn) error{
+		"client": func(_ *Client, conn *conn) error { return conn.Close() },
+		"kill":   func(c *Client, _ *conn) error { return c.KillCommand(1) },
+		"stop":   func(c *Client, _ *conn) error { return c.Stop(time.Minute) },
+		"other":  func(_ *Client, conn *conn) error { return conn.send(&request{Op: "signal"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := hold(t, store(t), "one")
+			req, files, err := execRequest(&specs.Process{Args: []string{"/bin/sh", "-c", ": > " + file}}, driver.Stdio{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := c.store.dial("one")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if req.Hold = true; conn.send(req) != nil {
+				t.Fatal("not sent")
+			}
+			closeFiles(files)
+			held := func() int {
+				info, _, err := c.Info()
+				if err != nil {
+					return 0
+				}
+				return len(info.Commands)
+			}
+			for begin := time.Now(); held() != 1; time.Sleep(time.Millisecond) {
+				if time.Since(begin) > 10*time.Second {
+					t.Fatal("the holder did not take it")
+				}
+			}
+			began := time.Now()
+			if err := end(c, conn); err != nil {
+				t.Error(err)
+			}
+			for held() != 0 {
+				if time.Sleep(time.Millisecond); time.Since(began) > 10*time.Second {
+					t.Fatal("it is still there")
+				}
+			}
+			if time.Since(began) > 30*time.Second {
+				t.Error("it waited for the client")
+			}
+			if _, err := os.Stat(file); err == nil {
+				t.Error("the command began")
+			}
+		})
+	}
+}

@@ -4,8 +4,8 @@
 // It is a package of its own, not package main, so that the manual page is
 // generated from the same tree of commands that runs.
 //
-// The run path is what counts: "sbxrun CMD" parses the flags of a run, "sbxrun
-// session exec" its own, and nothing else. The other subcommands are built only
+// The run path is what counts: "sbxrun CMD" parses the flags of a run, "sbxrun session
+// exec" and "sbxrun shell" their own, and nothing else. The other subcommands are built only
 // when the first argument names one.
 //
 // It decides nothing about isolation, makes no system call that is not about
@@ -43,10 +43,8 @@ func Main(args []string) int {
 	if len(args) > 0 && args[0] == holder.Command {
 		return holder.Hold()
 	}
-	if len(args) > 1 && args[0] == "session" && args[1] == "exec" {
-		if code, ok := sessionExec(args[2:]); ok {
-			return code
-		}
+	if code, ok := early(args); ok {
+		return code
 	}
 	if len(args) > 0 && isSubcommand(args[0]) {
 		return execute(Root(), args)
@@ -68,6 +66,19 @@ func Main(args []string) int {
 		err = o.unparsed(fs, args, err)
 	}
 	return report(fs, err)
+}
+
+// early runs the commands that an agent runs all the time, without the tree of all
+// commands: to build that takes longer than what else a client of a session does before
+// it connects. Flags that do not parse, and those for help, are left to the tree.
+func early(args []string) (code int, ok bool) {
+	switch {
+	case len(args) > 1 && args[0] == "session" && args[1] == "exec":
+		return sessionExec(args[2:])
+	case len(args) > 0 && args[0] == "shell":
+		return shellCall(args[1:])
+	}
+	return 0, false
 }
 
 // inner does what this program is started for by itself, and by probes, inside of

@@ -234,9 +234,7 @@ func (e *execution) run(args []string) error {
 	return e.options.run(args)
 }
 
-// sessionExec is session exec without the tree of all commands: to build that takes
-// longer than what else a client of a session does before it connects. Flags that
-// it does not understand, and those for help, are left to the tree.
+// sessionExec is session exec without the tree of all commands.
 func sessionExec(args []string) (code int, ok bool) {
 	e := &execution{}
 	fs := pflag.NewFlagSet("exec", pflag.ContinueOnError)
@@ -341,7 +339,12 @@ func (o *options) process(st *session.Store, f *facts) (*session.Info, *specs.Pr
 		return nil, nil, err
 	}
 	o.explainAge(info, f)
-	pr, err := engine.SessionProcess(st, o.session, &o.req)
+	pr, err := engine.SessionProcess(func() (*policy.Policy, error) {
+		if o.sessionPol != nil {
+			return o.sessionPol, nil
+		}
+		return st.Policy(o.session)
+	}, &o.req)
 	if err == nil && pr.Terminal {
 		pr.ConsoleSize = terminal.Size()
 	}

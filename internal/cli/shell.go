@@ -96,6 +96,18 @@ shell itself, on the host. That is said on stderr and in the audit log.`,
 	return c
 }
 
+// shellCall is sbxrun shell without the tree of all commands.
+func shellCall(args []string) (code int, ok bool) {
+	s := &shell{}
+	fs := s.flags()
+	own, rest := splitShell(fs, args)
+	if fs.Parse(own) != nil {
+		say = speaker{}
+		return 0, false
+	}
+	return report(fs, s.run(rest)), true
+}
+
 // flags defines those of sbxrun shell, which have no short forms: those are the
 // shell's.
 func (s *shell) flags() *pflag.FlagSet {
@@ -318,7 +330,7 @@ func (s *shell) enter(agent *standin.Process, start string) (*policy.Policy, err
 		return nil, startIn(p, start)
 	}
 	// From here on the flags are those of a command in a session.
-	s.session = id
+	s.session, s.sessionPol = id, p
 	s.req.Dir = start
 	return p, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
 	"github.com/sbxrun/sbxrun/workspace"
@@ -69,13 +70,13 @@ func ListSessions() ([]*session.Info, error) {
 }
 
 // SessionProcess is the process of a command in a session, by what a request changes of the
-// session's own.
-func SessionProcess(st *session.Store, id string, req *profiles.Request) (*specs.Process, error) {
+// session's own; its policy is asked for only if something is.
+func SessionProcess(of func() (*policy.Policy, error), req *profiles.Request) (*specs.Process, error) {
 	pr := &specs.Process{Args: req.Command, Terminal: req.Terminal}
 	if req.Dir == "" && len(req.Env) == 0 && !req.ClearEnv {
 		return pr, nil
 	}
-	p, err := st.Policy(id)
+	p, err := of()
 	if err != nil {
 		return nil, err
 	}

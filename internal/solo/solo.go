@@ -5,14 +5,30 @@
 // each goroutine that is made, to look for work, and its monitor polls for as long as two
 // system calls wait. That is 6 % of the processor time of a run that executes true.
 //
-// It imports nothing else, so that it is initialised before most of the program. What
+// It imports next to nothing, so that it is initialised before most of the program. What
 // sbxrun does must work on one processor anyway: there are such machines.
 package solo
 
-import "runtime"
+import (
+	"runtime"
+	"sync/atomic"
+)
 
 // Processors is how many there were: GOMAXPROCS, or those of sched_getaffinity(2).
 var Processors = runtime.GOMAXPROCS(1)
 
-// End gives the program all of them.
-func End() { runtime.GOMAXPROCS(Processors) }
+var stays atomic.Bool
+
+// Stay keeps the program on one processor, for as long as it lives.
+func Stay() {
+	stays.Store(true)
+	runtime.GOMAXPROCS(1)
+}
+
+// End gives the program all of them, unless it stays.
+func End() {
+	runtime.GOMAXPROCS(Processors)
+	if stays.Load() {
+		runtime.GOMAXPROCS(1)
+	}
+}

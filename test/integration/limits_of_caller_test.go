@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // TestCallersLimits: limits of the caller's that are too small for sbxrun itself are
@@ -119,6 +121,57 @@ print("full", full, "ends", {os.waitpid(p, 0)[1] for p in kids})
 `)[len(w.become):]...)})
 			if tail := o.stdout[max(0, len(o.stdout)-30):]; o.code != 0 || !strings.HasSuffix(tail, "full True ends {0}\n") {
 				t.Errorf("%v: %d %q: %.2000s", flags, o.code, tail, o.stderr)
+			}
+		}
+	})
+}
+
+// TestClientNoThreads: the client of a session goes on where it gets no other thread once
+// its command has begun: it collects garbage, passes signals and output on, and ends as the
+// command does. Root's threads are not counted.
+func TestClientNoThreads(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		if w.uid == 0 {
+			return
+		}
+		s := newSession(t, w)
+		for _, flags := range [][]string{nil, {"--json"}, {"--timeout", "2m"}} {
+			os.Remove(s.ws + "/ready")
+			args := w.command(append(append([]string{sbxrun, "session", "exec"}, flags...), s.id, "--", "python3", "-c", `
+import os, signal, time
+seen = 0
+def usr1(*_):
+    global seen
+    seen += 1
+    os.write(1, b"x" * 65536)
+signal.signal(signal.SIGUSR1, usr1)
+def term(*_): os._exit(7 if seen >= 20 else 8)
+signal.signal(signal.SIGTERM, term)
+open("ready", "w").close()
+while True: time.sleep(600)
+`)...)
+			o := s.do(call{args: args, env: []string{s.env, "GOGC=1"}, started: func(cmd *exec.Cmd) {
+				pid := cmd.Process.Pid
+				if !within(30*time.Second, func() bool { _, err := os.Stat(s.ws + "/ready"); return err == nil }) {
+					t.Error("the command did not begin")
+				}
+				if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(b) != "sbxrun\n" {
+					t.Errorf("process %d is %q", pid, b)
+				}
+				if o := s.do(call{args: w.command("prlimit", "--pid", fmt.Sprint(pid), "--nproc=1:1")}); o.code != 0 {
+					t.Error(o)
+				}
+				for range 200 {
+					syscall.Kill(pid, syscall.SIGUSR1)
+					time.Sleep(2 * time.Millisecond)
+				}
+				syscall.Kill(pid, syscall.SIGTERM)
+			}})
+			if o.code != 7 || strings.Contains(o.stderr, "runtime") {
+				t.Errorf("%v: %d: %.2000s", flags, o.code, o.stderr)
+			}
+			if flags == nil && len(o.stdout) < 20*65536 {
+				t.Errorf("%d bytes of output", len(o.stdout))
 			}
 		}
 	})

@@ -55,7 +55,7 @@ func main() {
 	flag.IntVar(&r.parallel, "j", min(runtime.NumCPU(), 4), "how many machines at a time")
 	flag.StringVar(&r.env, "env", "", "a variable for the tests, `NAME=VALUE`")
 	flag.BoolVar(&r.verbose, "v", false, "print what the machines print, as it comes")
-	flag.DurationVar(&r.timeout, "timeout", 20*time.Minute, "for one machine")
+	flag.DurationVar(&r.timeout, "timeout", 40*time.Minute, "for one machine")
 	flag.Parse()
 
 	only, err := regexp.Compile("^(?:" + *config + ")$")

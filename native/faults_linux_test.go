@@ -328,12 +328,7 @@ func TestEveryStepFails(t *testing.T) {
 			if err := survivors.Gone(func() []string { return strings.Fields(children(t, os.Getpid())) }); err != nil {
 				t.Errorf("processes left: %v", err)
 			}
-			for end := time.Now().Add(10 * time.Second); count(t, "/proc/self/fd") > fds && time.Now().Before(end); {
-				time.Sleep(time.Millisecond) // a guard that ends by itself
-			}
-			if n := count(t, "/proc/self/fd"); n > fds {
-				t.Errorf("%d descriptors open, %d before", n, fds)
-			}
+			closes(t, fds)
 			if after := mountsHere(t); after != mounts {
 				t.Errorf("mounts changed:\n%s", after)
 			}
@@ -535,6 +530,18 @@ func count(t *testing.T, dir string) int {
 		t.Fatal(err)
 	}
 	return len(list)
+}
+
+// closes waits until no more descriptors are open than there were: what goes on for the
+// rest of a sandbox closes some when that has ended.
+func closes(t *testing.T, were int) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); count(t, "/proc/self/fd") > were && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := count(t, "/proc/self/fd"); n > were {
+		t.Errorf("%d descriptors open, %d before", n, were)
+	}
 }
 
 // mountsHere are the mounts of this namespace where a set-up could leave one: a

@@ -108,9 +108,7 @@ func TestLayer(t *testing.T) {
 	if list, _ := os.ReadDir(dir); len(list) != 1 {
 		t.Errorf("the host has %v", list)
 	}
-	if n := count(t, "/proc/self/fd"); n > fds {
-		t.Errorf("%d descriptors open, %d before", n, fds)
-	}
+	closes(t, fds)
 }
 
 // TestLayerOfSandbox: the layer of a sandbox that stays is there from the first, and
@@ -149,9 +147,7 @@ func TestLayerOfSandbox(t *testing.T) {
 		}
 		b.Close()
 	}
-	if n := count(t, "/proc/self/fd"); n > fds+1 {
-		t.Errorf("%d descriptors open, %d before", n, fds)
-	}
+	closes(t, fds+1)
 	// What has none hands none out.
 	p := overlayPolicy(t, dir, "true")
 	for i := range p.Files {

@@ -97,8 +97,8 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 
 	starting := stdio.Starting
 	stdio.Starting = func() {
-		if o.Elsewhere {
-			reserve(2) // one in a system call, one that goes on: 6 % of a session's command less than with four
+		if o.Elsewhere && !o.Capture {
+			reserve(2) // one in a system call, one that goes on
 		} else {
 			ReserveThreads()
 		}

@@ -479,10 +479,6 @@ func (b *sandbox) ExecWithin(ctx context.Context, want *specs.Process, limits *s
 	if stdio.Starting != nil {
 		stdio.Starting()
 	}
-	if err := ctx.Err(); err != nil {
-		in.drop()
-		return nil, err
-	}
 	if err := in.start(); err != nil {
 		return nil, err
 	}

@@ -803,23 +803,3 @@ func TestSessionEndUnwatched(t *testing.T) {
 		t.Errorf("%+v, %v; before, unwatched was %q", st, err, now.Unwatched)
 	}
 }
-
-// TestGivenUp: a command that is given up while it is prepared does not begin, and takes
-// no place of those that a sandbox has.
-func TestGivenUp(t *testing.T) {
-	dir := t.TempDir()
-	b := open(t, dir)
-	before, _ := os.ReadDir("/proc/self/fd")
-	for range maxCommands + 1 {
-		ctx, cancel := context.WithCancel(t.Context())
-		if p, err := b.Exec(ctx, &specs.Process{Args: []string{"touch", dir + "/begun"}}, driver.Stdio{Starting: cancel}); p != nil || !errors.Is(err, context.Canceled) {
-			t.Fatalf("%v, %v", p, err)
-		}
-	}
-	if out, st := sh(t, b, "ls "+dir+"; echo well"); out != "well\n" || st.ExitCode != 0 {
-		t.Errorf("%q %+v", out, st)
-	}
-	if after, _ := os.ReadDir("/proc/self/fd"); len(after) > len(before)+4 {
-		t.Errorf("%d descriptors, %d before", len(after), len(before))
-	}
-}

@@ -304,7 +304,7 @@ type Attachment struct {
 // Attach returns the terminal of a command that was started in the background, or
 // detached from; 0 is the one that was started last.
 func (c *Client) Attach(command int) (*Attachment, error) {
-	conn, _, err := c.dial(&request{Op: "attach", Command: command}, nil)
+	conn, err := c.dial(&request{Op: "attach", Command: command}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -255,12 +255,6 @@ func (h *Holder) kill(c *conn, req *request) error {
 	if err != nil {
 		return err
 	}
-	h.mu.Lock()
-	giveUp := cmd.giveUp
-	h.mu.Unlock()
-	if giveUp != nil {
-		giveUp()
-	}
 	select {
 	case <-cmd.began: // a driver bounds how long a start takes
 	case <-h.box.Done():

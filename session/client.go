@@ -49,29 +49,37 @@ func (s *Store) Connect(id string) (*Client, error) {
 	return &Client{store: s, id: id}, nil
 }
 
-// dial connects and asks for something, as [conn.ask] does.
-func (c *Client) dial(req *request, starting func(), files ...*os.File) (conn *conn, may bool, err error) {
-	conn, err = c.store.dial(c.id)
+// dial connects and sends the first message. Starting, which may be nil, is called in
+// between: the other side has to wake up.
+func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, error) {
+	conn, err := c.store.dial(c.id)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, false, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
+		return nil, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	if may, err = conn.ask(req, starting, files); err != nil {
+	if starting != nil {
+		starting()
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	if err := conn.send(req, fds...); err != nil {
 		conn.Close()
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 			// It stopped to listen meanwhile, and nothing has happened.
 			err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
 		}
-		return nil, false, err
+		return nil, err
 	}
-	return conn, may, nil
+	return conn, nil
 }
 
 // call makes one request and returns its one reply.
 func (c *Client) call(req *request) (*reply, error) {
-	conn, _, err := c.dial(req, nil)
+	conn, err := c.dial(req, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +113,11 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 		return nil, fmt.Errorf("session %s: %w", c.id, err)
 	}
 	req.within(limits)
-	conn, may, err := c.dial(req, stdio.Starting, files...)
+	conn, err := c.dial(req, stdio.Starting, files...)
 	if err != nil {
 		return nil, err
 	}
-	return started(conn, "session "+c.id, may)
+	return started(conn, "session "+c.id)
 }
 
 // execRequest asks for a command with its streams, which are the files to pass.
@@ -136,17 +144,15 @@ func (r *request) within(limits *specs.LinuxResources) {
 }
 
 // started waits until the command that was asked for on a connection runs. The
-// connection is the process's then, and closed after an error. May is what ask reported.
-func started(conn *conn, where string, may bool) (driver.Process, error) {
+// connection is the process's then, and closed after an error. What the caller of this
+// side wants in place is there before it asks: without room for a thread, Go ends it.
+func started(conn *conn, where string) (driver.Process, error) {
 	var r reply
 	ptys, err := conn.receive(&r)
-	switch {
-	case err == nil:
-		err = r.Error.err()
-	case may:
+	if err != nil {
 		err = &driver.LostError{Err: fmt.Errorf("%s: %w", where, driver.ErrSandboxGone)}
-	default:
-		err = fmt.Errorf("%s: %w", where, driver.ErrSandboxGone)
+	} else {
+		err = r.Error.err()
 	}
 	if r.Refused && err != nil {
 		err = fmt.Errorf("%w: %w", ErrRefused, err)

@@ -32,9 +32,6 @@ type Holder struct {
 
 	notice func() string // nil for none
 
-	open  context.Context // ends when no command may begin any more
-	close context.CancelFunc
-
 	mu       sync.Mutex
 	stopping bool
 	lastID   int
@@ -59,8 +56,7 @@ type command struct {
 	out  *outputs // of a background command, else nil
 	done chan struct{}
 
-	began  chan struct{} // closed when proc is there, or there will be none
-	giveUp func()        // has it not begin, if its client still holds it back; or nil
+	began chan struct{} // closed when proc is there, or there will be none
 
 	screen *screen       // its terminal, if that is the holder's
 	watch  *driver.Watch // sees to its time limit and its verdict, if that is the holder's to do
@@ -84,8 +80,6 @@ func Hold(ctx context.Context, st *Store, d driver.Driver, spec *Spec, started f
 	}
 	h := &Holder{dir: dir, info: *info, pol: spec.Policy, notice: spec.Notice, stopped: make(chan struct{}),
 		over: make(chan struct{})}
-	h.open, h.close = context.WithCancel(context.Background())
-	defer h.close()
 	h.info.Pid = os.Getpid()
 	h.info.State = Initializing
 	if err := dir.record(&h.info); err != nil {
@@ -314,12 +308,7 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	ctx, giveUp := c.heldBack(h.open, req, &stdio)
-	defer giveUp()
-	h.mu.Lock()
-	cmd.giveUp = giveUp
-	h.mu.Unlock()
-	p, err := h.box.ExecWithin(ctx, req.Process, req.Within, stdio)
+	p, err := h.box.ExecWithin(context.Background(), req.Process, req.Within, stdio)
 	h.started(cmd, p, err)
 	closeFiles(files) // the command has its own
 	if err != nil {
@@ -427,7 +416,6 @@ func (h *Holder) describe() reply {
 func (h *Holder) ending() {
 	if !h.stopping {
 		h.stopping = true
-		h.close()
 		h.info.State = Stopping
 		h.dir.record(&h.info)
 	}

@@ -114,9 +114,7 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 	stdio, err := passed(req.Streams, files)
 	var p driver.Process
 	if err == nil {
-		held, done := c.heldBack(ctx, &req, &stdio)
-		defer done()
-		p, err = box.Exec(held, req.Process, stdio)
+		p, err = box.Exec(ctx, req.Process, stdio)
 	}
 	closeFiles(files)
 	if err != nil {
@@ -358,13 +356,19 @@ func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.St
 		l.conn.Close()
 		return nil, err
 	}
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
 	req.Frugal = frugal
-	may, err := l.conn.ask(req, stdio.Starting, files)
-	if err != nil {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	if err := l.conn.send(req, fds...); err != nil {
 		l.conn.Close()
 		return nil, fmt.Errorf("the server: %w", driver.ErrSandboxGone)
 	}
-	return started(l.conn, "the server", may)
+	return started(l.conn, "the server")
 }
 
 // Close gives a sandbox back that Exec was not called for.

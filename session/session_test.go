@@ -72,7 +72,7 @@ func (b *box) ExecWithin(ctx context.Context, pr *specs.Process, limits *specs.L
 	return b.Exec(ctx, pr, stdio)
 }
 
-func (b *box) Exec(ctx context.Context, pr *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+func (b *box) Exec(_ context.Context, pr *specs.Process, stdio driver.Stdio) (driver.Process, error) {
 	if pr == nil || len(pr.Args) == 0 {
 		return nil, &policy.InvalidError{Field: "process.args", Want: "a command"}
 	}
@@ -89,12 +89,6 @@ func (b *box) Exec(ctx context.Context, pr *specs.Process, stdio driver.Stdio) (
 		cmd.Stderr = stdio.Stderr
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if stdio.Starting != nil {
-		stdio.Starting()
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
 	if err := cmd.Start(); err != nil {
 		return nil, &driver.CommandError{Command: pr.Args[0], Err: syscall.ENOENT}
 	}

@@ -3,7 +3,6 @@
 package session
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
-	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -37,12 +35,11 @@ const maxFiles = 16
 // request is what a client sends: first Op with what belongs to it, then, while a
 // command runs, signals.
 type request struct {
-	Op string `json:"op"` // exec, start (both also with -within), output, info, stop, retire; attach, lend; go, signal, terminate, kill, detach
+	Op string `json:"op"` // exec, start (both also with -within), output, info, stop, retire; attach, lend; signal, terminate, kill, detach
 
 	Process *specs.Process `json:"process,omitempty"` // exec, start
 	Streams []bool         `json:"streams,omitempty"` // exec: which of 0, 1, 2, … came as descriptors
 	Explain bool           `json:"explain,omitempty"` // exec: see driver.Stdio
-	Hold    bool           `json:"hold,omitempty"`    // exec: prepare the command, and begin it on go
 	Signal  int            `json:"signal,omitempty"`
 
 	// Within are limits of the one command, of exec-within and start-within: an
@@ -130,42 +127,6 @@ func (c *conn) send(v any, fds ...int) error {
 		_, err = c.Write(b[n:])
 	}
 	return err
-}
-
-// ask sends a request. If there is something to have in place before the command
-// begins, that is done while the other side prepares it: without room for a thread, Go
-// ends this program. It reports whether the command may have begun.
-func (c *conn) ask(req *request, starting func(), files []*os.File) (may bool, err error) {
-	fds := make([]int, len(files))
-	for i, f := range files {
-		fds[i] = int(f.Fd())
-	}
-	req.Hold = starting != nil
-	if err := c.send(req, fds...); err != nil || starting == nil {
-		return err == nil, err
-	}
-	starting()
-	// If the other side has closed the connection, it may have said why.
-	return c.send(&request{Op: "go"}) == nil, nil
-}
-
-// heldBack has a command begin when its client says so. If the client does not, or the
-// session ends first, the context ends.
-func (c *conn) heldBack(ctx context.Context, req *request, stdio *driver.Stdio) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	if req.Hold {
-		stdio.Starting = func() {
-			stop := context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Now()) })
-			defer stop()
-			var r request
-			files, err := c.receive(&r)
-			closeFiles(files)
-			if err != nil || r.Op != "go" {
-				cancel()
-			}
-		}
-	}
-	return ctx, cancel
 }
 
 // receive reads a message and the descriptors that came with it. They are the

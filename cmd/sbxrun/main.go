@@ -29,6 +29,7 @@ func main() {
 	} else {
 		solo.End() // GOMAXPROCS says so, or there are none
 	}
+	cli.Stay = solo.Stay
 	growStack(len(os.Args))
 	os.Exit(cli.Main(os.Args[1:]))
 }

@@ -74,7 +74,7 @@ func (*Driver) Check(p *policy.Policy) error {
 }
 
 // Start starts the policy's command.
-func (d *Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
+func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
 	if err := d.Check(p); err != nil {
 		return nil, err
 	}
@@ -125,12 +125,6 @@ func (d *Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio
 	}
 	if stdio.Starting != nil {
 		stdio.Starting()
-	}
-	if err := ctx.Err(); err != nil {
-		if proc.pty != nil {
-			proc.pty.Close()
-		}
-		return nil, err
 	}
 	proc.p, err = os.StartProcess(file, spec.Args, &os.ProcAttr{
 		Dir:   spec.Cwd,

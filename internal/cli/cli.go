@@ -16,6 +16,7 @@ package cli
 //go:generate go run ./man ../..
 
 import (
+	"errors"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -29,6 +30,9 @@ import (
 	"github.com/sbxrun/sbxrun/internal/probe"
 	"github.com/sbxrun/sbxrun/profiles"
 )
+
+// Stay, if there is one, keeps the program on one processor from then on.
+var Stay func()
 
 // Main runs sbxrun with the arguments after the program's name and returns its
 // exit code.
@@ -70,7 +74,7 @@ func Main(args []string) int {
 
 // early runs the commands that an agent runs all the time, without the tree of all
 // commands: to build that takes longer than what else a client of a session does before
-// it connects. Flags that do not parse, and those for help, are left to the tree.
+// it connects. Flags that there are not, and those for help, are left to the tree.
 func early(args []string) (code int, ok bool) {
 	switch {
 	case len(args) > 1 && args[0] == "session" && args[1] == "exec":
@@ -79,6 +83,17 @@ func early(args []string) (code int, ok bool) {
 		return shellCall(args[1:])
 	}
 	return 0, false
+}
+
+// leave reports whether what early could not parse is the tree's to answer. Other errors
+// are not: a value can be a pipe, which is read once.
+func leave(err error) bool {
+	var unknown *pflag.NotExistError
+	if err != pflag.ErrHelp && !errors.As(err, &unknown) {
+		return false
+	}
+	say = speaker{}
+	return true
 }
 
 // inner does what this program is started for by itself, and by probes, inside of

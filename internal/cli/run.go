@@ -19,7 +19,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
-	"github.com/sbxrun/sbxrun/internal/solo"
 	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -256,10 +255,10 @@ func (o *options) frugal() bool { return !o.json && o.resultFile == "" && o.resu
 // Sh makes a script's command one of sh instead of bash. Started may be nil; see
 // [driver.RunOptions].
 func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func(), started func(driver.Process) func()) (*driver.Result, error) {
-	ro := driver.RunOptions{Capture: o.json, Elsewhere: o.session != "" && !p.OCI.Process.Terminal}
+	ro := driver.RunOptions{Capture: o.json, Elsewhere: Stay != nil && o.session != "" && !p.OCI.Process.Terminal}
 	ro.Stdio.Stdin, ro.Stdio.Extra, ro.Stdio.Explain = os.Stdin, o.extra, o.looks
 	if ro.Elsewhere {
-		solo.Stay()
+		Stay()
 	}
 	if o.looks && d.Name() != "native" {
 		say.note("driver "+d.Name()+" cannot tell what the command looks for; --explain does nothing", "")

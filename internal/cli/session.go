@@ -240,11 +240,16 @@ func sessionExec(args []string) (code int, ok bool) {
 	fs := pflag.NewFlagSet("exec", pflag.ContinueOnError)
 	fs.Usage = func() {}
 	e.flags(fs)
-	if fs.Parse(args) != nil {
-		say = speaker{}
+	err := fs.Parse(args)
+	if leave(err) {
 		return 0, false
 	}
-	return report(fs, e.run(fs.Args())), true
+	if err != nil {
+		helpHint = "see sbxrun session exec --help"
+	} else {
+		err = e.run(fs.Args())
+	}
+	return report(fs, err), true
 }
 
 // keysFlag defines the flag for the keys that detach.

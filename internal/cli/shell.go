@@ -101,11 +101,16 @@ func shellCall(args []string) (code int, ok bool) {
 	s := &shell{}
 	fs := s.flags()
 	own, rest := splitShell(fs, args)
-	if fs.Parse(own) != nil {
-		say = speaker{}
+	err := fs.Parse(own)
+	if leave(err) {
 		return 0, false
 	}
-	return report(fs, s.run(rest)), true
+	if err != nil {
+		helpHint = "see sbxrun shell --help"
+	} else {
+		err = s.run(rest)
+	}
+	return report(fs, err), true
 }
 
 // flags defines those of sbxrun shell, which have no short forms: those are the

@@ -11,24 +11,30 @@ package solo
 
 import (
 	"runtime"
-	"sync/atomic"
+	"sync"
 )
 
 // Processors is how many there were: GOMAXPROCS, or those of sched_getaffinity(2).
 var Processors = runtime.GOMAXPROCS(1)
 
-var stays atomic.Bool
+var (
+	mu    sync.Mutex
+	stays bool
+)
 
 // Stay keeps the program on one processor, for as long as it lives.
 func Stay() {
-	stays.Store(true)
+	mu.Lock()
+	defer mu.Unlock()
+	stays = true
 	runtime.GOMAXPROCS(1)
 }
 
 // End gives the program all of them, unless it stays.
 func End() {
-	runtime.GOMAXPROCS(Processors)
-	if stays.Load() {
-		runtime.GOMAXPROCS(1)
+	mu.Lock()
+	defer mu.Unlock()
+	if !stays {
+		runtime.GOMAXPROCS(Processors)
 	}
 }

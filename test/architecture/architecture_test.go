@@ -80,7 +80,7 @@ var rooms = map[string][]string{
 	"internal/terminal":            {"driver", "internal/engine", "internal/sigpipe"},
 	"internal/standin":             {"policy", "driver", "session", "internal/engine", "internal/holder", "internal/persona"},
 	"internal/agents/whole":        {"policy", "profiles", "driver", "internal/engine"},
-	"internal/cli":                 {"internal/engine", "internal/agents/whole", "internal/setup", "internal/standin", "internal/terminal", "internal/holder", "internal/nearest", "internal/programs", "internal/quote", "internal/solo", "internal/audit", "policy", "profiles", "driver", "driver/host", "seccomp", "cgroups", "internal/oncejson", "internal/probe", "session", "internal/files", "internal/persona", "workspace", "pool"},
+	"internal/cli":                 {"internal/engine", "internal/agents/whole", "internal/setup", "internal/standin", "internal/terminal", "internal/holder", "internal/nearest", "internal/programs", "internal/quote", "internal/audit", "policy", "profiles", "driver", "driver/host", "seccomp", "cgroups", "internal/oncejson", "internal/probe", "session", "internal/files", "internal/persona", "workspace", "pool"},
 	"internal/solo":                {},
 	"cmd/sbxrun":                   {"internal/cli", "internal/solo"},
 	"cmd/sbxrun-mcp":               {"internal/agents", "internal/agents/whole", "internal/engine", "driver", "internal/cli", "internal/strictjson", "internal/mcpserver", "internal/command", "policy"},

@@ -8,9 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 )
 
 // TestCallersLimits: limits of the caller's that are too small for sbxrun itself are
@@ -128,50 +126,38 @@ print("full", full, "ends", {os.waitpid(p, 0)[1] for p in kids})
 
 // TestClientNoThreads: the client of a session goes on where it gets no other thread once
 // its command has begun: it collects garbage, passes signals and output on, and ends as the
-// command does. Root's threads are not counted.
+// command does. Root's threads are not counted. A Go program that wants a thread in vain
+// ends with 2: a race, which too few threads in reserve lose in two of a hundred rounds.
 func TestClientNoThreads(t *testing.T) {
 	asEachUser(t, func(t *testing.T, w who) {
 		if w.uid == 0 {
 			return
 		}
 		s := newSession(t, w)
-		for _, flags := range [][]string{nil, {"--json"}, {"--timeout", "2m"}} {
-			os.Remove(s.ws + "/ready")
-			args := w.command(append(append([]string{sbxrun, "session", "exec"}, flags...), s.id, "--", "python3", "-c", `
-import os, signal, time
-seen = 0
-def usr1(*_):
-    global seen
-    seen += 1
-    os.write(1, b"x" * 65536)
-signal.signal(signal.SIGUSR1, usr1)
-def term(*_): os._exit(7 if seen >= 20 else 8)
-signal.signal(signal.SIGTERM, term)
-open("ready", "w").close()
-while True: time.sleep(600)
-`)...)
-			o := s.do(call{args: args, env: []string{s.env, "GOGC=1"}, started: func(cmd *exec.Cmd) {
-				pid := cmd.Process.Pid
-				if !within(30*time.Second, func() bool { _, err := os.Stat(s.ws + "/ready"); return err == nil }) {
-					t.Error("the command did not begin")
-				}
-				if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(b) != "sbxrun\n" {
-					t.Errorf("process %d is %q", pid, b)
-				}
-				if o := s.do(call{args: w.command("prlimit", "--pid", fmt.Sprint(pid), "--nproc=1:1")}); o.code != 0 {
-					t.Error(o)
-				}
-				for range 200 {
-					syscall.Kill(pid, syscall.SIGUSR1)
-					time.Sleep(2 * time.Millisecond)
-				}
-				syscall.Kill(pid, syscall.SIGTERM)
-			}})
-			if o.code != 7 || strings.Contains(o.stderr, "runtime") {
-				t.Errorf("%v: %d: %.2000s", flags, o.code, o.stderr)
-			}
-			if flags == nil && len(o.stdout) < 20*65536 {
-				t.Errorf("%d bytes of output", len(o.stdout))
+		for _, flags := range [][]string{nil, {"--json", "--max-output", "64k"}, {"--timeout", "2m"}} {
+			args := append([]string{sbxrun, "session", "exec", "--kill-after", "5s"}, flags...)
+			o := s.do(call{args: w.command(append([]string{"python3", "-c", `
+import os, sys, time, subprocess, resource, signal, tempfile
+for i in range(12):
+    if os.path.exists("ready"): os.remove("ready")
+    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    p = subprocess.Popen(sys.argv[1:], stdout=out, stderr=err)
+    end = time.monotonic() + 20
+    while not os.path.exists("ready") and time.monotonic() < end: time.sleep(0.0002)
+    resource.prlimit(p.pid, resource.RLIMIT_NPROC, (1, 1))
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:
+        p.send_signal(signal.SIGUSR1)
+        time.sleep(0.0002)
+    p.send_signal(signal.SIGTERM)
+    code = p.wait(60)
+    err.seek(0)
+    if code != 7: sys.exit("%d: %d: %s" % (i, code, err.read()[-2000:]))
+print("well")
+`}, append(args, s.id, "--", "/bin/bash", "-c", `trap : USR1; trap 'kill $(jobs -p); exit 7' TERM
+: >ready; head -c 3000000 /dev/zero & head -c 3000000 /dev/zero >&2 & while :; do wait; sleep 0.01; done`)...)...), env: []string{s.env, "GOGC=1"}})
+			if o.code != 0 || o.stdout != "well\n" {
+				t.Errorf("%v: %v", flags, o)
 			}
 		}
 	})

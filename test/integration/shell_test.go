@@ -518,3 +518,21 @@ func TestShellEnd(t *testing.T) {
 		p.wantUnchanged()
 	})
 }
+
+// TestPipeOnce: a wrong file of variables that is a pipe ends the command line. It can be
+// read once: who parses again finds nothing wrong.
+func TestPipeOnce(t *testing.T) {
+	s := newSession(t, whos[0])
+	for _, args := range [][]string{{"shell", "--env-file", "/dev/fd/3", "-c", "echo ran"}, {"session", "exec", "--env-file", "/dev/fd/3", s.id, "echo", "ran"}} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.WriteString("A B=c\n")
+		w.Close()
+		o := s.do(call{args: s.who.command(append([]string{sbxrun}, args...)...), env: []string{s.env}, extra: []*os.File{r}})
+		if r.Close(); o.code != 125 || o.stdout != "" || !strings.Contains(o.stderr, `"A B=c" is not a variable`) {
+			t.Errorf("%v: %v", args, o)
+		}
+	}
+}

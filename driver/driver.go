@@ -164,7 +164,8 @@ type Changeable interface {
 	// be read for as long as the file is open, also when nothing of the sandbox
 	// is left. It is called at most once, by whom the file then belongs to: after
 	// Wait of a Process, and before Close of a Sandbox. It is nil if no path has
-	// Overlay.
+	// Overlay. A Process's file that nobody takes is open until the garbage collector
+	// finds the Process.
 	Layer() (*os.File, error)
 }
 

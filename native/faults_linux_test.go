@@ -216,6 +216,9 @@ func (u *setUp) act() error {
 		return err
 	}
 	_, err = p.Wait()
+	if layer, lerr := p.Layer(); lerr == nil && layer != nil {
+		layer.Close() // open until the garbage collector finds it, if nobody takes it
+	}
 	return err
 }
 
@@ -251,7 +254,7 @@ func TestEveryStepFails(t *testing.T) {
 				first.layOut(t)
 				return first
 			}
-			fds, mounts := count(t, "/proc/self/fd"), mountsHere(t)
+			fds, mounts := openFiles(t), mountsHere(t)
 			errnos := []syscall.Errno{syscall.ENOMEM, syscall.EMFILE, syscall.ENOSPC, syscall.EPERM}
 			sample := prepare()
 			var sizes []int
@@ -532,15 +535,33 @@ func count(t *testing.T, dir string) int {
 	return len(list)
 }
 
+// openFiles are the descriptors of this process, with what each is of.
+func openFiles(t *testing.T) map[string]string {
+	t.Helper()
+	const dir = "/proc/self/fd"
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := map[string]string{}
+	for _, e := range list {
+		if of, err := os.Readlink(dir + "/" + e.Name()); err == nil { // dir itself is closed by now
+			open[e.Name()] = of
+		}
+	}
+	return open
+}
+
 // closes waits until no more descriptors are open than there were: what goes on for the
 // rest of a sandbox closes some when that has ended.
-func closes(t *testing.T, were int) {
+func closes(t *testing.T, were map[string]string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); count(t, "/proc/self/fd") > were && time.Now().Before(end); {
+	now := openFiles(t)
+	for end := time.Now().Add(10 * time.Second); len(now) > len(were) && time.Now().Before(end); now = openFiles(t) {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if n := count(t, "/proc/self/fd"); n > were {
-		t.Errorf("%d descriptors open, %d before", n, were)
+	if len(now) > len(were) {
+		t.Errorf("%d descriptors open, %d before:\n%v\n%v", len(now), len(were), now, were)
 	}
 }
 

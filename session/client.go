@@ -25,8 +25,9 @@ var _ driver.Sandbox = (*Client)(nil)
 // A Client is a session that another process holds.
 type Client struct {
 	driver.Fixed
-	store *Store
-	id    string
+	store  *Store
+	id     string
+	unused atomic.Pointer[conn] // a connection for the first request; nil for none
 
 	once sync.Once
 	done chan struct{}
@@ -52,7 +53,11 @@ func (s *Store) Connect(id string) (*Client, error) {
 // dial connects and sends the first message. Starting, which may be nil, is called in
 // between: the other side has to wake up.
 func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, error) {
-	conn, err := c.store.dial(c.id)
+	var err error
+	conn := c.unused.Swap(nil)
+	if conn == nil {
+		conn, err = c.store.dial(c.id)
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 	}

@@ -251,20 +251,43 @@ func (d *held) write(name string, b []byte) error {
 // Lookup returns the record of a session, as its holder left it. A holder that
 // is gone without saying so makes the state Failed. It is ErrNotFound if there
 // is no such session.
-func (s *Store) Lookup(id string) (*Info, error) { return s.lookup(id, false) }
+func (s *Store) Lookup(id string) (*Info, error) {
+	info, c, err := s.lookup(id, false)
+	if c != nil {
+		c.Close()
+	}
+	return info, err
+}
+
+// Enter is Lookup and [Store.Connect] with one connection, for a request that follows at
+// once.
+func (s *Store) Enter(id string) (*Info, *Client, error) {
+	info, conn, err := s.lookup(id, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &Client{store: s, id: id}
+	c.unused.Store(conn)
+	return info, c, nil
+}
 
 // lookup is Lookup. Ours says that the caller has the lock of the session's
-// directory, and so no holder has.
-func (s *Store) lookup(id string, ours bool) (*Info, error) {
+// directory, and so no holder has. The connection is nil if no holder listens.
+func (s *Store) lookup(id string, ours bool) (*Info, *conn, error) {
 	info, err := s.Recorded(id)
 	if err != nil || info.Over() {
-		return info, err
+		return info, nil, err
 	}
 	c, err := s.dial(id)
 	if err == nil {
-		c.Close()
-		return info, nil
+		return info, c, nil
 	}
+	info, err = s.unanswered(id, ours, info, err)
+	return info, nil, err
+}
+
+// unanswered is the state of a session whose holder does not answer.
+func (s *Store) unanswered(id string, ours bool, info *Info, err error) (*Info, error) {
 	refused := errors.Is(err, syscall.ECONNREFUSED)
 	if !refused && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -378,7 +401,10 @@ func (s *Store) Remove(id string) error {
 
 // removable is nil if nothing but a record is left of a session. Ours is as in lookup.
 func (s *Store) removable(id string, ours bool) error {
-	info, err := s.lookup(id, ours)
+	info, c, err := s.lookup(id, ours)
+	if c != nil {
+		c.Close()
+	}
 	over := err != nil || info.Over() // one with a damaged record is
 	if errors.Is(err, ErrNotFound) {
 		// Being made, or left by a crash before there was a record.

@@ -30,7 +30,7 @@ type options struct {
 	keys       []byte // that detach from a command of a session
 	checkout   engine.Checkout
 	session    string         // to run in, instead of a sandbox of the command's own
-	sessionPol *policy.Policy // of that session, if it was read
+	entered    *entered       // that session, if it was looked at
 	policy     *policy.Policy // that runs; nil before, and where nothing is resolved
 	given      *pflag.FlagSet // the flags of a run; nil where the command has others
 

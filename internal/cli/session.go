@@ -44,6 +44,14 @@ one leaves running, the next finds.`,
 		newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
 }
 
+// entered is a session that was looked at before the command for it is made.
+type entered struct {
+	store  *session.Store
+	info   *session.Info
+	client *session.Client
+	policy *policy.Policy
+}
+
 // withSession runs a function on a session that is named.
 func withSession(id string, do func(*session.Store, *session.Client) error) error {
 	st, err := engine.OpenSessions()
@@ -339,17 +347,16 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 // process is what a session's command is, from the flags, and what is recorded of
 // the session; of that it is told if it is out of date.
 func (o *options) process(st *session.Store, f *facts) (*session.Info, *specs.Process, error) {
-	info, err := st.Recorded(o.session)
-	if err != nil {
+	var info *session.Info
+	var err error
+	read := func() (*policy.Policy, error) { return st.Policy(o.session) }
+	if e := o.entered; e != nil {
+		info, read = e.info, func() (*policy.Policy, error) { return e.policy, nil }
+	} else if info, err = st.Recorded(o.session); err != nil {
 		return nil, nil, err
 	}
 	o.explainAge(info, f)
-	pr, err := engine.SessionProcess(func() (*policy.Policy, error) {
-		if o.sessionPol != nil {
-			return o.sessionPol, nil
-		}
-		return st.Policy(o.session)
-	}, &o.req)
+	pr, err := engine.SessionProcess(read, &o.req)
 	if err == nil && pr.Terminal {
 		pr.ConsoleSize = terminal.Size()
 	}
@@ -398,7 +405,14 @@ func (o *options) inSession() (*driver.Result, error) {
 		return nil, err
 	}
 	var res *driver.Result
-	err = withSession(o.session, func(st *session.Store, c *session.Client) error {
+	with := withSession
+	if e := o.entered; e != nil {
+		with = func(_ string, do func(*session.Store, *session.Client) error) error {
+			defer e.store.Close()
+			return sessionError(do(e.store, e.client))
+		}
+	}
+	err = with(o.session, func(st *session.Store, c *session.Client) error {
 		info, pr, err := o.process(st, f)
 		if err != nil {
 			return err

@@ -313,31 +313,31 @@ func startIn(p *policy.Policy, dir string) error {
 
 // enter makes sure that there is the session to run in, and returns its policy.
 func (s *shell) enter(agent *standin.Process, start string) (*policy.Policy, error) {
-	id := s.keep
-	if id == autoSession {
-		id = standin.SessionID(agent, s.req.Dir, os.Args[:max(1, len(os.Args)-len(s.req.Command)+1)])
-		if err := s.open(id, agent); err != nil {
-			return nil, err
-		}
-	} else if err := checkNamed(s.typed, id); err != nil {
-		return nil, err
-	}
 	st, err := engine.OpenSessions()
 	if err != nil {
 		return nil, err
 	}
-	defer st.Close()
-	p, err := st.Policy(id)
+	e := &entered{store: st}
+	id := s.keep
+	if id == autoSession {
+		id = standin.SessionID(agent, s.req.Dir, os.Args[:max(1, len(os.Args)-len(s.req.Command)+1)])
+		err = s.open(e, id, agent)
+	} else if err = checkNamed(s.typed, id); err == nil {
+		e.info, e.client, err = st.Enter(id)
+	}
+	if err == nil {
+		e.policy, err = st.Policy(id)
+	}
+	if err == nil && !engine.Shown(e.policy, start) {
+		err = startIn(e.policy, start)
+	}
 	if err != nil {
 		return nil, sessionError(err)
 	}
-	if !engine.Shown(p, start) {
-		return nil, startIn(p, start)
-	}
 	// From here on the flags are those of a command in a session.
-	s.session, s.sessionPol = id, p
+	s.session, s.entered = id, e
 	s.req.Dir = start
-	return p, nil
+	return e.policy, nil
 }
 
 // checkNamed refuses flags that mean nothing to a shell in a session that there is.
@@ -349,18 +349,20 @@ func checkNamed(fs *pflag.FlagSet, id string, own ...string) error {
 	return checkFlags(fs, id, append(own, "session", "shell", "cwd-fd", "ignore-env", "rollout-key")...)
 }
 
-// open makes an agent's session, unless it is there.
-func (s *shell) open(id string, agent *standin.Process) error {
+// open enters an agent's session, and makes it if it is not there.
+func (s *shell) open(e *entered, id string, agent *standin.Process) (err error) {
 	if agent.Pid <= 1 || agent.Began == 0 {
 		return engine.Usage("there is no calling process whose session this could be",
 			"name a session, or leave --session out")
 	}
-	return sessionError(standin.Keep(id, s.retired, func() (func() error, error) {
+	retired := func(info *session.Info) bool { return s.retired(e.store, info) }
+	e.info, e.client, err = standin.Keep(e.store, id, retired, func() (func() error, error) {
 		child := s.options
 		child.req.Terminal = false
 		_, confirm, err := child.createSession(id, &agent.Process)
 		return confirm, err
-	}))
+	})
+	return err
 }
 
 // retired ends an agent's session of which the files are not what they were, if
@@ -368,12 +370,15 @@ func (s *shell) open(id string, agent *standin.Process) error {
 // that are new. Where the files make no policy, the last good one holds; and so it
 // does where only such have changed that commands of the session can write.
 func (s *shell) retired(st *session.Store, info *session.Info) bool {
-	f, err := engine.GatherFacts()
+	f, err := engine.SessionFacts()
 	if err != nil {
 		return false
 	}
 	changed := aged(info, f)
 	if len(changed) == 0 {
+		return false
+	}
+	if f, err = engine.GatherFacts(); err != nil {
 		return false
 	}
 	p, err := st.Policy(info.ID)

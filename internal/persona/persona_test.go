@@ -1,8 +1,11 @@
 package persona
 
 import (
+	"math/rand/v2"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -161,23 +164,83 @@ func TestTold(t *testing.T) {
 	}
 }
 
+var (
+	sources = regexp.MustCompile(`^source (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)') 2>/dev/null \|\| true && `)
+	ends    = regexp.MustCompile(` && pwd -P >\| (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)')$`)
+
+	snapshotName = regexp.MustCompile(`^snapshot-(bash|zsh|sh)-[0-9]{1,20}-[a-z0-9]{1,20}\.sh$`)
+	cwdName      = regexp.MustCompile(`^claude-[0-9a-z]{4,32}-cwd$`)
+)
+
+// matched is what Wrap does, by regular expressions.
+func matched(script string, c Claude) (*Wrapped, bool) {
+	w := &Wrapped{body: script}
+	if m := sources.FindStringSubmatch(script); m != nil {
+		if file := m[1] + m[2]; c.Config != "" && path.Dir(file) == path.Join(c.Config, "shell-snapshots") && snapshotName.MatchString(path.Base(file)) {
+			w.Snapshot, w.head, w.body = file, m[0], script[len(m[0]):]
+		}
+	}
+	if at := ends.FindStringSubmatchIndex(w.body); at != nil {
+		m := ends.FindStringSubmatch(w.body[at[0]:])
+		if file := m[1] + m[2]; slices.Contains(c.Temp, path.Dir(file)) && cwdName.MatchString(path.Base(file)) {
+			w.Cwd, w.body = file, w.body[:at[0]]
+		}
+	}
+	return w, w.Snapshot != "" || w.Cwd != ""
+}
+
+// TestWrapRandom: scripts that are made of the pieces of Claude Code's are taken for its
+// own exactly where regular expressions say so.
+func TestWrapRandom(t *testing.T) {
+	pieces := []string{"source ", " 2>/dev/null || true && ", " && pwd -P >| ", "'", "''", "/tmp/claude-a9bb-cwd", "/tmp/claude-", "a9bb", "-cwd",
+		"/home/me/.claude/shell-snapshots/", "snapshot-bash-1-a.sh", "snapshot-", "zsh-", "1", "-", "a", ".sh", "/", "..", "x", " ", "\n", "\x00", "\xff", "ü",
+		"0123456789012345678901234567890123", "$(id)", real}
+	r, taken := rand.New(rand.NewPCG(1, 2)), 0
+	for range 200_000 {
+		s := ""
+		if r.IntN(3) == 0 {
+			s = "source /home/me/.claude/shell-snapshots/snapshot-bash-"
+		}
+		for range r.IntN(9) {
+			s += pieces[r.IntN(len(pieces))]
+		}
+		if r.IntN(3) == 0 {
+			s += " && pwd -P >| /tmp/claude-a9bb-cwd"
+		}
+		got, ok := Wrap(s, claude)
+		want, wanted := matched(s, claude)
+		if ok != wanted || *got != *want {
+			t.Fatalf("%q: %+v, %v; want %+v, %v", s, got, ok, want, wanted)
+		}
+		if ok {
+			taken++
+		}
+	}
+	if taken < 1000 {
+		t.Errorf("only %d were taken for Claude Code's", taken)
+	}
+}
+
 // FuzzWrap: a file that a script is let name is of the one shape, and the rest of
-// the script is as it was.
+// the script is as it was; and regular expressions say the same.
 func FuzzWrap(f *testing.F) {
 	f.Add(real)
 	f.Add(`eval 'x' && pwd -P >| /tmp/claude-0000-cwd`)
 	f.Fuzz(func(t *testing.T, s string) {
 		w, ok := Wrap(s, claude)
+		if want, wanted := matched(s, claude); ok != wanted || *w != *want {
+			t.Fatalf("%+v, %v; want %+v, %v", w, ok, want, wanted)
+		}
 		if !ok {
 			if w.Snapshot != "" || w.Cwd != "" {
 				t.Fatalf("%+v", w)
 			}
 			return
 		}
-		if w.Cwd != "" && (!slices.Contains(claude.Temp, filepath.Dir(w.Cwd)) || !cwdName().MatchString(filepath.Base(w.Cwd)) || !strings.Contains(s, w.Cwd)) {
+		if w.Cwd != "" && (!slices.Contains(claude.Temp, filepath.Dir(w.Cwd)) || !cwdName.MatchString(filepath.Base(w.Cwd)) || !strings.Contains(s, w.Cwd)) {
 			t.Fatalf("cwd %q", w.Cwd)
 		}
-		if w.Snapshot != "" && (filepath.Dir(w.Snapshot) != "/home/me/.claude/shell-snapshots" || !snapshotName().MatchString(filepath.Base(w.Snapshot))) {
+		if w.Snapshot != "" && (filepath.Dir(w.Snapshot) != "/home/me/.claude/shell-snapshots" || !snapshotName.MatchString(filepath.Base(w.Snapshot))) {
 			t.Fatalf("snapshot %q", w.Snapshot)
 		}
 		if !strings.Contains(s, w.body) || !strings.Contains(w.Script("bash", 3, 4), w.body) {

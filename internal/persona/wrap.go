@@ -2,10 +2,9 @@ package persona
 
 import (
 	"path"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // Claude is where Claude Code has its files on this host.
@@ -33,44 +32,81 @@ type Wrapped struct {
 	head, body string
 }
 
-// What is matched is what Claude Code itself writes around a command, at the very
-// beginning and end of the script. Its names in either place are of one shape,
-// and only in its own directories: whatever a model says in between, at most a
-// file of that name is read or written.
-var (
-	sources = lazily(`^source (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)') 2>/dev/null \|\| true && `)
-	tells   = lazily(` && pwd -P >\| (?:([A-Za-z0-9_@%+=:,./-]+)|'([^'\x00\n]+)')$`)
+// Claude Code writes this around a command, at the very beginning and end of the script.
+// Its names in either place are of one shape, and only in its own directories: whatever a
+// model says in between, at most a file of that name is read or written.
+//
+// Regular expressions would take half a millisecond of each call to compile.
+const (
+	sourceBefore, sourceAfter = "source ", " 2>/dev/null || true && "
+	tellBefore                = " && pwd -P >| "
 
-	snapshotName = lazily(`^snapshot-(bash|zsh|sh)-[0-9]{1,20}-[a-z0-9]{1,20}\.sh$`)
-	cwdName      = lazily(`^claude-[0-9a-z]{4,32}-cwd$`)
+	digits   = "0123456789"
+	lower    = digits + "abcdefghijklmnopqrstuvwxyz"
+	unquoted = lower + "ABCDEFGHIJKLMNOPQRSTUVWXYZ_@%+=:,./-" // it leaves words of these unquoted
 )
-
-// lazily compiles an expression when it is first used: every run of sbxrun would
-// pay for it otherwise.
-func lazily(expr string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
-}
 
 // Wrap recognises a script of Claude Code's. It reports false for every other,
 // which is to run as it is.
 func Wrap(script string, c Claude) (*Wrapped, bool) {
 	w := &Wrapped{body: script}
-	if m := sources().FindStringSubmatch(script); m != nil {
-		if file := m[1] + m[2]; c.Config != "" && path.Dir(file) == path.Join(c.Config, "shell-snapshots") && snapshotName().MatchString(path.Base(file)) {
-			w.Snapshot, w.head, w.body = file, m[0], script[len(m[0]):]
+	if rest, ok := strings.CutPrefix(script, sourceBefore); ok {
+		file, rest, ok := word(rest)
+		if rest, whole := strings.CutPrefix(rest, sourceAfter); ok && whole && c.snapshot(file) {
+			w.Snapshot, w.head, w.body = file, script[:len(script)-len(rest)], rest
 		}
 	}
-	if at := tells().FindStringSubmatchIndex(w.body); at != nil {
-		m := tells().FindStringSubmatch(w.body[at[0]:])
-		file := m[1] + m[2]
-		for _, dir := range c.Temp {
-			if path.Dir(file) == dir && cwdName().MatchString(path.Base(file)) {
-				w.Cwd, w.body = file, w.body[:at[0]]
-				break
-			}
-		}
+	if at, file := tells(w.body); at >= 0 && c.cwd(file) {
+		w.Cwd, w.body = file, w.body[:at]
 	}
 	return w, w.Snapshot != "" || w.Cwd != ""
+}
+
+// word returns the word of a shell that a text begins with, and what follows it.
+func word(s string) (word, rest string, ok bool) {
+	if s, quoted := strings.CutPrefix(s, "'"); quoted {
+		word, rest, ok = strings.Cut(s, "'")
+		return word, rest, ok && word != "" && !strings.ContainsAny(word, "\x00\n")
+	}
+	rest = strings.TrimLeft(s, unquoted)
+	word = s[:len(s)-len(rest)]
+	return word, rest, word != ""
+}
+
+// tells finds the end of a script that writes its directory to a file; -1 if there is none.
+func tells(script string) (at int, file string) {
+	for from := 0; ; {
+		at = strings.Index(script[from:], tellBefore)
+		if at < 0 {
+			return -1, ""
+		}
+		at += from
+		from = at + len(tellBefore)
+		if file, rest, ok := word(script[from:]); ok && rest == "" {
+			return at, file
+		}
+	}
+}
+
+// snapshot reports whether a file is one of the user's shell's state.
+func (c *Claude) snapshot(file string) bool {
+	name, script := strings.CutSuffix(path.Base(file), ".sh")
+	part := strings.Split(name, "-")
+	return script && len(part) == 4 && part[0] == "snapshot" && slices.Contains(Shells, part[1]) &&
+		consists(part[2], digits, 1, 20) && consists(part[3], lower, 1, 20) &&
+		c.Config != "" && path.Dir(file) == path.Join(c.Config, "shell-snapshots")
+}
+
+// cwd reports whether a file is one for the directory that a script ended in.
+func (c *Claude) cwd(file string) bool {
+	name, before := strings.CutPrefix(path.Base(file), "claude-")
+	name, after := strings.CutSuffix(name, "-cwd")
+	return before && after && consists(name, lower, 4, 32) && slices.Contains(c.Temp, path.Dir(file))
+}
+
+// consists reports whether a text has from least to most of these characters, and no other.
+func consists(s, of string, least, most int) bool {
+	return len(s) >= least && len(s) <= most && strings.Trim(s, of) == ""
 }
 
 // Script returns the script as it is to run in the sandbox. The descriptors are

@@ -109,42 +109,41 @@ func SessionID(agent *Process, dir string, args []string) string {
 		36) + "-" + strconv.FormatUint(h.Sum64(), 36)
 }
 
-// Keep makes the session of an agent's, unless it is there. Retired ends one that is out
-// of date, and reports whether it did. Create makes one, and returns what confirms it.
-func Keep(id string, retired func(*session.Store, *session.Info) bool, create func() (func() error, error)) error {
-	st, err := engine.OpenSessions()
-	if err != nil {
-		return err
-	}
-	defer st.Close()
+// Keep enters the session of an agent's, and makes it if it is not there. Retired ends one
+// that is out of date, and reports whether it did. Create makes one, and returns what
+// confirms it.
+func Keep(st *session.Store, id string, retired func(*session.Info) bool, create func() (func() error, error)) (*session.Info, *session.Client, error) {
 	// Another call of the same agent may be making it.
 	for range 600 {
-		info, err := st.Lookup(id)
+		info, client, err := st.Enter(id)
 		switch {
 		case errors.Is(err, session.ErrNotFound):
 			confirm, err := create()
 			if err == nil {
-				return confirm()
+				if err = confirm(); err != nil {
+					return nil, nil, err
+				}
+				continue
 			}
 			if !errors.Is(err, session.ErrExists) {
-				return err
+				return nil, nil, err
 			}
 		case err != nil:
-			return err
+			return nil, nil, err
 		case info.State == session.Ready || info.State == session.Running:
-			if !retired(st, info) {
-				return nil
+			if !retired(info) {
+				return info, client, nil
 			}
 		case info.Over():
 			// It ended, and the agent did not: a new one.
 			// Another call may have done that already, and made it.
 			if err := st.Remove(id); err != nil && !errors.Is(err, session.ErrNotFound) && !errors.Is(err, syscall.EBUSY) {
-				return err
+				return nil, nil, err
 			}
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return engine.Usage("session "+id+" did not become ready", "sbxrun session inspect "+id)
+	return nil, nil, engine.Usage("session "+id+" did not become ready", "sbxrun session inspect "+id)
 }
 
 // A Script is what a shell was asked to run, and what it tells in the end.

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -63,9 +64,7 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 		if err == nil {
 			return d, nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 	}
 	switch n := len(candidates); n {
 	case 0:

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -599,9 +600,7 @@ func (r *container) Wait() (*driver.Status, error) {
 		st.Signal = syscall.SIGPIPE
 		return st, nil
 	case s.Running:
-		if clientErr == nil {
-			clientErr = errors.New("the client ended before the container")
-		}
+		clientErr = cmp.Or(clientErr, errors.New("the client ended before the container"))
 		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: %w", name, clientErr)}
 	case s.Status == "created" && killed:
 		st.Signal = syscall.SIGKILL

@@ -170,61 +170,60 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 
 // filesFor are the files to change for an agent. Shell is where it is to find its shell.
 func filesFor(agent string, site Site, o Options, shell string) ([]File, error) {
-	settings := func(file string, edit ...Member) File { return File{Path: file, Mode: 0o644, Edit: JSON(edit)} }
+	file := func(path string, e Edit) File { return File{Path: path, Mode: 0o644, Edit: e} }
+	settings := func(dir string, m ...Member) File { return file(filepath.Join(dir, "settings.json"), JSON(m)) }
+	set := func(value any, path ...string) Member { return Member{Path: path, Value: value} }
+	list := func(element any, path ...string) Member { return Member{Path: path, Element: element} }
 	wrapper := File{Path: shell, Mode: 0o755, Edit: Whole(wrapperFor(agent, site, o))}
-	server := Member{Path: []string{"mcpServers", "sandbox"},
-		Value: map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}}
+	command := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
+	server := set(command, "mcpServers", "sandbox")
 	switch agent {
 	case "claude-code":
-		file := filepath.Join(site.Claude, "settings.json")
 		if o.By == "hook" {
-			return []File{settings(file, Member{Path: []string{"hooks", "PreToolUse"}, Element: claudeHook(site, o)})}, nil
+			return []File{settings(site.Claude, list(claudeHook(site, o), "hooks", "PreToolUse"))}, nil
 		}
+		prefix := settings(site.Claude, set(shell+" -c", "env", "CLAUDE_CODE_SHELL_PREFIX"))
 		if o.Managed {
-			file = managedSettings
+			prefix.Path = managedSettings
 		}
-		prefix := Member{Path: []string{"env", "CLAUDE_CODE_SHELL_PREFIX"}, Value: shell + " -c"}
-		return []File{wrapper, settings(file, prefix)}, nil
+		return []File{wrapper, prefix}, nil
 	case "codex":
 		if site.Agent == "" {
 			return nil, &EditError{"codex", "its program was not found", "install it, or name it: --agent FILE"}
 		}
 		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash",
 			"--", site.Agent, "exec-server", "--listen", "stdio")
+		environment := CodexEnvironment{Program: site.Sbxrun, Args: args}
 		// Codex's own sandbox cannot be made in another one: every command would fail.
-		return []File{{Path: filepath.Join(site.Codex, "environments.toml"), Mode: 0o644,
-			Edit: CodexEnvironment{Program: site.Sbxrun, Args: args}},
-			{Path: filepath.Join(site.Codex, "config.toml"), Mode: 0o644, Edit: CodexSandbox{}}}, nil
+		return []File{file(filepath.Join(site.Codex, "environments.toml"), environment),
+			file(filepath.Join(site.Codex, "config.toml"), CodexSandbox{})}, nil
 	case "opencode":
 		// It reads both files, and what opencode.jsonc says counts.
-		file, set := filepath.Join(site.Config, "opencode", "opencode.json"), Member{Path: []string{"shell"}, Value: shell}
-		plain, commented := settings(file, set), settings(file+"c", set)
-		plain.Unless, commented.Beside = file+"c", file
+		path, edit := filepath.Join(site.Config, "opencode", "opencode.json"), JSON{set(shell, "shell")}
+		plain, commented := file(path, edit), file(path+"c", edit)
+		plain.Unless, commented.Beside = path+"c", path
 		return []File{wrapper, plain, commented}, nil
 	case "pi":
-		return []File{wrapper, settings(filepath.Join(site.Pi, "settings.json"),
-			Member{Path: []string{"shellPath"}, Value: shell})}, nil
+		return []File{wrapper, settings(site.Pi, set(shell, "shellPath"))}, nil
 	case "goose":
-		return []File{wrapper, {Path: filepath.Join(site.Config, "goose", "config.yaml"), Mode: 0o644,
-			Edit: YAML{Key: "GOOSE_SHELL", Value: shell}}}, nil
+		edit := YAML{Key: "GOOSE_SHELL", Value: shell}
+		return []File{wrapper, file(filepath.Join(site.Config, "goose", "config.yaml"), edit)}, nil
 	case "gemini":
-		return []File{settings(filepath.Join(site.Home, ".gemini", "settings.json"), server,
-			Member{Path: []string{"tools", "exclude"}, Element: "run_shell_command"})}, nil
+		own := list("run_shell_command", "tools", "exclude")
+		return []File{settings(filepath.Join(site.Home, ".gemini"), server, own)}, nil
 	case "qwen":
 		// Its monitor runs commands, too. What tools.exclude said it moves to
 		// permissions.deny, to which those of a project are added.
-		return []File{settings(filepath.Join(site.Qwen, "settings.json"), server,
-			Member{Path: []string{"permissions", "deny"}, Element: "Bash"},
-			Member{Path: []string{"permissions", "deny"}, Element: "Monitor"})}, nil
+		own, monitor := list("Bash", "permissions", "deny"), list("Monitor", "permissions", "deny")
+		return []File{settings(site.Qwen, server, own, monitor)}, nil
 	case "copilot":
 		// No setting takes its shell away. A hook that fails blocks the call, too.
-		return []File{settings(filepath.Join(site.Copilot, "mcp-config.json"), server),
-			settings(filepath.Join(site.Copilot, "settings.json"), Member{Path: []string{"hooks", "preToolUse"},
-				Element: map[string]any{"type": "command", "bash": copilotHook}})}, nil
+		hook := list(map[string]any{"type": "command", "bash": copilotHook}, "hooks", "preToolUse")
+		return []File{file(filepath.Join(site.Copilot, "mcp-config.json"), JSON{server}), settings(site.Copilot, hook)}, nil
 	case "shell":
 		return []File{wrapper}, nil
 	case "mcp":
-		return []File{settings(o.File, server)}, nil
+		return []File{file(o.File, JSON{server})}, nil
 	}
 	return nil, unknown(agent)
 }

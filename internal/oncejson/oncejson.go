@@ -20,6 +20,7 @@ package oncejson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -216,10 +217,7 @@ func tagOf(f *reflect.StructField) (name, options string, ok bool) {
 		return "", "", false
 	}
 	name, options, _ = strings.Cut(tag, ",")
-	if name == "" {
-		name = f.Name
-	}
-	return name, options, true
+	return cmp.Or(name, f.Name), options, true
 }
 
 // isEmpty is what omitempty leaves out.

@@ -9,6 +9,7 @@ package strictjson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -299,10 +300,7 @@ func field(of reflect.Type, name string) reflect.Type {
 	for i := range of.NumField() {
 		f := of.Field(i)
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if tag == "" {
-			tag = f.Name
-		}
-		if f.IsExported() && tag == name && tag != "-" {
+		if f.IsExported() && cmp.Or(tag, f.Name) == name && tag != "-" {
 			return f.Type
 		}
 	}

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -28,22 +29,8 @@ type Step struct {
 // If no driver will do, the error is the first one's: it is what the caller
 // asked for first, and every other name was a way out.
 func Select(ctx context.Context, known []Driver, names []string, p *policy.Policy, log func(Step)) (Driver, error) {
-	var first error
-	tried := 0
 	if log == nil {
 		log = func(Step) {}
-	}
-	try := func(d Driver) bool {
-		err := d.Available(ctx)
-		if err == nil {
-			err = d.Check(p)
-		}
-		tried++
-		log(Step{Driver: d.Name(), Err: err})
-		if first == nil {
-			first = err
-		}
-		return err == nil
 	}
 	// An unknown name is a mistake in the request, whether or not an earlier
 	// name would have done.
@@ -66,30 +53,47 @@ func Select(ctx context.Context, known []Driver, names []string, p *policy.Polic
 			return d, nil
 		}
 	}
-	for _, name := range names {
-		if name != Auto {
-			if d := find(known, name); try(d) {
-				return d, nil
-			}
-			continue
+	var first error
+	candidates := meant(known, names)
+	for _, d := range candidates {
+		err := d.Available(ctx)
+		if err == nil {
+			err = d.Check(p)
 		}
-		for _, d := range known {
-			if automatic(d) && try(d) {
-				return d, nil
-			}
+		log(Step{Driver: d.Name(), Err: err})
+		if err == nil {
+			return d, nil
 		}
+		first = cmp.Or(first, err)
 	}
-	if tried == 0 {
+	switch n := len(candidates); n {
+	case 0:
 		return nil, &UnavailableError{
 			What:  "sandbox",
 			Cause: "this build has no driver that isolates on this system",
 			Fix:   "name a driver with --driver; host runs without any isolation",
 		}
-	}
-	if tried == 1 {
+	case 1:
 		return nil, first
+	default:
+		return nil, fmt.Errorf("none of %d drivers can run this; first %w", n, first)
 	}
-	return nil, fmt.Errorf("none of %d drivers can run this; first %w", tried, first)
+}
+
+// meant are the drivers that known names stand for, in their order.
+func meant(known []Driver, names []string) (all []Driver) {
+	for _, name := range names {
+		if name != Auto {
+			all = append(all, find(known, name))
+			continue
+		}
+		for _, d := range known {
+			if automatic(d) {
+				all = append(all, d)
+			}
+		}
+	}
+	return all
 }
 
 func unknown(name string, known []string) error {

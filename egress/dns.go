@@ -58,34 +58,36 @@ func parseQuestion(b []byte) (q question, rcode dnsmessage.RCode, err error) {
 	if q.q, err = p.Question(); err != nil {
 		return q, dnsmessage.RCodeFormatError, nil
 	}
-	if _, err := p.Question(); err != dnsmessage.ErrSectionDone {
+	_, err = p.Question()
+	if err != dnsmessage.ErrSectionDone || p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
 		return q, dnsmessage.RCodeFormatError, nil
 	}
-	if p.SkipAllAnswers() != nil || p.SkipAllAuthorities() != nil {
-		return q, dnsmessage.RCodeFormatError, nil
+	if rcode = q.extensions(&p); rcode == dnsmessage.RCodeSuccess && q.q.Class != dnsmessage.ClassINET {
+		rcode = dnsmessage.RCodeRefused
 	}
+	return q, rcode, nil
+}
+
+// extensions reads the last section of a message.
+func (q *question) extensions(p *dnsmessage.Parser) dnsmessage.RCode {
 	for {
 		h, err := p.AdditionalHeader()
 		if err == dnsmessage.ErrSectionDone {
-			break
+			return dnsmessage.RCodeSuccess
 		}
 		if err != nil || p.SkipAdditional() != nil {
-			return q, dnsmessage.RCodeFormatError, nil
+			return dnsmessage.RCodeFormatError
 		}
 		if h.Type == dnsmessage.TypeOPT {
 			if q.edns {
-				return q, dnsmessage.RCodeFormatError, nil // RFC 6891, 6.1.1
+				return dnsmessage.RCodeFormatError // RFC 6891, 6.1.1
 			}
 			q.edns = true
 			if h.TTL>>16&0xff != 0 {
-				return q, 16, nil // BADVERS
+				return 16 // BADVERS
 			}
 		}
 	}
-	if q.q.Class != dnsmessage.ClassINET {
-		return q, dnsmessage.RCodeRefused, nil
-	}
-	return q, dnsmessage.RCodeSuccess, nil
 }
 
 // A reply is what the gateway answers to a question.
@@ -108,32 +110,7 @@ func (q *question) pack(r reply) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if err := b.StartAnswers(); err != nil {
-		return nil, err
-	}
-	h := dnsmessage.ResourceHeader{Name: q.q.Name, Class: dnsmessage.ClassINET, TTL: uint32(nameTTL / time.Second)}
-	var err error
-	switch {
-	case r.rcode != dnsmessage.RCodeSuccess:
-	case r.num != 0 && q.q.Type == dnsmessage.TypeA:
-		err = b.AResource(h, dnsmessage.AResource{A: nameAddr4(r.num)})
-	case r.num != 0 && q.q.Type == dnsmessage.TypeAAAA:
-		err = b.AAAAResource(h, dnsmessage.AAAAResource{AAAA: nameAddr6(r.num)})
-	case r.ptr != "":
-		var n dnsmessage.Name
-		if n, err = dnsmessage.NewName(r.ptr + "."); err == nil {
-			err = b.PTRResource(h, dnsmessage.PTRResource{PTR: n})
-		}
-	}
-	for _, a := range r.addrs {
-		switch {
-		case a.Is4() && q.q.Type == dnsmessage.TypeA:
-			err = b.AResource(h, dnsmessage.AResource{A: a.As4()})
-		case a.Is6() && q.q.Type == dnsmessage.TypeAAAA:
-			err = b.AAAAResource(h, dnsmessage.AAAAResource{AAAA: a.As16()})
-		}
-	}
-	if err != nil {
+	if err := q.answers(&b, r); err != nil {
 		return nil, err
 	}
 	if q.edns {
@@ -148,6 +125,34 @@ func (q *question) pack(r reply) ([]byte, error) {
 		}
 	}
 	return b.Finish()
+}
+
+// answers adds those of a reply that are of the type that was asked for.
+func (q *question) answers(b *dnsmessage.Builder, r reply) error {
+	err := b.StartAnswers()
+	if err != nil || r.rcode != dnsmessage.RCodeSuccess {
+		return err
+	}
+	h := dnsmessage.ResourceHeader{Name: q.q.Name, Class: dnsmessage.ClassINET, TTL: uint32(nameTTL / time.Second)}
+	if r.num != 0 {
+		r.addrs = []netip.Addr{netip.AddrFrom4(nameAddr4(r.num)), netip.AddrFrom16(nameAddr6(r.num))}
+	}
+	for _, a := range r.addrs {
+		switch {
+		case a.Is4() && q.q.Type == dnsmessage.TypeA:
+			err = b.AResource(h, dnsmessage.AResource{A: a.As4()})
+		case a.Is6() && q.q.Type == dnsmessage.TypeAAAA:
+			err = b.AAAAResource(h, dnsmessage.AAAAResource{AAAA: a.As16()})
+		}
+	}
+	if r.ptr != "" {
+		n, err := dnsmessage.NewName(r.ptr + ".")
+		if err != nil {
+			return err
+		}
+		return b.PTRResource(h, dnsmessage.PTRResource{PTR: n})
+	}
+	return err
 }
 
 // answerDNS answers a message; nil is no answer. Wait says that the host may be

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -148,13 +149,7 @@ func (r *resolver) entry(name string) *resolved {
 	if r.cache == nil {
 		r.cache = map[string]*resolved{}
 	}
-	if len(r.cache) >= maxResolved {
-		for n, e := range r.cache {
-			if !e.until.IsZero() && (now.After(e.until) || len(r.cache) >= maxResolved) {
-				delete(r.cache, n)
-			}
-		}
-	}
+	r.forget(now)
 	e := &resolved{done: make(chan struct{})}
 	if len(r.cache) >= maxResolved { // all of them under way
 		e.err = &net.DNSError{Err: "too many look-ups at a time", Name: name, IsTemporary: true}
@@ -192,6 +187,19 @@ func (r *resolver) entry(name string) *resolved {
 		close(e.done)
 	})
 	return e
+}
+
+// forget makes room if the cache is full: what has run out goes, and of the rest no more
+// than has to.
+func (r *resolver) forget(now time.Time) {
+	if len(r.cache) < maxResolved {
+		return
+	}
+	for n, e := range r.cache {
+		if !e.until.IsZero() && (now.After(e.until) || len(r.cache) >= maxResolved) {
+			delete(r.cache, n)
+		}
+	}
 }
 
 // maxAddrs is how many addresses of a name are tried.
@@ -245,9 +253,7 @@ func race(ctx context.Context, addrs []netip.Addr, port uint16, dial func(contex
 				}()
 				return r.conn, r.addr, nil
 			}
-			if first == nil {
-				first = r.err
-			}
+			first = cmp.Or(first, r.err)
 			if next < len(addrs) {
 				launch()
 			}

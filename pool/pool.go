@@ -29,6 +29,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,9 +87,7 @@ func (s Settings) withDefaults() (Settings, error) {
 			return s, &policy.InvalidError{Field: "pool." + f.name, Value: fmt.Sprint(*f.to),
 				Want: "a number of sandboxes"}
 		}
-		if *f.to == 0 {
-			*f.to = f.value
-		}
+		*f.to = cmp.Or(*f.to, f.value)
 	}
 	if target == 0 {
 		// Who sets the bounds alone has a target between them.
@@ -110,9 +109,7 @@ func (s Settings) withDefaults() (Settings, error) {
 		if *f.to < 0 {
 			return s, &policy.InvalidError{Field: "pool." + f.name, Value: f.to.String(), Want: "a time"}
 		}
-		if *f.to == 0 {
-			*f.to = f.value
-		}
+		*f.to = cmp.Or(*f.to, f.value)
 	}
 	return s, nil
 }
@@ -300,9 +297,7 @@ func (p *Pool) Open(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
 const buildsEach = 4
 
 func (p *Pool) open(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
-	if pol == nil {
-		pol = p.cfg.Policy
-	}
+	pol = cmp.Or(pol, p.cfg.Policy)
 	select {
 	case p.building <- struct{}{}:
 		defer func() { <-p.building }()
@@ -331,9 +326,7 @@ var ErrNone = errors.New("no sandbox of the pool will do")
 // TryAcquire is Acquire without building a sandbox from nothing: the error is
 // ErrNone then.
 func (p *Pool) TryAcquire(ctx context.Context, pol *policy.Policy) (*Sandbox, error) {
-	if pol == nil {
-		pol = p.cfg.Policy
-	}
+	pol = cmp.Or(pol, p.cfg.Policy)
 	tried := false
 	for {
 		if err := ctx.Err(); err != nil {

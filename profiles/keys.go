@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"strconv"
@@ -289,12 +290,7 @@ func (p *profile) items(k key) []string {
 }
 
 // where names the source of a key's value for messages.
-func (p *profile) where(k key) string {
-	if o := p.values[k].origin; o != "" {
-		return o
-	}
-	return keys[k].name
-}
+func (p *profile) where(k key) string { return cmp.Or(p.values[k].origin, keys[k].name) }
 
 func (p *profile) setText(k key, s, origin string) { p.values[k] = value{origin: origin, s: s} }
 func (p *profile) setBool(k key, b bool, origin string) {

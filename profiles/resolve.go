@@ -112,12 +112,7 @@ type resolver struct {
 }
 
 // enum returns an enumerated value; one that nobody set is the tightest.
-func (p *profile) enum(k key) string {
-	if s := p.values[k].s; s != "" {
-		return s
-	}
-	return keys[k].enum[len(keys[k].enum)-1]
-}
+func (p *profile) enum(k key) string { return cmp.Or(p.values[k].s, keys[k].enum[len(keys[k].enum)-1]) }
 
 // flags lays the request's own values over all others.
 func (c *collected) flags(req *Request) error {
@@ -584,10 +579,7 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 	case !strings.Contains(name, "/") && !strings.HasSuffix(name, ".json"):
 		names := seccomp.Names()
 		if !slices.Contains(names, name) {
-			fix := didYouMean(name, names)
-			if fix == "" {
-				fix = "a file is named with a / or ends in .json"
-			}
+			fix := cmp.Or(didYouMean(name, names), "a file is named with a / or ends in .json")
 			return &Error{Where: r.where(keySeccomp), What: "unknown system call filter " + quote.Text(name) + ": want none, " + strings.Join(names, ", ") + " or a file", Fix: fix}
 		}
 		p.Seccomp = name

@@ -420,10 +420,7 @@ func covers(names []string, p string) bool {
 func shows(grants []statement, p string) bool {
 	fixed, pattern := p, false
 	if i := strings.IndexAny(p, `*?[{\`); i >= 0 {
-		fixed, pattern = p[:strings.LastIndexByte(p[:i], '/')], true
-		if fixed == "" {
-			fixed = "/"
-		}
+		fixed, pattern = cmp.Or(p[:strings.LastIndexByte(p[:i], '/')], "/"), true
 	}
 	for i := range grants {
 		g := &grants[i]

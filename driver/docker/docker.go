@@ -28,6 +28,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -345,29 +346,7 @@ func (c *client) ask(ctx context.Context) (*engine, error) {
 		return nil, c.unavailable(err)
 	}
 	if c.d.Podman {
-		f := strings.Fields(strings.NewReplacer("[", "", "]", "").Replace(out))
-		e := &engine{}
-		for i, w := range f {
-			switch {
-			case i == 0:
-				e.rootless = w == "true"
-			case i == 1:
-				e.seccomp = w == "true"
-			case i == 2:
-				e.apparmor = w == "true"
-			case i == 3:
-				e.unconfined = w == "true"
-			case i == 4:
-				e.remote = w == "true"
-			case w == "memory":
-				e.memory = true
-			case w == "cpu":
-				e.cpu = true
-			case w == "pids":
-				e.pids = true
-			}
-		}
-		return e, nil
+		return podmanEngine(out), nil
 	}
 	options, rest, ok := strings.Cut(out, "] ")
 	if !ok { // null: the engine refused
@@ -383,6 +362,18 @@ func (c *client) ask(ctx context.Context) (*engine, error) {
 		seccomp:  strings.Contains(options, "name=seccomp") && !strings.Contains(options, "profile=unconfined"),
 		memory:   f[0] == "true", cpu: f[1] == "true", pids: f[2] == "true",
 	}, nil
+}
+
+// podmanEngine reads what podman says of itself: five words, and its controllers.
+func podmanEngine(out string) *engine {
+	f := strings.Fields(strings.NewReplacer("[", "", "]", "").Replace(out))
+	is := func(i int) bool { return i < len(f) && f[i] == "true" }
+	controllers := f[min(5, len(f)):]
+	has := func(name string) bool { return slices.Contains(controllers, name) }
+	return &engine{
+		rootless: is(0), seccomp: is(1), apparmor: is(2), unconfined: is(3), remote: is(4),
+		memory: has("memory"), cpu: has("cpu"), pids: has("pids"),
+	}
 }
 
 func (c *client) unavailable(err error) error {

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,10 +19,7 @@ func unused(env func(string) string) bool {
 		return false
 	}
 	for _, dir := range [...][2]string{{"XDG_DATA_HOME", ".local/share"}, {"XDG_CONFIG_HOME", ".config"}} {
-		at := env(dir[0])
-		if at == "" {
-			at = filepath.Join(home, dir[1])
-		}
+		at := cmp.Or(env(dir[0]), filepath.Join(home, dir[1]))
 		if _, err := os.Lstat(filepath.Join(at, "containers")); err == nil {
 			return false
 		}

@@ -2,6 +2,7 @@ package docker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -320,50 +321,22 @@ func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.c.path)
-	give := func(data []byte) (string, error) {
-		in, out, err := os.Pipe()
-		if err != nil {
-			return "", err
-		}
-		go func() {
-			out.Write(data) // EPIPE: the client gave up, and says why
-			out.Close()
-		}()
-		cmd.ExtraFiles = append(cmd.ExtraFiles, in)
-		return "/dev/fd/" + strconv.Itoa(2+len(cmd.ExtraFiles)), nil
-	}
 	defer func() {
 		for _, f := range cmd.ExtraFiles {
 			f.Close()
 		}
 	}()
 	if len(env) != 0 {
-		if f.EnvFile, err = give(env); err != nil {
+		if f.EnvFile, err = give(cmd, env); err != nil {
 			return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
 		}
 	}
 	if filter != nil {
-		if f.Seccomp, err = give(filter); err != nil {
+		if f.Seccomp, err = give(cmd, filter); err != nil {
 			return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
 		}
 	}
-	cmd.Env = environ()
-	for _, v := range passed {
-		key, _, _ := strings.Cut(v, "=")
-		f.Passed = append(f.Passed, key)
-	}
-	if !r.c.d.Podman && r.local {
-		// The client needs no proxy itself, and would give the container those of its
-		// configuration.
-		cmd.Env = slices.DeleteFunc(cmd.Env, isProxy)
-		for _, kv := range p.OCI.Process.Env {
-			if isProxy(kv) {
-				passed = append(passed, kv)
-			}
-		}
-		f.Passed = append(f.Passed, proxies...)
-	}
-	cmd.Env = append(cmd.Env, passed...)
+	cmd.Env, f.Passed = r.clientEnv(passed)
 	args, err := r.c.d.Args(p, f)
 	if err != nil {
 		return err
@@ -391,6 +364,42 @@ func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 		return &driver.SetupError{Driver: r.c.d.Name(), Err: err, Fix: fix}
 	}
 	return nil
+}
+
+// give has a client read data from a file, whose name is returned.
+func give(client *exec.Cmd, data []byte) (string, error) {
+	in, out, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	go func() {
+		out.Write(data) // EPIPE: the client gave up, and says why
+		out.Close()
+	}()
+	client.ExtraFiles = append(client.ExtraFiles, in)
+	return "/dev/fd/" + strconv.Itoa(2+len(client.ExtraFiles)), nil
+}
+
+// clientEnv is the environment of the client that makes the container, and the names of
+// those of its variables that the container gets.
+func (r *container) clientEnv(passed []string) (env, names []string) {
+	env = environ()
+	for _, v := range passed {
+		key, _, _ := strings.Cut(v, "=")
+		names = append(names, key)
+	}
+	if !r.c.d.Podman && r.local {
+		// The client needs no proxy itself, and would give the container those of its
+		// configuration.
+		env = slices.DeleteFunc(env, isProxy)
+		for _, kv := range r.policy.OCI.Process.Env {
+			if isProxy(kv) {
+				passed = append(passed, kv)
+			}
+		}
+		names = append(names, proxies...)
+	}
+	return append(env, passed...), names
 }
 
 // cleanup removes the client's directory, and closes its terminal.
@@ -591,9 +600,7 @@ func (r *container) Wait() (*driver.Status, error) {
 		st.Signal = syscall.SIGPIPE
 		return st, nil
 	case s.Running:
-		if clientErr == nil {
-			clientErr = errors.New("the client ended before the container")
-		}
+		clientErr = cmp.Or(clientErr, errors.New("the client ended before the container"))
 		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: %w", name, clientErr)}
 	case s.Status == "created" && killed:
 		st.Signal = syscall.SIGKILL

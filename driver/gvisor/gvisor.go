@@ -14,6 +14,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -57,12 +58,7 @@ func (d Driver) Name() string {
 // Sandboxed reports that the driver isolates.
 func (Driver) Sandboxed() bool { return true }
 
-func (d Driver) program() string {
-	if d.Runtime == "" {
-		return "runsc"
-	}
-	return d.Runtime
-}
+func (d Driver) program() string { return cmp.Or(d.Runtime, "runsc") }
 
 // traits are what differs from runtime to runtime.
 type traits struct {

@@ -486,10 +486,7 @@ func (c *container) counts(st *driver.Status) {
 		return
 	}
 	read := func(controller, file, key string) uint64 {
-		dir := state.Paths[controller]
-		if dir == "" {
-			dir = state.Paths[""]
-		}
+		dir := cmp.Or(state.Paths[controller], state.Paths[""])
 		b, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil || dir == "" {
 			return 0

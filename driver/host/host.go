@@ -13,6 +13,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -21,6 +22,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/pty"
@@ -100,29 +103,12 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 			return nil, &driver.SetupError{Driver: Name, Err: err}
 		}
 	}
-	var files []*os.File
-	if spec.Terminal {
-		master, slave, err := pty.Open(spec.ConsoleSize)
-		if err != nil {
-			return nil, &driver.SetupError{Driver: Name, Err: err}
-		}
-		defer slave.Close()
-		proc.pty = master
-		files = []*os.File{slave, slave, slave}
-		sys.Setctty = true // Ctty is descriptor 0 of the child
-	} else {
-		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-		if err != nil {
-			return nil, &driver.SetupError{Driver: Name, Err: err}
-		}
-		defer null.Close()
-		for _, f := range []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr} {
-			if f == nil {
-				f = null
-			}
-			files = append(files, f)
-		}
+	files, ours, err := proc.streams(spec, &stdio)
+	if err != nil {
+		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
+	defer ours.Close()
+	sys.Setctty = spec.Terminal // Ctty is descriptor 0 of the child
 	if stdio.Starting != nil {
 		stdio.Starting()
 	}
@@ -144,6 +130,22 @@ func (d *Driver) Start(_ context.Context, p *policy.Policy, stdio driver.Stdio) 
 	}
 	proc.setup = time.Since(begin)
 	return proc, nil
+}
+
+// streams are the command's standard streams, on a terminal of its own if it is to have
+// one. Ours is the file that is none of the caller's.
+func (p *process) streams(spec *specs.Process, stdio *driver.Stdio) (files []*os.File, ours *os.File, err error) {
+	if spec.Terminal {
+		p.pty, ours, err = pty.Open(spec.ConsoleSize)
+		return []*os.File{ours, ours, ours}, ours, err
+	}
+	if ours, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+		return nil, nil, err
+	}
+	for _, f := range []*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr} {
+		files = append(files, cmp.Or(f, ours))
+	}
+	return files, ours, nil
 }
 
 // process is a command and its process group, whose id is the command's.

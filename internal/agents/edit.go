@@ -177,13 +177,19 @@ func (m Member) set(root *hujson.Value) (changed bool, err error) {
 	if m.Element == nil {
 		return changed, nil
 	}
+	added, err := m.include(at)
+	return changed || added, err
+}
+
+// include puts the element at the end of the list, if it is not in that.
+func (m Member) include(at *hujson.Value) (changed bool, err error) {
 	list, ok := at.Value.(*hujson.Array)
 	if !ok {
 		return false, &EditError{Cause: strings.Join(m.Path, ".") + " is no list", Fix: "mend it first"}
 	}
 	for i := range list.Elements {
 		if equal(list.Elements[i], m.Element) {
-			return changed, nil
+			return false, nil
 		}
 	}
 	value, err := literal(m.Element, len(m.Path)+1)
@@ -236,42 +242,52 @@ func (m Member) unset(root *hujson.Value, old []*hujson.Value) error {
 	}
 	if m.Element != nil {
 		list, ok := at.Value.(*hujson.Array)
-		if !ok {
-			return nil
-		}
-		keep := list.Elements[:0]
-		for _, e := range list.Elements {
-			if !equal(e, m.Element) {
-				keep = append(keep, e)
-			} else if !e.BeforeExtra.IsStandard() {
-				list.AfterExtra = append(append(hujson.Extra{}, e.BeforeExtra...), list.AfterExtra...)
-			}
-		}
-		comma := len(list.Elements) > 0 && list.Elements[len(list.Elements)-1].AfterExtra != nil
-		list.Elements = keep
-		if n := len(keep); n > 0 {
-			list.AfterExtra = commaAtEnd(&keep[n-1], list.AfterExtra, comma)
+		if !ok || !m.exclude(list) {
 			return nil
 		}
 	}
 	for depth := len(m.Path) - 1; depth >= len(old); depth-- {
-		o := parents[depth]
-		comma := o.Members[len(o.Members)-1].Value.AfterExtra != nil
-		for i := range o.Members {
-			if o.Members[i].Name.Value.(hujson.Literal).String() == m.Path[depth] {
-				if x := o.Members[i].Name.BeforeExtra; !x.IsStandard() {
-					o.AfterExtra = append(append(hujson.Extra{}, x...), o.AfterExtra...)
-				}
-				o.Members = append(o.Members[:i], o.Members[i+1:]...)
-				break
-			}
-		}
-		if n := len(o.Members); n > 0 {
-			o.AfterExtra = commaAtEnd(&o.Members[n-1].Value, o.AfterExtra, comma)
+		if !drop(parents[depth], m.Path[depth]) {
 			return nil
 		}
 	}
 	return nil
+}
+
+// exclude takes the element out of a list, and reports whether that is empty then.
+func (m Member) exclude(list *hujson.Array) (empty bool) {
+	keep := list.Elements[:0]
+	for _, e := range list.Elements {
+		if !equal(e, m.Element) {
+			keep = append(keep, e)
+		} else if !e.BeforeExtra.IsStandard() {
+			list.AfterExtra = append(append(hujson.Extra{}, e.BeforeExtra...), list.AfterExtra...)
+		}
+	}
+	comma := len(list.Elements) > 0 && list.Elements[len(list.Elements)-1].AfterExtra != nil
+	list.Elements = keep
+	if n := len(keep); n > 0 {
+		list.AfterExtra = commaAtEnd(&keep[n-1], list.AfterExtra, comma)
+	}
+	return len(keep) == 0
+}
+
+// drop takes a member out of an object, and reports whether that is empty then.
+func drop(o *hujson.Object, name string) (empty bool) {
+	comma := o.Members[len(o.Members)-1].Value.AfterExtra != nil
+	for i := range o.Members {
+		if o.Members[i].Name.Value.(hujson.Literal).String() == name {
+			if x := o.Members[i].Name.BeforeExtra; !x.IsStandard() {
+				o.AfterExtra = append(append(hujson.Extra{}, x...), o.AfterExtra...)
+			}
+			o.Members = append(o.Members[:i], o.Members[i+1:]...)
+			break
+		}
+	}
+	if n := len(o.Members); n > 0 {
+		o.AfterExtra = commaAtEnd(&o.Members[n-1].Value, o.AfterExtra, comma)
+	}
+	return len(o.Members) == 0
 }
 
 // commaAtEnd has a comma follow the last value, or none, and returns what is to

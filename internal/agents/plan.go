@@ -151,78 +151,93 @@ func NewPlan(agent string, site Site, o Options) (*Plan, error) {
 	if strings.Contains(shell, " -") || strings.ContainsAny(shell, "\n\x00'\"\\") {
 		return nil, &EditError{shell, "agents would read this path as something else", "set XDG_DATA_HOME to a plain one"}
 	}
-	wrapper := File{Path: shell, Mode: 0o755, Edit: Whole(wrapperFor(agent, site, o))}
 	if o.By != "" && o.By != "prefix" && (agent != "claude-code" || o.By != "hook") {
 		return nil, &EditError{agent, "cannot be joined by " + o.By, "leave out --by; claude-code knows prefix and hook"}
 	}
-	switch agent {
-	case "claude-code":
-		file := filepath.Join(site.Claude, "settings.json")
-		if o.By == "hook" {
-			words := append([]string{site.Sbxrun, "hook", "claude-code", "--ignore-env"}, o.flags()...)
-			for i, w := range words {
-				words[i] = persona.Quote(w)
-			}
-			// As for the wrapper: a project's settings do not choose the files.
-			words = append([]string{"HOME=" + persona.Quote(site.Home), "XDG_CONFIG_HOME=" + persona.Quote(site.Config)}, words...)
-			entry := map[string]any{"matcher": "Bash|Monitor|PowerShell", "hooks": []any{map[string]any{"type": "command", "command": strings.Join(words, " ")}}}
-			p.Files = []File{{Path: file, Mode: 0o644, Edit: JSON{{Path: []string{"hooks", "PreToolUse"}, Element: entry}}}}
-			break
-		}
-		if o.Managed {
-			file = managedSettings
-		}
-		p.Files = []File{wrapper, {Path: file, Mode: 0o644, Edit: JSON{{Path: []string{"env", "CLAUDE_CODE_SHELL_PREFIX"}, Value: shell + " -c"}}}}
-	case "codex":
-		if site.Agent == "" {
-			return nil, &EditError{"codex", "its program was not found", "install it, or name it: --agent FILE"}
-		}
-		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash", "--", site.Agent, "exec-server", "--listen", "stdio")
-		// Codex's own sandbox cannot be made in another one: every command would fail.
-		p.Files = []File{{Path: filepath.Join(site.Codex, "environments.toml"), Mode: 0o644, Edit: CodexEnvironment{Program: site.Sbxrun, Args: args}},
-			{Path: filepath.Join(site.Codex, "config.toml"), Mode: 0o644, Edit: CodexSandbox{}}}
-	case "opencode":
-		// It reads both files, and what opencode.jsonc says counts.
-		file, edit := filepath.Join(site.Config, "opencode", "opencode.json"), JSON{{Path: []string{"shell"}, Value: shell}}
-		p.Files = []File{wrapper, {Path: file, Mode: 0o644, Edit: edit, Unless: file + "c"}, {Path: file + "c", Mode: 0o644, Edit: edit, Beside: file}}
-	case "pi":
-		p.Files = []File{wrapper, {Path: filepath.Join(site.Pi, "settings.json"), Mode: 0o644, Edit: JSON{{Path: []string{"shellPath"}, Value: shell}}}}
-	case "goose":
-		p.Files = []File{wrapper, {Path: filepath.Join(site.Config, "goose", "config.yaml"), Mode: 0o644, Edit: YAML{Key: "GOOSE_SHELL", Value: shell}}}
-	case "gemini":
-		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
-		p.Files = []File{{Path: filepath.Join(site.Home, ".gemini", "settings.json"), Mode: 0o644, Edit: JSON{
-			{Path: []string{"mcpServers", "sandbox"}, Value: server},
-			{Path: []string{"tools", "exclude"}, Element: "run_shell_command"},
-		}}}
-	case "qwen":
-		// Its monitor runs commands, too. What tools.exclude said it moves to
-		// permissions.deny, to which those of a project are added.
-		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
-		p.Files = []File{{Path: filepath.Join(site.Qwen, "settings.json"), Mode: 0o644, Edit: JSON{
-			{Path: []string{"mcpServers", "sandbox"}, Value: server},
-			{Path: []string{"permissions", "deny"}, Element: "Bash"},
-			{Path: []string{"permissions", "deny"}, Element: "Monitor"},
-		}}}
-	case "copilot":
-		// No setting takes its shell away. A hook that fails blocks the call, too.
-		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
-		p.Files = []File{{Path: filepath.Join(site.Copilot, "mcp-config.json"), Mode: 0o644, Edit: JSON{{Path: []string{"mcpServers", "sandbox"}, Value: server}}},
-			{Path: filepath.Join(site.Copilot, "settings.json"), Mode: 0o644, Edit: JSON{{Path: []string{"hooks", "preToolUse"}, Element: map[string]any{"type": "command", "bash": copilotHook}}}}}
-	case "shell":
-		p.Files = []File{wrapper}
-	case "mcp":
+	if agent == "mcp" {
 		if !filepath.IsAbs(o.File) {
 			return nil, &EditError{agent, "needs the file in which the agent looks for servers", "name it: --file FILE"}
 		}
 		sum := sha256.Sum256([]byte(o.File))
 		p.state = filepath.Join(filepath.Dir(p.state), fmt.Sprintf("mcp-%x.json", sum[:8]))
-		server := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
-		p.Files = []File{{Path: o.File, Mode: 0o644, Edit: JSON{{Path: []string{"mcpServers", "sandbox"}, Value: server}}}}
-	default:
-		return nil, unknown(agent)
+	}
+	var err error
+	if p.Files, err = filesFor(agent, site, o, shell); err != nil {
+		return nil, err
 	}
 	return p, nil
+}
+
+// filesFor are the files to change for an agent. Shell is where it is to find its shell.
+func filesFor(agent string, site Site, o Options, shell string) ([]File, error) {
+	file := func(path string, e Edit) File { return File{Path: path, Mode: 0o644, Edit: e} }
+	settings := func(dir string, m ...Member) File { return file(filepath.Join(dir, "settings.json"), JSON(m)) }
+	set := func(value any, path ...string) Member { return Member{Path: path, Value: value} }
+	list := func(element any, path ...string) Member { return Member{Path: path, Element: element} }
+	wrapper := File{Path: shell, Mode: 0o755, Edit: Whole(wrapperFor(agent, site, o))}
+	command := map[string]any{"command": site.Sbxrun, "args": append([]string{"mcp"}, o.flags()...)}
+	server := set(command, "mcpServers", "sandbox")
+	switch agent {
+	case "claude-code":
+		if o.By == "hook" {
+			return []File{settings(site.Claude, list(claudeHook(site, o), "hooks", "PreToolUse"))}, nil
+		}
+		prefix := settings(site.Claude, set(shell+" -c", "env", "CLAUDE_CODE_SHELL_PREFIX"))
+		if o.Managed {
+			prefix.Path = managedSettings
+		}
+		return []File{wrapper, prefix}, nil
+	case "codex":
+		if site.Agent == "" {
+			return nil, &EditError{"codex", "its program was not found", "install it, or name it: --agent FILE"}
+		}
+		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash",
+			"--", site.Agent, "exec-server", "--listen", "stdio")
+		environment := CodexEnvironment{Program: site.Sbxrun, Args: args}
+		// Codex's own sandbox cannot be made in another one: every command would fail.
+		return []File{file(filepath.Join(site.Codex, "environments.toml"), environment),
+			file(filepath.Join(site.Codex, "config.toml"), CodexSandbox{})}, nil
+	case "opencode":
+		// It reads both files, and what opencode.jsonc says counts.
+		path, edit := filepath.Join(site.Config, "opencode", "opencode.json"), JSON{set(shell, "shell")}
+		plain, commented := file(path, edit), file(path+"c", edit)
+		plain.Unless, commented.Beside = path+"c", path
+		return []File{wrapper, plain, commented}, nil
+	case "pi":
+		return []File{wrapper, settings(site.Pi, set(shell, "shellPath"))}, nil
+	case "goose":
+		edit := YAML{Key: "GOOSE_SHELL", Value: shell}
+		return []File{wrapper, file(filepath.Join(site.Config, "goose", "config.yaml"), edit)}, nil
+	case "gemini":
+		own := list("run_shell_command", "tools", "exclude")
+		return []File{settings(filepath.Join(site.Home, ".gemini"), server, own)}, nil
+	case "qwen":
+		// Its monitor runs commands, too. What tools.exclude said it moves to
+		// permissions.deny, to which those of a project are added.
+		own, monitor := list("Bash", "permissions", "deny"), list("Monitor", "permissions", "deny")
+		return []File{settings(site.Qwen, server, own, monitor)}, nil
+	case "copilot":
+		// No setting takes its shell away. A hook that fails blocks the call, too.
+		hook := list(map[string]any{"type": "command", "bash": copilotHook}, "hooks", "preToolUse")
+		return []File{file(filepath.Join(site.Copilot, "mcp-config.json"), JSON{server}), settings(site.Copilot, hook)}, nil
+	case "shell":
+		return []File{wrapper}, nil
+	case "mcp":
+		return []File{file(o.File, JSON{server})}, nil
+	}
+	return nil, unknown(agent)
+}
+
+// claudeHook is the entry of Claude Code's settings that has a hook look at each command.
+func claudeHook(site Site, o Options) map[string]any {
+	words := append([]string{site.Sbxrun, "hook", "claude-code", "--ignore-env"}, o.flags()...)
+	for i, w := range words {
+		words[i] = persona.Quote(w)
+	}
+	// As for the wrapper: a project's settings do not choose the files.
+	words = append([]string{"HOME=" + persona.Quote(site.Home), "XDG_CONFIG_HOME=" + persona.Quote(site.Config)}, words...)
+	run := map[string]any{"type": "command", "command": strings.Join(words, " ")}
+	return map[string]any{"matcher": "Bash|Monitor|PowerShell", "hooks": []any{run}}
 }
 
 // Shell is the program to name as an agent's shell, by the plan for shell.

@@ -205,38 +205,7 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 	case "copilot":
 		p.Against = disabled(back, ".github/copilot")
 	}
-	p.Real = len(command) > 0
-	switch agent {
-	case "claude-code", "codex", "opencode":
-		p.Real = true
-		err = b.real(ctx, agent, site, p)
-	case "goose":
-		var shell string
-		if shell, err = shellOf(filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL"); err == nil {
-			err = b.shell(ctx, p, shell)
-		}
-	case "gemini":
-		if p.Real = site.Agent != ""; p.Real {
-			err = b.real(ctx, agent, site, p)
-		} else {
-			err = b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"), "run_shell_command")
-		}
-	case "qwen", "copilot", "pi":
-		p.Real = true
-		err = b.real(ctx, agent, site, p)
-	case "shell", "mcp":
-		switch {
-		case p.Real:
-			err = b.asked(ctx, p, command)
-		case agent == "shell":
-			err = b.shell(ctx, p, site.Shell())
-		default:
-			err = b.server(ctx, p, file, "")
-		}
-	default:
-		err = unknown(agent)
-	}
-	if err != nil {
+	if err := b.run(ctx, p, agent, site, file, command); err != nil {
 		return nil, err
 	}
 	b.judge(p)
@@ -254,17 +223,43 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 	return p, nil
 }
 
+// run has the command run as the agent would, and notes whether the agent itself did it.
+func (b *bait) run(ctx context.Context, p *Proof, agent string, site Site, file string, command []string) error {
+	p.Real = len(command) > 0
+	switch agent {
+	case "claude-code", "codex", "opencode", "qwen", "copilot", "pi":
+		p.Real = true
+		return b.real(ctx, agent, site, p)
+	case "gemini":
+		if p.Real = site.Agent != ""; p.Real {
+			return b.real(ctx, agent, site, p)
+		}
+		return b.server(ctx, p, filepath.Join(site.Home, ".gemini", "settings.json"), "run_shell_command")
+	case "goose":
+		shell, err := shellOf(filepath.Join(site.Config, "goose", "config.yaml"), "GOOSE_SHELL")
+		if err != nil {
+			return err
+		}
+		return b.shell(ctx, p, shell)
+	case "shell", "mcp":
+		switch {
+		case p.Real:
+			return b.asked(ctx, p, command)
+		case agent == "shell":
+			return b.shell(ctx, p, site.Shell())
+		}
+		return b.server(ctx, p, file, "")
+	}
+	return unknown(agent)
+}
+
 // against are settings of a project by which Claude Code starts its commands by
 // something else than its user's settings say.
 func against(project string) (all []string) {
 	for _, name := range []string{"settings.json", "settings.local.json"} {
 		file := filepath.Join(project, ".claude", name)
-		text, err := read(file)
-		if err == nil && text != nil {
-			text, err = hujson.Standardize(text)
-		}
 		var s struct{ Env map[string]any }
-		if text == nil || err != nil || json.Unmarshal(text, &s) != nil {
+		if !readSettings(file, &s) {
 			continue
 		}
 		for _, key := range []string{"CLAUDE_CODE_SHELL_PREFIX", "CLAUDE_CODE_SHELL", "BASH_ENV", "PATH"} {
@@ -280,18 +275,24 @@ func against(project string) (all []string) {
 func disabled(project, dir string) (all []string) {
 	for _, name := range []string{"settings.json", "settings.local.json"} {
 		file := filepath.Join(project, dir, name)
-		text, err := read(file)
-		if err == nil && text != nil {
-			text, err = hujson.Standardize(text)
-		}
 		var s struct {
 			Hooks bool `json:"disableAllHooks"`
 		}
-		if err == nil && text != nil && json.Unmarshal(text, &s) == nil && s.Hooks {
+		if readSettings(file, &s) && s.Hooks {
 			all = append(all, quote.Inside(file)+" disables hooks")
 		}
 	}
 	return all
+}
+
+// readSettings reads a file of JSON with comments, and reports whether that could be read.
+func readSettings(file string, to any) bool {
+	text, err := read(file)
+	if err != nil || text == nil {
+		return false
+	}
+	text, err = hujson.Standardize(text)
+	return err == nil && json.Unmarshal(text, to) == nil
 }
 
 // real runs the agent itself.
@@ -299,28 +300,7 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	if site.Agent == "" {
 		return &EditError{agent, "its program was not found", "install it, or name it: --agent FILE"}
 	}
-	call := model.Call{Tool: "Bash", Input: map[string]any{"command": b.command, "description": "verify the sandbox"}}
-	if agent == "codex" {
-		call = model.Call{Tool: "exec_command", Input: map[string]any{"cmd": b.command, "yield_time_ms": 30_000}}
-	}
-	if agent == "opencode" || agent == "pi" {
-		call.Tool = "bash"
-	}
-	switch agent {
-	case "gemini":
-		call = model.Call{Tool: "run_shell_command", Else: "mcp_sandbox_bash",
-			Input: map[string]any{"command": b.command}}
-	case "qwen":
-		call = model.Call{Tool: "run_shell_command", Else: "mcp__sandbox__bash",
-			Input: map[string]any{"command": b.command}}
-	}
-	calls := []model.Call{call}
-	if agent == "copilot" {
-		// It has its own tool as before, which is to refuse.
-		own := map[string]any{"command": "cat " + b.canary + "; env; echo breach > " + filepath.Dir(b.canary) + "/breach", "description": "verify the sandbox"}
-		calls = []model.Call{{Tool: "bash", Input: own}, {Tool: "sandbox-bash", Input: map[string]any{"command": b.command}}}
-	}
-	m := model.New(calls...)
+	m := model.New(b.calls(agent)...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -328,103 +308,9 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	server := &http.Server{Handler: m, ReadHeaderTimeout: time.Minute}
 	go server.Serve(l)
 	defer server.Close()
-	address := "http://" + l.Addr().String()
-	var args, env []string
-	switch agent {
-	case "opencode":
-		config, err := json.Marshal(map[string]any{"autoupdate": false, "share": "disabled",
-			"permission": map[string]any{"*": "allow", "external_directory": "allow"},
-			"model":      "anthropic/claude-sonnet-4-5", "small_model": "anthropic/claude-sonnet-4-5",
-			"provider": map[string]any{"anthropic": map[string]any{"options": map[string]any{"baseURL": address + "/v1", "apiKey": verifyKey}}}})
-		if err != nil {
-			return err
-		}
-		args = []string{"run", "go"}
-		env = []string{"OPENCODE_CONFIG_CONTENT=" + string(config), "ANTHROPIC_API_KEY=" + verifyKey,
-			"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
-	case "gemini":
-		// How a user signs in counts more than the environment, so it has a copy of
-		// the settings, in which that is by a key.
-		settings, err := read(filepath.Join(site.Home, ".gemini", "settings.json"))
-		if err == nil {
-			settings, err = JSON{{Path: []string{"security", "auth", "selectedType"}, Value: "gemini-api-key"},
-				{Path: []string{"general", "enableAutoUpdate"}, Value: false},
-				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
-		}
-		if err == nil {
-			err = write(filepath.Join(b.dir, "gemini", ".gemini", "settings.json"), nil, settings, 0o600)
-		}
-		if err != nil {
-			return err
-		}
-		args = []string{"-p", "go", "--model", "gemini-2.5-flash", "--approval-mode", "yolo"}
-		env = []string{"GOOGLE_GEMINI_BASE_URL=" + address, "GEMINI_API_KEY=" + verifyKey,
-			"GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_SANDBOX=false", "GEMINI_CLI_HOME=" + b.dir + "/gemini"}
-	case "qwen":
-		// It writes to its settings when it starts, so it has a copy.
-		settings, err := read(filepath.Join(site.Qwen, "settings.json"))
-		if err == nil {
-			settings, err = JSON{{Path: []string{"security", "folderTrust", "enabled"}, Value: false},
-				{Path: []string{"general", "enableAutoUpdate"}, Value: false},
-				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}}.Apply(settings)
-		}
-		if err == nil {
-			err = write(filepath.Join(b.dir, "qwen", "settings.json"), nil, settings, 0o600)
-		}
-		if err != nil {
-			return err
-		}
-		args = []string{"--auth-type", "anthropic", "--model", "claude-sonnet-4-5", "--approval-mode", "yolo", "go"}
-		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "QWEN_HOME=" + b.dir + "/qwen", "QWEN_SANDBOX=false"}
-	case "copilot":
-		// It writes to its directory, so it has a copy of what counts.
-		for _, name := range []string{"settings.json", "mcp-config.json"} {
-			text, err := read(filepath.Join(site.Copilot, name))
-			if err == nil && text != nil {
-				err = write(filepath.Join(b.dir, "copilot", name), nil, text, 0o600)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		args = []string{"-p", "go", "--allow-all-tools", "--allow-all-paths", "--no-color"}
-		env = []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_TYPE=anthropic", "COPILOT_PROVIDER_BASE_URL=" + address, "COPILOT_PROVIDER_API_KEY=" + verifyKey, "COPILOT_MODEL=claude-sonnet-4.5",
-			"COPILOT_HOME=" + b.dir + "/copilot", "COPILOT_AUTO_UPDATE=false"}
-	case "pi":
-		// An extension names the model's address; of a project's it takes no other.
-		extension := filepath.Join(b.dir, "model.js")
-		if err := write(extension, nil, []byte("export default (pi) => pi.registerProvider(\"anthropic\", { baseUrl: \""+address+"\" })\n"), 0o600); err != nil {
-			return err
-		}
-		args = []string{"-p", "--no-session", "--offline", "-e", extension, "--provider", "anthropic", "--model",
-			"claude-sonnet-4-5", "--api-key", verifyKey, "go"}
-		env = []string{"ANTHROPIC_API_KEY=" + verifyKey}
-	case "codex":
-		// It notes there which directories it was in (0.146), so it has a copy.
-		files, err := filepath.Glob(filepath.Join(site.Codex, "*.toml"))
-		if err == nil {
-			var rules []string
-			rules, err = filepath.Glob(filepath.Join(site.Codex, "rules", "*"))
-			files = append(files, append(rules, filepath.Join(site.Codex, "hooks.json"))...)
-		}
-		for _, file := range files {
-			text, rerr := read(file)
-			name, _ := filepath.Rel(site.Codex, file)
-			if err = errors.Join(err, rerr); err == nil && text != nil {
-				err = write(filepath.Join(b.dir, "codex", name), nil, text, 0o600)
-			}
-		}
-		if err = errors.Join(err, os.MkdirAll(b.dir+"/codex", 0o700)); err != nil {
-			return err
-		}
-		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
-			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
-			"-c", "check_for_update_on_startup=false", "go"}
-		env = []string{"VERIFY_API_KEY=" + verifyKey, "CODEX_HOME=" + b.dir + "/codex"}
-	default:
-		args = []string{"-p", "go", "--allowedTools", "Bash", "--permission-mode", "default"}
-		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey,
-			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
+	args, env, err := b.prepare(agent, site, "http://"+l.Addr().String())
+	if err != nil {
+		return err
 	}
 	cmd := exec.CommandContext(ctx, site.Agent, args...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = b.project, append(append(os.Environ(), "PWD="+b.project), env...), 5*time.Second
@@ -440,6 +326,112 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 		return fmt.Errorf("%s did not ask the model that this put in the place of its own: nothing is proved (%v)\n%s", agent, err, strings.TrimSpace(p.Output))
 	}
 	return nil
+}
+
+// calls are what the model asks an agent for.
+func (b *bait) calls(agent string) []model.Call {
+	input := map[string]any{"command": b.command, "description": "verify the sandbox"}
+	command := map[string]any{"command": b.command}
+	switch agent {
+	case "codex":
+		return []model.Call{{Tool: "exec_command", Input: map[string]any{"cmd": b.command, "yield_time_ms": 30_000}}}
+	case "opencode", "pi":
+		return []model.Call{{Tool: "bash", Input: input}}
+	case "gemini":
+		return []model.Call{{Tool: "run_shell_command", Else: "mcp_sandbox_bash", Input: command}}
+	case "qwen":
+		return []model.Call{{Tool: "run_shell_command", Else: "mcp__sandbox__bash", Input: command}}
+	case "copilot":
+		// It has its own tool as before, which is to refuse.
+		own := "cat " + b.canary + "; env; echo breach > " + filepath.Dir(b.canary) + "/breach"
+		return []model.Call{{Tool: "bash", Input: map[string]any{"command": own, "description": "verify the sandbox"}},
+			{Tool: "sandbox-bash", Input: command}}
+	}
+	return []model.Call{{Tool: "Bash", Input: input}}
+}
+
+// copy gives an agent a copy of a file of its user's, below the directory that it is to take
+// for its own, with a change in it. Of a file that is not there, the copy is the change alone.
+func (b *bait) copy(to, from string, change JSON) error {
+	text, err := read(from)
+	if err == nil && change != nil {
+		text, err = change.Apply(text)
+	}
+	if err != nil || text == nil {
+		return err
+	}
+	return write(filepath.Join(b.dir, to), nil, text, 0o600)
+}
+
+// prepare makes what an agent needs to ask the model at an address: the arguments and the
+// environment of its start, and files.
+func (b *bait) prepare(agent string, site Site, address string) (args, env []string, err error) {
+	switch agent {
+	case "opencode":
+		config, err := json.Marshal(map[string]any{"autoupdate": false, "share": "disabled",
+			"permission": map[string]any{"*": "allow", "external_directory": "allow"},
+			"model":      "anthropic/claude-sonnet-4-5", "small_model": "anthropic/claude-sonnet-4-5",
+			"provider": map[string]any{"anthropic": map[string]any{"options": map[string]any{"baseURL": address + "/v1", "apiKey": verifyKey}}}})
+		if err != nil {
+			return nil, nil, err
+		}
+		args = []string{"run", "go"}
+		env = []string{"OPENCODE_CONFIG_CONTENT=" + string(config), "ANTHROPIC_API_KEY=" + verifyKey,
+			"OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_AUTOUPDATE=1"}
+	case "gemini":
+		// How a user signs in counts more than the environment, so it has a copy of
+		// the settings, in which that is by a key.
+		err = b.copy("gemini/.gemini/settings.json", filepath.Join(site.Home, ".gemini", "settings.json"),
+			JSON{{Path: []string{"security", "auth", "selectedType"}, Value: "gemini-api-key"},
+				{Path: []string{"general", "enableAutoUpdate"}, Value: false},
+				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}})
+		args = []string{"-p", "go", "--model", "gemini-2.5-flash", "--approval-mode", "yolo"}
+		env = []string{"GOOGLE_GEMINI_BASE_URL=" + address, "GEMINI_API_KEY=" + verifyKey,
+			"GEMINI_CLI_TRUST_WORKSPACE=true", "GEMINI_SANDBOX=false", "GEMINI_CLI_HOME=" + b.dir + "/gemini"}
+	case "qwen":
+		// It writes to its settings when it starts, so it has a copy.
+		err = b.copy("qwen/settings.json", filepath.Join(site.Qwen, "settings.json"),
+			JSON{{Path: []string{"security", "folderTrust", "enabled"}, Value: false},
+				{Path: []string{"general", "enableAutoUpdate"}, Value: false},
+				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}})
+		args = []string{"--auth-type", "anthropic", "--model", "claude-sonnet-4-5", "--approval-mode", "yolo", "go"}
+		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "QWEN_HOME=" + b.dir + "/qwen", "QWEN_SANDBOX=false"}
+	case "copilot":
+		// It writes to its directory, so it has a copy of what counts.
+		for _, name := range []string{"settings.json", "mcp-config.json"} {
+			err = errors.Join(err, b.copy(filepath.Join("copilot", name), filepath.Join(site.Copilot, name), nil))
+		}
+		args = []string{"-p", "go", "--allow-all-tools", "--allow-all-paths", "--no-color"}
+		env = []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_TYPE=anthropic", "COPILOT_PROVIDER_BASE_URL=" + address, "COPILOT_PROVIDER_API_KEY=" + verifyKey, "COPILOT_MODEL=claude-sonnet-4.5",
+			"COPILOT_HOME=" + b.dir + "/copilot", "COPILOT_AUTO_UPDATE=false"}
+	case "pi":
+		// An extension names the model's address; of a project's it takes no other.
+		extension := filepath.Join(b.dir, "model.js")
+		text := "export default (pi) => pi.registerProvider(\"anthropic\", { baseUrl: \"" + address + "\" })\n"
+		err = write(extension, nil, []byte(text), 0o600)
+		args = []string{"-p", "--no-session", "--offline", "-e", extension, "--provider", "anthropic", "--model",
+			"claude-sonnet-4-5", "--api-key", verifyKey, "go"}
+		env = []string{"ANTHROPIC_API_KEY=" + verifyKey}
+	case "codex":
+		// It notes there which directories it was in (0.146), so it has a copy.
+		files, gerr := filepath.Glob(filepath.Join(site.Codex, "*.toml"))
+		rules, rerr := filepath.Glob(filepath.Join(site.Codex, "rules", "*"))
+		err = errors.Join(gerr, rerr)
+		for _, file := range slices.Concat(files, rules, []string{filepath.Join(site.Codex, "hooks.json")}) {
+			name, _ := filepath.Rel(site.Codex, file)
+			err = errors.Join(err, b.copy(filepath.Join("codex", name), file, nil))
+		}
+		err = errors.Join(err, os.MkdirAll(b.dir+"/codex", 0o700))
+		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
+			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
+			"-c", "check_for_update_on_startup=false", "go"}
+		env = []string{"VERIFY_API_KEY=" + verifyKey, "CODEX_HOME=" + b.dir + "/codex"}
+	default:
+		args = []string{"-p", "go", "--allowedTools", "Bash", "--permission-mode", "default"}
+		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey,
+			"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "DISABLE_TELEMETRY=1"}
+	}
+	return args, env, err
 }
 
 // asked starts an agent with its own model. What a model says of a command's output is no

@@ -157,17 +157,22 @@ func (c *checker) command(words []word, depth int, pos syntax.Pos) {
 	}
 	c.one(words, pos)
 	if base == "find" {
-		for i, w := range words {
-			if w.text != "-exec" && w.text != "-execdir" && w.text != "-ok" && w.text != "-okdir" {
-				continue
-			}
-			end := i + 1
-			for end < len(words) && words[end].text != ";" && words[end].text != "+" {
-				end++
-			}
-			if end > i+1 {
-				c.command(words[i+1:end], depth+1, pos)
-			}
+		c.found(words, depth, pos)
+	}
+}
+
+// found checks the commands that find is told to run.
+func (c *checker) found(words []word, depth int, pos syntax.Pos) {
+	for i, w := range words {
+		if !slices.Contains([]string{"-exec", "-execdir", "-ok", "-okdir"}, w.text) {
+			continue
+		}
+		run := words[i+1:]
+		if end := slices.IndexFunc(run, func(w word) bool { return w.text == ";" || w.text == "+" }); end >= 0 {
+			run = run[:end]
+		}
+		if len(run) > 0 {
+			c.command(run, depth+1, pos)
 		}
 	}
 }
@@ -354,7 +359,7 @@ func wrapped(base string, args []word) (run []word, script *word, ok bool) {
 	if !known {
 		return nil, &word{}, true
 	}
-	if (base == "timeout" || base == "taskset" || base == "chrt") && i < len(args) {
+	if slices.Contains([]string{"timeout", "taskset", "chrt"}, base) {
 		i++ // the duration, the mask, the priority
 	}
 	if i >= len(args) {

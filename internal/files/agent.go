@@ -41,35 +41,25 @@ func serve(args []string, in io.Reader, out io.Writer) error {
 		return errUsage
 	}
 	op, path, rest := args[0], args[1], args[2:]
-	number := func(i int, base int) (n int64, err error) {
-		if i >= len(rest) {
-			return 0, errUsage
-		}
-		return strconv.ParseInt(rest[i], base, 64)
-	}
 	w := bufio.NewWriterSize(out, 64<<10)
 	defer w.Flush()
 	switch op {
 	case "stat":
-		fi, err := os.Lstat(path)
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(w).Encode(describe(path, fi))
+		return stat(w, path)
 	case "list":
 		return list(w, path)
 	case "read":
-		offset, err := number(0, 10)
+		offset, err := number(rest, 0, 10)
 		if err != nil {
 			return err
 		}
-		length, err := number(1, 10)
+		length, err := number(rest, 1, 10)
 		if err != nil {
 			return err
 		}
 		return read(w, path, offset, length)
 	case "write":
-		mode, err := number(0, 8)
+		mode, err := number(rest, 0, 8)
 		if err != nil {
 			return err
 		}
@@ -90,6 +80,23 @@ func serve(args []string, in io.Reader, out io.Writer) error {
 		return Extract(path, in)
 	}
 	return errUsage
+}
+
+// number is an argument that is one.
+func number(args []string, i, base int) (int64, error) {
+	if i >= len(args) {
+		return 0, errUsage
+	}
+	return strconv.ParseInt(args[i], base, 64)
+}
+
+// stat prints what is at a path.
+func stat(w io.Writer, path string) error {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(describe(path, fi))
 }
 
 func describe(path string, fi fs.FileInfo) Info {

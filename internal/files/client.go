@@ -69,23 +69,12 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 		ctx, cancel = context.WithTimeoutCause(ctx, b.Limit, &Error{Op: op, Path: path, Text: "the agent did not come to an end in " + b.Limit.String(), Errno: unix.ETIMEDOUT})
 		defer cancel()
 	}
-	inR, inW, err := os.Pipe()
+	r, w, err := threePipes()
 	if err != nil {
 		return err
 	}
-	outR, outW, err := os.Pipe()
-	if err != nil {
-		inR.Close()
-		inW.Close()
-		return err
-	}
-	errR, errW, err := os.Pipe()
-	if err != nil {
-		for _, f := range []*os.File{inR, inW, outR, outW} {
-			f.Close()
-		}
-		return err
-	}
+	inR, outR, errR := r[0], r[1], r[2]
+	inW, outW, errW := w[0], w[1], w[2]
 	defer outR.Close()
 	defer errR.Close()
 	p, err := b.Sandbox.Exec(ctx, &specs.Process{Args: append([]string{"/proc/self/fd/3", agentCommand, op, path}, more...)},
@@ -134,6 +123,20 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 		return parseError(op, path, said.Bytes(), st)
 	}
 	return <-fed
+}
+
+// threePipes makes all of them, or none.
+func threePipes() (r, w [3]*os.File, err error) {
+	for i := range r {
+		if r[i], w[i], err = os.Pipe(); err != nil {
+			for j := range i {
+				r[j].Close()
+				w[j].Close()
+			}
+			break
+		}
+	}
+	return r, w, err
 }
 
 // Stat describes a file; a symbolic link itself, not what it leads to.

@@ -127,31 +127,9 @@ func extractOne(root int, name string, h *tar.Header, r io.Reader, check Check) 
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		fd, err := openDir(dir, name, unix.O_NOFOLLOW)
-		if err == nil {
-			return unix.Close(fd)
-		}
-		if isLink(err) {
-			err = unix.Unlinkat(dir, name, 0)
-		}
-		if err != nil && err != unix.ENOENT {
-			return err
-		}
-		return unix.Mkdirat(dir, name, mode|0o700)
+		return makeDir(dir, name, mode)
 	case tar.TypeReg:
-		if err := replace(dir, name); err != nil {
-			return err
-		}
-		fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, mode)
-		if err != nil {
-			return err
-		}
-		f := os.NewFile(uintptr(fd), name)
-		_, err = sparse.Copy(f, r) // what claims to be large takes no room
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-		return err
+		return makeFile(dir, name, mode, r)
 	case tar.TypeSymlink:
 		if err := replace(dir, name); err != nil {
 			return err
@@ -159,6 +137,38 @@ func extractOne(root int, name string, h *tar.Header, r io.Reader, check Check) 
 		return unix.Symlinkat(h.Linkname, dir, name)
 	}
 	return fmt.Errorf("an entry of type %q is not taken", h.Typeflag)
+}
+
+// makeDir makes a directory, in the place of a link if one is there. A directory stays.
+func makeDir(dir int, name string, mode uint32) error {
+	fd, err := openDir(dir, name, unix.O_NOFOLLOW)
+	if err == nil {
+		return unix.Close(fd)
+	}
+	if isLink(err) {
+		err = unix.Unlinkat(dir, name, 0)
+	}
+	if err != nil && err != unix.ENOENT {
+		return err
+	}
+	return unix.Mkdirat(dir, name, mode|0o700)
+}
+
+// makeFile makes a file in the place of what is there.
+func makeFile(dir int, name string, mode uint32, r io.Reader) error {
+	if err := replace(dir, name); err != nil {
+		return err
+	}
+	fd, err := openAt(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = sparse.Copy(f, r) // what claims to be large takes no room
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
 }
 
 // local is a name as a path below a directory.

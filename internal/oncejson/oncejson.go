@@ -20,6 +20,7 @@ package oncejson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -58,7 +59,13 @@ type field struct {
 
 var looks sync.Map // of *look, by reflect.Type
 
+// plain is the look of a type without a name, which has no methods, and no fields.
+var plain look
+
 func lookAt(t reflect.Type) *look {
+	if t.PkgPath() == "" && t.Kind() != reflect.Struct {
+		return &plain
+	}
 	if l, ok := looks.Load(t); ok {
 		return l.(*look)
 	}
@@ -86,12 +93,9 @@ func appendValue(b []byte, v reflect.Value) ([]byte, error) {
 		return append(b, "null"...), nil
 	}
 	t := v.Type()
-	var l *look
-	if t.PkgPath() != "" || t.Kind() == reflect.Struct {
-		l = lookAt(t)
-		if l.foreign {
-			return appendForeign(b, v)
-		}
+	l := lookAt(t)
+	if l.foreign {
+		return appendForeign(b, v)
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -213,10 +217,7 @@ func tagOf(f *reflect.StructField) (name, options string, ok bool) {
 		return "", "", false
 	}
 	name, options, _ = strings.Cut(tag, ",")
-	if name == "" {
-		name = f.Name
-	}
-	return name, options, true
+	return cmp.Or(name, f.Name), options, true
 }
 
 // isEmpty is what omitempty leaves out.
@@ -302,10 +303,8 @@ func (r *reader) skip() []byte {
 func (r *reader) value(v reflect.Value) error {
 	c := r.peek()
 	t := v.Type()
-	if t.PkgPath() != "" {
-		if p := reflect.PointerTo(t); p.NumMethod() > 0 && (p.Implements(unmarshaler) || p.Implements(textUnmarshaler)) {
-			return json.Unmarshal(r.skip(), v.Addr().Interface())
-		}
+	if readsItself(t) {
+		return json.Unmarshal(r.skip(), v.Addr().Interface())
 	}
 	switch k := t.Kind(); {
 	case c == 'n' && (k == reflect.Pointer || k == reflect.Slice):
@@ -325,6 +324,15 @@ func (r *reader) value(v reflect.Value) error {
 		return err
 	}
 	return json.Unmarshal(r.skip(), v.Addr().Interface())
+}
+
+// readsItself reports whether a type has methods that read JSON.
+func readsItself(t reflect.Type) bool {
+	if t.PkgPath() == "" { // without a name it has no methods
+		return false
+	}
+	p := reflect.PointerTo(t)
+	return p.NumMethod() > 0 && (p.Implements(unmarshaler) || p.Implements(textUnmarshaler))
 }
 
 // unquote is what a string of JSON stands for.

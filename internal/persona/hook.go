@@ -62,19 +62,11 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 	if err := json.Unmarshal(input["command"], &command); err != nil {
 		return nil, fmt.Errorf("the command of %s: %w", tool, err)
 	}
-	var weaken bool
-	if raw, ok := input["dangerouslyDisableSandbox"]; ok {
-		err := json.Unmarshal(raw, &weaken)
-		if err == nil && weaken && h.Bare != "" {
-			return h.leave(tool, command, h.Bare)
-		}
-		if err != nil || weaken {
-			reason := "commands run in a sandbox that no call can leave: call without dangerouslyDisableSandbox"
-			if h.Outside != "" || h.Bare != "" {
-				reason = "dangerouslyDisableSandbox is refused: call without it"
-			}
-			return h.answer("deny", reason, nil)
-		}
+	switch weaken, err := weakens(input); {
+	case err != nil, weaken && h.Bare == "":
+		return h.answer("deny", h.noWeakening(), nil)
+	case weaken:
+		return h.leave(tool, command, h.Bare)
 	}
 	if h.Outside != "" {
 		return h.leave(tool, command, h.Outside)
@@ -91,6 +83,23 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 	}
 	input["command"] = rewritten
 	return h.answer(h.Decision, "", input)
+}
+
+// weakens reports whether a call asks for no sandbox. An error is one that nobody can
+// read.
+func weakens(input map[string]json.RawMessage) (weaken bool, err error) {
+	if raw, ok := input["dangerouslyDisableSandbox"]; ok {
+		err = json.Unmarshal(raw, &weaken)
+	}
+	return weaken, err
+}
+
+// noWeakening tells the model why such a call is refused.
+func (h *Hook) noWeakening() string {
+	if h.Outside != "" || h.Bare != "" {
+		return "dangerouslyDisableSandbox is refused: call without it"
+	}
+	return "commands run in a sandbox that no call can leave: call without dangerouslyDisableSandbox"
 }
 
 // rewrite returns a command that runs another in the sandbox, and then changes to

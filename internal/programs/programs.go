@@ -8,6 +8,7 @@
 package programs
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,9 +73,7 @@ func Find(name string) (string, *NotFoundError) {
 				return file, nil
 			}
 		}
-		if missing.Passed == "" {
-			missing.Passed = file
-		}
+		missing.Passed = cmp.Or(missing.Passed, file)
 	}
 	return "", missing
 }

@@ -136,28 +136,7 @@ func (l *lowering) file(r policy.FileRule) error {
 		return err
 	}
 	if r.Access == policy.Hide {
-		target := r.Path
-		if node.Kind == NodeSymlink {
-			// What it leads to is hidden where that is; the link itself
-			// tells only a name.
-			if target = node.Real; target == "" {
-				return nil
-			}
-			if node, err = l.host.Lookup(target); err != nil {
-				return err
-			}
-		}
-		if node.Kind == NodeAbsent {
-			return nil
-		}
-		e := mounts.Entry{Kind: mounts.Mask, Target: target, Origin: r.Origin, IsDir: node.Kind == NodeDir, Optional: true}
-		if e.IsDir && l.grantedBelow(target) {
-			// Hidden but for what is granted in it: an empty directory, in
-			// which that has its place.
-			e.Kind, e.Mode = mounts.Scratch, 0o700
-		}
-		l.masks = append(l.masks, e)
-		return nil
+		return l.hide(r, node)
 	}
 	switch node.Kind {
 	case NodeAbsent:
@@ -188,6 +167,32 @@ func (l *lowering) file(r policy.FileRule) error {
 	}
 	l.entries = append(l.entries, e)
 	l.grant(r.Path, Rights(access), !isDir)
+	return nil
+}
+
+// hide lowers a rule that hides what the host has at its path.
+func (l *lowering) hide(r policy.FileRule, node Node) (err error) {
+	target := r.Path
+	if node.Kind == NodeSymlink {
+		// What it leads to is hidden where that is; the link itself
+		// tells only a name.
+		if target = node.Real; target == "" {
+			return nil
+		}
+		if node, err = l.host.Lookup(target); err != nil {
+			return err
+		}
+	}
+	if node.Kind == NodeAbsent {
+		return nil
+	}
+	e := mounts.Entry{Kind: mounts.Mask, Target: target, Origin: r.Origin, IsDir: node.Kind == NodeDir, Optional: true}
+	if e.IsDir && l.grantedBelow(target) {
+		// Hidden but for what is granted in it: an empty directory, in
+		// which that has its place.
+		e.Kind, e.Mode = mounts.Scratch, 0o700
+	}
+	l.masks = append(l.masks, e)
 	return nil
 }
 

@@ -574,10 +574,7 @@ func (s *server) create(r *http.Request) (int, any, error) {
 	case err := <-ended:
 		box.Close()
 		s.Store.Discard(id)
-		if err == nil {
-			err = driver.ErrSandboxGone
-		}
-		return 0, nil, err
+		return 0, nil, cmp.Or(err, driver.ErrSandboxGone)
 	}
 	if i, err = s.Store.Lookup(id); err != nil {
 		return 0, nil, err

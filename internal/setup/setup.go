@@ -129,22 +129,9 @@ func (s *Step) write(text []byte) error {
 
 // Undo takes it back. It reports whether there was anything.
 func (s *Step) Undo() (bool, error) {
-	had := false
-	for _, d := range s.Dirs {
-		fi, err := os.Stat(d)
-		if err != nil || !Owns(fi, s.User) {
-			continue
-		}
-		if err = os.Remove(d); err != nil {
-			err = os.Chown(d, 0, -1) // it is in use: root's runs have theirs there
-		}
-		if err != nil {
-			return had, err
-		}
-		had = true
-	}
-	if s.File == "" {
-		return had, nil
+	had, err := s.undoDirs()
+	if err != nil || s.File == "" {
+		return had, err
 	}
 	b, err := read(s.File)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !Ours(b) {
@@ -168,6 +155,24 @@ func (s *Step) Undo() (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// undoDirs takes back the directories, and reports whether there was one.
+func (s *Step) undoDirs() (had bool, err error) {
+	for _, d := range s.Dirs {
+		fi, err := os.Stat(d)
+		if err != nil || !Owns(fi, s.User) {
+			continue
+		}
+		if err = os.Remove(d); err != nil {
+			err = os.Chown(d, 0, -1) // it is in use: root's runs have theirs there
+		}
+		if err != nil {
+			return had, err
+		}
+		had = true
+	}
+	return had, nil
 }
 
 // read reads a regular file; of what else is there, such as a FIFO, it returns nothing.

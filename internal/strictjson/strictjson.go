@@ -9,6 +9,7 @@ package strictjson
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -230,21 +231,25 @@ func (w *walk) value(of reflect.Type, element bool) error {
 	if open == '{' {
 		err = w.object(of)
 	} else {
-		if of != nil && (of.Kind() == reflect.Slice || of.Kind() == reflect.Array) {
-			of = of.Elem()
-		} else {
-			of = nil
-		}
-		for i := 0; err == nil && w.More(); i++ {
-			w.path = append(w.path, i)
-			err = w.value(of, true)
-			w.path = w.path[:len(w.path)-1]
-		}
+		err = w.array(of)
 	}
 	if err == nil {
 		_, err = w.Token() // what closes it
 	}
 	w.depth--
+	return err
+}
+
+func (w *walk) array(of reflect.Type) (err error) {
+	var element reflect.Type
+	if of != nil && (of.Kind() == reflect.Slice || of.Kind() == reflect.Array) {
+		element = of.Elem()
+	}
+	for i := 0; err == nil && w.More(); i++ {
+		w.path = append(w.path, i)
+		err = w.value(element, true)
+		w.path = w.path[:len(w.path)-1]
+	}
 	return err
 }
 
@@ -295,10 +300,7 @@ func field(of reflect.Type, name string) reflect.Type {
 	for i := range of.NumField() {
 		f := of.Field(i)
 		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if tag == "" {
-			tag = f.Name
-		}
-		if f.IsExported() && tag == name && tag != "-" {
+		if f.IsExported() && cmp.Or(tag, f.Name) == name && tag != "-" {
 			return f.Type
 		}
 	}

@@ -52,8 +52,7 @@ type look struct {
 
 type field struct {
 	index     int
-	name      string
-	key       string // the name with what stands around it
+	key       string // the name as Marshal writes it, with what stands around it
 	omitEmpty bool
 }
 
@@ -80,7 +79,7 @@ func lookAt(t reflect.Type) *look {
 			l.whole = l.whole || f.Anonymous || ok && options != "" && options != "omitempty"
 			if ok {
 				key, _ := appendString([]byte{','}, name)
-				l.fields = append(l.fields, field{i, name, string(append(key, ':')), options == "omitempty"})
+				l.fields = append(l.fields, field{i, string(append(key, ':')), options == "omitempty"})
 			}
 		}
 	}
@@ -303,7 +302,14 @@ func (r *reader) skip() []byte {
 func (r *reader) value(v reflect.Value) error {
 	c := r.peek()
 	t := v.Type()
-	if readsItself(t) {
+	switch how := readsItself(t); {
+	case how == byText && c == '"':
+		text, err := unquote(r.skip())
+		if err != nil {
+			return err
+		}
+		return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text))
+	case how != byFields:
 		return json.Unmarshal(r.skip(), v.Addr().Interface())
 	}
 	switch k := t.Kind(); {
@@ -322,17 +328,63 @@ func (r *reader) value(v reflect.Value) error {
 		text, err := unquote(r.skip())
 		v.SetString(text)
 		return err
+	case k == reflect.Bool && (c == 't' || c == 'f'):
+		r.skip()
+		v.SetBool(c == 't')
+		return nil
 	}
-	return json.Unmarshal(r.skip(), v.Addr().Interface())
+	raw := r.skip()
+	if whole(v, raw) {
+		return nil
+	}
+	return json.Unmarshal(raw, v.Addr().Interface())
 }
 
-// readsItself reports whether a type has methods that read JSON.
-func readsItself(t reflect.Type) bool {
-	if t.PkgPath() == "" { // without a name it has no methods
-		return false
+// whole sets an integer, if the text is one that it can hold.
+func whole(v reflect.Value, raw []byte) bool {
+	switch {
+	case v.CanInt():
+		n, err := strconv.ParseInt(string(raw), 10, v.Type().Bits())
+		if err == nil {
+			v.SetInt(n)
+		}
+		return err == nil
+	case v.CanUint():
+		n, err := strconv.ParseUint(string(raw), 10, v.Type().Bits())
+		if err == nil {
+			v.SetUint(n)
+		}
+		return err == nil
 	}
-	p := reflect.PointerTo(t)
-	return p.NumMethod() > 0 && (p.Implements(unmarshaler) || p.Implements(textUnmarshaler))
+	return false
+}
+
+// How a type is read: by its fields, or by a method of its own.
+const (
+	byFields = iota
+	byText
+	byMethod
+)
+
+var ways sync.Map // of these, by reflect.Type
+
+func readsItself(t reflect.Type) int {
+	if t.PkgPath() == "" { // without a name it has no methods
+		return byFields
+	}
+	if way, ok := ways.Load(t); ok {
+		return way.(int)
+	}
+	way := byFields
+	switch p := reflect.PointerTo(t); {
+	case p.NumMethod() == 0:
+	case p.Implements(unmarshaler):
+		way = byMethod
+	case p.Implements(textUnmarshaler):
+		way = byText
+	}
+	ways.Store(t, way)
+	return way
 }
 
 // unquote is what a string of JSON stands for.
@@ -419,13 +471,10 @@ func (r *reader) object(v reflect.Value) error {
 			r.at++
 			continue
 		}
-		name, err := unquote(r.skip())
-		if err != nil {
-			return err
-		}
+		name := r.skip()
 		r.peek()
 		r.at++ // the colon
-		i := slices.IndexFunc(l.fields, func(f field) bool { return f.name == name })
+		i := slices.IndexFunc(l.fields, func(f field) bool { return f.key[1:len(f.key)-1] == string(name) })
 		if i < 0 {
 			r.skip()
 			continue

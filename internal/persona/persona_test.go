@@ -192,7 +192,7 @@ func matched(script string, c Claude) (*Wrapped, bool) {
 // TestWrapRandom: scripts that are made of the pieces of Claude Code's are taken for its
 // own exactly where regular expressions say so.
 func TestWrapRandom(t *testing.T) {
-	pieces := []string{"source ", " 2>/dev/null || true && ", " && pwd -P >| ", "'", "''", "/tmp/claude-a9bb-cwd", "/tmp/claude-", "a9bb", "-cwd",
+	pieces := []string{"source ", " 2>/dev/null || true && ", " && pwd -P >| ", "&& pwd -P >| ", "'", "''", "/tmp/claude-a9bb-cwd", "/tmp/claude-", "a9bb", "-cwd",
 		"/home/me/.claude/shell-snapshots/", "snapshot-bash-1-a.sh", "snapshot-", "zsh-", "1", "-", "a", ".sh", "/", "..", "x", " ", "\n", "\x00", "\xff", "ü",
 		"0123456789012345678901234567890123", "$(id)", real}
 	r, taken := rand.New(rand.NewPCG(1, 2)), 0
@@ -226,6 +226,7 @@ func TestWrapRandom(t *testing.T) {
 func FuzzWrap(f *testing.F) {
 	f.Add(real)
 	f.Add(`eval 'x' && pwd -P >| /tmp/claude-0000-cwd`)
+	f.Add(`x && pwd -P >| && pwd -P >| /tmp/claude-0000-cwd`)
 	f.Fuzz(func(t *testing.T, s string) {
 		w, ok := Wrap(s, claude)
 		if want, wanted := matched(s, claude); ok != wanted || *w != *want {

@@ -81,10 +81,10 @@ func tells(script string) (at int, file string) {
 			return -1, ""
 		}
 		at += from
-		from = at + len(tellBefore)
-		if file, rest, ok := word(script[from:]); ok && rest == "" {
+		if file, rest, ok := word(script[at+len(tellBefore):]); ok && rest == "" {
 			return at, file
 		}
+		from = at + 1
 	}
 }
 

@@ -282,18 +282,19 @@ func (s *Store) lookup(id string, ours bool) (*Info, *conn, error) {
 	if err == nil {
 		return info, c, nil
 	}
-	info, err = s.unanswered(id, ours, info, err)
+	info, err = s.unanswered(id, ours, err)
 	return info, nil, err
 }
 
 // unanswered is the state of a session whose holder does not answer.
-func (s *Store) unanswered(id string, ours bool, info *Info, err error) (*Info, error) {
+func (s *Store) unanswered(id string, ours bool, err error) (*Info, error) {
 	refused := errors.Is(err, syscall.ECONNREFUSED)
 	if !refused && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	// A holder stops to listen when its last record is written.
-	if info, err = s.Recorded(id); err != nil || info.Over() {
+	info, err := s.Recorded(id)
+	if err != nil || info.Over() {
 		return info, err
 	}
 	if !refused && time.Since(info.Created) <= startPatience {

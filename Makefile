@@ -2,7 +2,7 @@
 
 GO        ?= go
 VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-LDFLAGS   := -s -w -X github.com/sbxrun/sbxrun/internal/cli.version=$(VERSION)
+LDFLAGS   := -s -w -X github.com/sbxrun/sbxrun/internal/engine.version=$(VERSION)
 FUZZTIME  ?= 30s
 RUNS      ?= 10000
 DURATION  ?= 0s

@@ -162,7 +162,7 @@ func completeProfile(*cobra.Command, []string, string) ([]string, cobra.ShellCom
 }
 
 func completeDriver(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return append([]string{driver.Auto}, driverNames(&facts{})...), cobra.ShellCompDirectiveNoFileComp
+	return append([]string{driver.Auto}, engine.DriverNames(&facts{})...), cobra.ShellCompDirectiveNoFileComp
 }
 
 // execute runs a command and returns the exit code.

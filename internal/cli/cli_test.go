@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
-
-	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // Every subcommand of the tree is one that Main looks for, or it would be run
@@ -155,21 +154,5 @@ func TestStartIn(t *testing.T) {
 	p := &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{Cwd: "/ws"}}}
 	if err := startIn(p, "/nowhere/x is fine"); err == nil || !strings.Contains(err.Error(), `"/nowhere/x is fine"`) {
 		t.Error(err)
-	}
-}
-
-// TestUnmade: a dry run checks a policy without the kept directories that are not made yet,
-// and with all else.
-func TestUnmade(t *testing.T) {
-	dir := t.TempDir()
-	var p policy.Policy
-	p.OCI = &specs.Spec{Mounts: []specs.Mount{{Source: dir}, {Source: dir + "/kept"}, {Source: dir + "/missing"}}}
-	kept := []profiles.Keep{{Source: dir}, {Source: dir + "/kept"}}
-	var sources []string
-	for _, m := range unmade(&p, kept).OCI.Mounts {
-		sources = append(sources, m.Source)
-	}
-	if want := []string{dir, dir + "/missing"}; !slices.Equal(sources, want) || len(p.OCI.Mounts) != 3 {
-		t.Errorf("%q, want %q; %v", sources, want, p.OCI.Mounts)
 	}
 }

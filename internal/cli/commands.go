@@ -1,12 +1,9 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,33 +108,10 @@ configuration files and SBXRUN_ variables over it, and where each came from.`,
 	}, o)
 }
 
-// namedProfile is showProfile for a name that no flag gave.
+// namedProfile is [engine.ShowProfile] for a name that no flag gave.
 func namedProfile(name string) ([]profiles.Entry, error) {
-	entries, err := showProfile(name)
-	return entries, unflagged(err)
-}
-
-// unflagged is an error about a profile that was named without the flag.
-func unflagged(err error) error {
-	var e *profiles.Error
-	if errors.As(err, &e) && e.Where == "flag --profile" {
-		plain := *e
-		plain.Where = ""
-		err = engine.Invalid(&plain)
-	}
-	return err
-}
-
-func showProfile(name string) ([]profiles.Entry, error) {
-	f, err := engine.GatherFacts()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := profiles.Show(&profiles.Request{Profile: name}, &f.Facts)
-	if err != nil {
-		return nil, engine.Invalid(engine.Unreadable(err, &profiles.Request{}, f))
-	}
-	return entries, nil
+	entries, err := engine.ShowProfile(name)
+	return entries, engine.Unflagged(err)
 }
 
 func newProfileCheck() *cobra.Command {
@@ -221,16 +195,16 @@ names it. --json has all of it.`,
 			if len(args) == 1 {
 				i := slices.IndexFunc(known, func(d driver.Driver) bool { return d.Name() == args[0] })
 				if i < 0 {
-					return engine.Usage("there is no driver "+strconv.Quote(args[0]), "there are "+strings.Join(driverNames(f), ", "))
+					return engine.Usage("there is no driver "+strconv.Quote(args[0]), "there are "+strings.Join(engine.DriverNames(f), ", "))
 				}
 				if known = known[i : i+1]; !o.json {
 					return printClaims(known[0].Describe().Claims)
 				}
 			}
-			entries := []driverEntry{}
+			entries := []engine.DriverEntry{}
 			rows := [][]string{{"DRIVER", "ISOLATES", "AVAILABLE", ""}}
 			for _, d := range known {
-				e := entryOf(d)
+				e := engine.EntryOf(d)
 				entries = append(entries, e)
 				text := e.Error
 				switch {
@@ -244,34 +218,9 @@ names it. --json has all of it.`,
 			return o.list(entries, rows)
 		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return driverNames(&facts{}), cobra.ShellCompDirectiveNoFileComp
+			return engine.DriverNames(&facts{}), cobra.ShellCompDirectiveNoFileComp
 		},
 	}, o))
-}
-
-// driverEntry is what "driver list --json" says of a driver.
-type driverEntry struct {
-	Name      string        `json:"name"`
-	Summary   string        `json:"summary,omitempty"`
-	Sandboxed bool          `json:"sandboxed"`
-	Auto      bool          `json:"auto"` // --driver auto may choose it
-	Available bool          `json:"available"`
-	Version   string        `json:"version,omitempty"` // of the program that it is made of
-	Error     string        `json:"error,omitempty"`
-	Hint      string        `json:"hint,omitempty"`
-	Layers    policy.Layers `json:"layers"` // that it can give
-	Claims    driver.Claims `json:"features"`
-}
-
-func entryOf(d driver.Driver) driverEntry {
-	about := d.Describe()
-	e := driverEntry{Name: d.Name(), Summary: about.Summary, Sandboxed: d.Sandboxed(), Auto: about.Auto,
-		Available: true,
-		Version:   d.Version(), Layers: about.Claims.Layers(), Claims: about.Claims}
-	if err := d.Available(context.Background()); err != nil {
-		e.Available, e.Error, e.Hint = false, err.Error(), driver.HintOf(err)
-	}
-	return e
 }
 
 // Drivers returns all that this build has, for who documents them.
@@ -284,17 +233,10 @@ func driverError(err error, f *facts) error {
 		return err
 	}
 	hint := "sbxrun driver list tells what each is, and which work here"
-	if near := nearest.Name(invalid.Value, driverNames(f)); near != "" {
+	if near := nearest.Name(invalid.Value, engine.DriverNames(f)); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	return engine.Usage("there is no driver "+strconv.Quote(invalid.Value)+": want "+invalid.Want, hint)
-}
-
-func driverNames(f *facts) (names []string) {
-	for _, d := range engine.Drivers(f) {
-		names = append(names, d.Name())
-	}
-	return names
 }
 
 // printClaims prints what one driver can enforce.
@@ -311,39 +253,6 @@ func printClaims(claims driver.Claims) error {
 	return PrintTable(rows)
 }
 
-// version is set by the linker in releases: -X …/internal/cli.version=v1.2.3.
-var version string
-
-type versionInfo struct {
-	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of the source
-	Modified bool   `json:"modified,omitempty"`
-	Go       string `json:"go"`
-	OS       string `json:"os"`
-	Arch     string `json:"arch"`
-}
-
-func versionOf() versionInfo {
-	v := versionInfo{Version: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if v.Version == "" && info.Main.Version != "" && info.Main.Version != "(devel)" {
-			v.Version = info.Main.Version
-		}
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				v.Revision = s.Value
-			case "vcs.modified":
-				v.Modified = s.Value == "true"
-			}
-		}
-	}
-	if v.Version == "" {
-		v.Version = "development"
-	}
-	return v
-}
-
 func newVersion() *cobra.Command {
 	o := &options{}
 	return listing(&cobra.Command{
@@ -351,7 +260,7 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			v := versionOf()
+			v := engine.VersionOf()
 			if o.json {
 				return PrintJSON(v)
 			}

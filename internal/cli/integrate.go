@@ -192,7 +192,7 @@ func (s *shell) integrable(fs *pflag.FlagSet, own []string, named bool) error {
 		}
 	}
 	if fs.Changed("profile") {
-		_, err := showProfile(s.req.Profile)
+		_, err := engine.ShowProfile(s.req.Profile)
 		return err
 	}
 	return nil

@@ -11,12 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sbxrun/sbxrun/internal/agents/whole"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/agents/whole"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/terminal"
@@ -236,7 +235,7 @@ func (o *options) service(s *Service) error {
 		}
 		return d, o.verify(ctx, fitted, r, f)
 	}
-	s.Policy, s.Version, s.Note = r.Policy, versionOf().Version, say.note
+	s.Policy, s.Version, s.Note = r.Policy, engine.VersionOf().Version, say.note
 	if s.Audit, err = engine.OpenAudit(&r.Operator, r.Policy.OCI.Process.Env); err != nil {
 		return err
 	}

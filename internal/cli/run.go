@@ -159,7 +159,8 @@ func (o *options) do(args []string) (*driver.Result, error) {
 		return nil, err
 	}
 	if o.dryRun {
-		return nil, o.printDryRun(ctx, r, facts)
+		d, err := selectDriver(ctx, facts, r, o.req.Require)
+		return nil, PrintJSON(engine.DryRunOf(facts, r, o.req.Kept, d, err))
 	}
 	log, err := engine.OpenAudit(&r.Operator, r.Policy.OCI.Process.Env)
 	if err != nil {
@@ -233,7 +234,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 		defer kept.Close()
 		follow = both(kept.Started, follow)
 	} else if !o.noPool && !o.looks {
-		d = engine.FromPool(d, p, buildOf(), o.frugal(), func(why string) { say.detail("not pooled: " + why) })
+		d = engine.FromPool(d, p, engine.Build(), o.frugal(), func(why string) { say.detail("not pooled: " + why) })
 	}
 	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
 	if inst != nil {

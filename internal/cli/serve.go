@@ -110,7 +110,7 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 		p, err := o.servePool(f, name, settings)
 		if err != nil {
 			if o.req.Profile == "" {
-				err = unflagged(err)
+				err = engine.Unflagged(err)
 			}
 			return err
 		}
@@ -120,7 +120,7 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 		return err
 	}
 	defer s.Store.Close()
-	s.Version = buildOf()
+	s.Version = engine.Build()
 	s.Serving = func() {
 		os.Stdout.WriteString(s.Dir + "\n")
 		if terminal.Is(os.Stdout) {
@@ -220,16 +220,4 @@ func (b *Beside) newPool() *cobra.Command {
 		}, o))
 	}
 	return c
-}
-
-// buildOf tells one build from another.
-func buildOf() string {
-	if version != "" {
-		return version
-	}
-	v := versionOf()
-	if v.Modified {
-		v.Revision += " modified"
-	}
-	return v.Version + " " + v.Revision
 }

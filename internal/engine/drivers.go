@@ -135,3 +135,36 @@ func ProxyVariable(name string) string {
 	}
 	return os.Getenv(name)
 }
+
+// A DriverEntry is what there is to say of a driver.
+type DriverEntry struct {
+	Name      string        `json:"name"`
+	Summary   string        `json:"summary,omitempty"`
+	Sandboxed bool          `json:"sandboxed"`
+	Auto      bool          `json:"auto"` // --driver auto may choose it
+	Available bool          `json:"available"`
+	Version   string        `json:"version,omitempty"` // of the program that it is made of
+	Error     string        `json:"error,omitempty"`
+	Hint      string        `json:"hint,omitempty"`
+	Layers    policy.Layers `json:"layers"` // that it can give
+	Claims    driver.Claims `json:"features"`
+}
+
+// EntryOf asks a driver for it.
+func EntryOf(d driver.Driver) DriverEntry {
+	about := d.Describe()
+	e := DriverEntry{Name: d.Name(), Summary: about.Summary, Sandboxed: d.Sandboxed(), Auto: about.Auto, Available: true,
+		Version: d.Version(), Layers: about.Claims.Layers(), Claims: about.Claims}
+	if err := d.Available(context.Background()); err != nil {
+		e.Available, e.Error, e.Hint = false, err.Error(), driver.HintOf(err)
+	}
+	return e
+}
+
+// DriverNames are the names of what this build has.
+func DriverNames(f *Facts) (names []string) {
+	for _, d := range Drivers(f) {
+		names = append(names, d.Name())
+	}
+	return names
+}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/policy"
@@ -38,4 +40,28 @@ func labelled(require policy.Layers, p *specs.Process) error {
 		return Usage("flag --require: apparmor is a profile of AppArmor's, and there is none", "add --apparmor-profile NAME")
 	}
 	return nil
+}
+
+// ShowProfile returns the values of a profile as they take effect here.
+func ShowProfile(name string) ([]profiles.Entry, error) {
+	f, err := GatherFacts()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := profiles.Show(&profiles.Request{Profile: name}, &f.Facts)
+	if err != nil {
+		return nil, Invalid(Unreadable(err, &profiles.Request{}, f))
+	}
+	return entries, nil
+}
+
+// Unflagged is an error about a profile that was named without the flag.
+func Unflagged(err error) error {
+	var e *profiles.Error
+	if errors.As(err, &e) && e.Where == "flag --profile" {
+		plain := *e
+		plain.Where = ""
+		err = Invalid(&plain)
+	}
+	return err
 }

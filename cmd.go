@@ -141,7 +141,8 @@ func (c *Cmd) prepare() (*prepared, error) {
 		// To the flag --env, a name alone is a variable of the caller's.
 		for _, kv := range c.Env {
 			if !strings.Contains(kv, "=") {
-				return nil, engine.Usage("Env: "+strconv.Quote(kv)+" has no value", "want KEY=VALUE; to pass a variable of the caller's: KEY+\"=\"+os.Getenv(KEY)")
+				return nil, engine.Usage("Env: "+strconv.Quote(kv)+" has no value",
+					"want KEY=VALUE; to pass a variable of the caller's: KEY+\"=\"+os.Getenv(KEY)")
 			}
 		}
 		o.Env, o.ClearEnv = c.Env, true

@@ -94,7 +94,8 @@ func prepare(ctx context.Context, o *Options) (*prepared, error) {
 		return nil, err
 	}
 	if o.Terminal {
-		return nil, &driver.UnsupportedError{Driver: "package sbxrun", Rules: []string{"a terminal"}, Fix: "execute the program sbxrun with --tty"}
+		return nil, &driver.UnsupportedError{Driver: "package sbxrun", Rules: []string{"a terminal"},
+			Fix: "execute the program sbxrun with --tty"}
 	}
 	f, err := engine.LibraryFacts(o.Dir)
 	if err != nil {

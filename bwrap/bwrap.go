@@ -58,10 +58,11 @@ func (Driver) Describe() driver.Description {
 			"process": yes, "user": yes, "hostname": yes,
 			"terminal":   {Support: driver.Partly, Note: "it is called /dev/console inside, and is the host's"},
 			"files.read": yes, "files.write": yes, "files.hide": yes, "files.nested": yes, "files.root": yes,
-			"files.overlay":  {Note: "only the native driver keeps a workspace's changes apart"},
-			"files.noexec":   {Note: "bubblewrap has no option for mounts without execution"},
-			"synthetic":      yes,
-			"scratch":        {Support: driver.Partly, Note: "each private directory has the whole bound to itself; files are not counted"},
+			"files.overlay": {Note: "only the native driver keeps a workspace's changes apart"},
+			"files.noexec":  {Note: "bubblewrap has no option for mounts without execution"},
+			"synthetic":     yes,
+			"scratch": {Support: driver.Partly,
+				Note: "each private directory has the whole bound to itself; files are not counted"},
 			"mounts.private": yes, "mounts.bind": yes, "mounts.system": yes,
 			"mounts.sized":  yes,
 			"mounts.noexec": {Note: "bubblewrap has no option for mounts without execution"},
@@ -77,8 +78,9 @@ func (Driver) Describe() driver.Description {
 			"seccomp.custom": {Support: driver.Yes, Note: "without flags; compiled by sbxrun-seccomp, a program beside sbxrun"},
 			"capabilities":   {Note: "the command has none, and gains none"},
 			"oci.other":      {Note: "no profile sets it"},
-			"layer.user":     yes, "layer.pid": yes, "layer.mount": yes, "layer.net": yes, "layer.ipc": yes, "layer.uts": yes, "layer.cgroupns": yes,
-			"layer.seccomp": yes, "layer.no_new_privs": yes,
+			"layer.user":     yes, "layer.pid": yes, "layer.mount": yes, "layer.net": yes, "layer.ipc": yes, "layer.uts": yes,
+			"layer.cgroupns": yes,
+			"layer.seccomp":  yes, "layer.no_new_privs": yes,
 			"layer.landlock":      {Note: "a process under Landlock may not mount, and bubblewrap does not apply it itself"},
 			"layer.cgroup.memory": yes, "layer.cgroup.cpu": yes, "layer.cgroup.pids": yes, "layer.rlimits": yes,
 			"layer.protect":  {Note: "only the native driver makes calls for a command"},
@@ -170,7 +172,8 @@ func (l *lowering) namespaces(p *policy.Policy) {
 	for _, n := range p.OCI.Linux.Namespaces {
 		switch n.Type {
 		case specs.UserNamespace:
-			l.add("--unshare-user", "--uid", strconv.FormatUint(uint64(p.OCI.Process.User.UID), 10), "--gid", strconv.FormatUint(uint64(p.OCI.Process.User.GID), 10))
+			l.add("--unshare-user", "--uid", strconv.FormatUint(uint64(p.OCI.Process.User.UID), 10), "--gid",
+				strconv.FormatUint(uint64(p.OCI.Process.User.GID), 10))
 		case specs.PIDNamespace:
 			l.add("--unshare-pid")
 		case specs.NetworkNamespace:
@@ -189,7 +192,8 @@ func (l *lowering) namespaces(p *policy.Policy) {
 }
 
 // What --dev brings; see setup_newroot in bubblewrap.c.
-var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "stdin", "stdout", "stderr", "fd", "core", "pts", "ptmx", "console"}
+var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "stdin", "stdout", "stderr", "fd", "core",
+	"pts", "ptmx", "console"}
 
 // What --proc covers read-only by itself where it cannot be written; see there.
 var procReadonly = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"}
@@ -288,7 +292,8 @@ func check(p *policy.Policy) error {
 		return err
 	}
 	for _, t := range [...]specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace, specs.MountNamespace} {
-		if p.OCI.Linux == nil || !slices.ContainsFunc(p.OCI.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == t && n.Path == "" }) {
+		if p.OCI.Linux == nil || !slices.ContainsFunc(p.OCI.Linux.Namespaces,
+			func(n specs.LinuxNamespace) bool { return n.Type == t && n.Path == "" }) {
 			return unsupported("no "+string(t)+" namespace", "")
 		}
 	}

@@ -193,7 +193,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: d.Describe().Claims.Given(p),
 		Paths: []string{path}, Argv: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, Dir: "/",
-		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true, Unwatched: []string{driver.Netlink, driver.FileLocks}, Stage: low.stage, Clean: clean,
+		Stdio: stdio, Files: files, Terminal: p.OCI.Process.Terminal, Overhead: overhead, Rlimits: true, HostNodes: true,
+		Unwatched: []string{driver.Netlink, driver.FileLocks}, Stage: low.stage, Clean: clean,
 		Signal:    func(_ int, sig syscall.Signal) error { return st.signal(sig) },
 		Terminate: func(int) error { return st.terminate() },
 		Ended: func(s *driver.Status, err error) (*driver.Status, error) {
@@ -323,6 +324,8 @@ func (s *status) ended(st *driver.Status, err error, command string) (*driver.St
 		st.Signal = syscall.SIGKILL // its process 1 was, before it could tell
 		return st, nil
 	}
-	return nil, &driver.SetupError{Driver: Name, Err: errors.New("bubblewrap could not build the sandbox, or not execute " + strconv.Quote(command) + " in it; it said why on the command's stderr"),
+	return nil, &driver.SetupError{Driver: Name,
+		Err: errors.New("bubblewrap could not build the sandbox, or not execute " + strconv.Quote(command) +
+			" in it; it said why on the command's stderr"),
 		Fix: "check that the command and its interpreter are visible inside"}
 }

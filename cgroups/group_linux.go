@@ -61,7 +61,8 @@ func Prepare(l Layout, r *specs.LinuxResources) (*Group, error) {
 		return nil, err
 	}
 	setup := plan(l, limits, name)
-	g := &Group{name: name, memory: setup.Limits.Memory, pids: setup.Limits.Pids, slots: make([]slot, 0, len(setup.Parents))}
+	g := &Group{name: name, memory: setup.Limits.Memory, pids: setup.Limits.Pids,
+		slots: make([]slot, 0, len(setup.Parents))}
 	if setup.Limits.Memory != limits.Memory {
 		g.theirs.Memory = setup.Limits.Memory
 	}
@@ -312,12 +313,15 @@ func (g *Group) stats(usage bool) (Stats, error) {
 		case !usage:
 		case s.V2:
 			// The times are in every group's cpu.stat, the rest where cpu is on.
-			read("cpu.stat", required, counter{"usage_usec", &used}, counter{"user_usec", &user}, counter{"system_usec", &system},
-				counter{"nr_periods", &st.Periods}, counter{"nr_throttled", &st.ThrottledPeriods}, counter{"throttled_usec", &throttled})
+			read("cpu.stat", required, counter{"usage_usec", &used}, counter{"user_usec", &user},
+				counter{"system_usec", &system},
+				counter{"nr_periods", &st.Periods}, counter{"nr_throttled", &st.ThrottledPeriods},
+				counter{"throttled_usec", &throttled})
 			st.CPU, st.CPUUser, st.CPUSystem = microseconds(used), microseconds(user), microseconds(system)
 			st.Throttled = microseconds(throttled)
 		case s.Controllers.Has(CPU):
-			read("cpu.stat", required, counter{"nr_periods", &st.Periods}, counter{"nr_throttled", &st.ThrottledPeriods}, counter{"throttled_time", &throttled})
+			read("cpu.stat", required, counter{"nr_periods", &st.Periods}, counter{"nr_throttled", &st.ThrottledPeriods},
+				counter{"throttled_time", &throttled})
 			read("cpuacct.usage", optional, counter{"", &used})
 			if used != 0 {
 				read("cpuacct.usage_user", optional, counter{"", &user})
@@ -334,7 +338,8 @@ func (g *Group) stats(usage bool) (Stats, error) {
 				st.OOMBy = "the host"
 			}
 		case g.theirs.Memory != 0:
-			st.OOMBy = fmt.Sprintf("the caller's own cgroup, whose limit of %d bytes is smaller than what was asked for", g.theirs.Memory)
+			st.OOMBy = fmt.Sprintf("the caller's own cgroup, whose limit of %d bytes is smaller than what was asked for",
+				g.theirs.Memory)
 		}
 	}
 	if usage && st.PidsDenied > 0 {

@@ -136,7 +136,8 @@ func (l Limits) within(o Limits) Limits {
 		l.Memory = max(o.Memory, MinMemory)
 	}
 	// quota/period, compared without a division.
-	if o.CPUQuota != 0 && (l.CPUQuota == 0 || float64(o.CPUQuota)*float64(l.CPUPeriod) < float64(l.CPUQuota)*float64(o.CPUPeriod)) {
+	if o.CPUQuota != 0 &&
+		(l.CPUQuota == 0 || float64(o.CPUQuota)*float64(l.CPUPeriod) < float64(l.CPUQuota)*float64(o.CPUPeriod)) {
 		l.CPUQuota, l.CPUPeriod = o.CPUQuota, o.CPUPeriod
 	}
 	if o.Pids != 0 && (l.Pids == 0 || o.Pids < l.Pids) {

@@ -22,7 +22,8 @@ func groupName(now time.Time, pid int, random uint64) string {
 func parseName(s string) (made time.Time, pid int, ok bool) {
 	const randomLen = 16
 	part := strings.Split(s, "-")
-	if len(part) != 4 || part[0] != "r" || len(part[3]) != randomLen || !all(part[1], true) || !all(part[2], false) || !all(part[3], true) {
+	if len(part) != 4 || part[0] != "r" || len(part[3]) != randomLen || !all(part[1], true) || !all(part[2], false) ||
+		!all(part[3], true) {
 		return time.Time{}, 0, false
 	}
 	seconds, err := strconv.ParseInt(part[1], 16, 64)

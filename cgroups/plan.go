@@ -261,7 +261,8 @@ func placeV2(h *Hierarchy, want Controllers) placement {
 	if own.Denied == DeniedReadOnly {
 		return placement{missing: each(want, own.Path+" is mounted read-only", fixReadOnly)}
 	}
-	return placement{missing: each(want, "neither the caller's cgroup "+own.Path+" nor one above it is delegated to this user",
+	return placement{missing: each(want,
+		"neither the caller's cgroup "+own.Path+" nor one above it is delegated to this user",
 		"with systemd, run it as: systemd-run --user --scope -p Delegate=yes sbxrun …")}
 }
 
@@ -300,8 +301,10 @@ func tryV2(h *Hierarchy, at int, want Controllers) placement {
 			default:
 				// What is handed down already can be had.
 				p.missing = append(p.missing, each(enable,
-					"the group "+d.Path+" holds other processes than sbxrun and therefore cannot hand it to groups below (cgroup v2 allows no internal processes)",
-					"give those processes a group of their own: in a container, move them before (mkdir "+d.Path+"/init, and write each of cgroup.procs to init/cgroup.procs); in a systemd unit, set DelegateSubgroup=main")...)
+					"the group "+d.Path+
+						" holds other processes than sbxrun and therefore cannot hand it to groups below (cgroup v2 allows no internal processes)",
+					"give those processes a group of their own: in a container, move them before (mkdir "+d.Path+
+						"/init, and write each of cgroup.procs to init/cgroup.procs); in a systemd unit, set DelegateSubgroup=main")...)
 				if p.have &^= enable; p.have == 0 {
 					p.steps = nil
 					return p

@@ -57,7 +57,8 @@ func (d Denial) Same(e Denial) bool {
 
 // Others stands for denials that a list has no room for.
 func Others(op Operation, n uint64) Denial {
-	return Denial{Operation: op, Target: "others", Rule: "limit", Reason: strconv.FormatUint(n, 10) + " more refusals are not listed one by one"}
+	return Denial{Operation: op, Target: "others", Rule: "limit",
+		Reason: strconv.FormatUint(n, 10) + " more refusals are not listed one by one"}
 }
 
 // A Grant is what would allow something: the name of a flag, which profiles have too,

@@ -101,7 +101,8 @@ func (c Claims) Refused(driver string, p *policy.Policy) *UnsupportedError {
 	case len(e.Rules) == 0:
 		return nil
 	case e.Fix == "" && len(layers) != 0:
-		e.Fix = "go without: --allow-degraded " + strings.Join(layers, ",") + "; or use another driver, see sbxrun driver list"
+		e.Fix = "go without: --allow-degraded " + strings.Join(layers, ",") +
+			"; or use another driver, see sbxrun driver list"
 	case e.Fix == "":
 		e.Fix = "use another driver, see sbxrun driver list"
 	}
@@ -178,7 +179,8 @@ func Without(p *policy.Policy, l policy.Layers, cause, fix string) error {
 	if fix != "" {
 		fix += "; or "
 	}
-	return &UnavailableError{What: "layer " + l.String(), Cause: cause, Fix: fix + "go without it: --allow-degraded " + LayerName(l)}
+	return &UnavailableError{What: "layer " + l.String(), Cause: cause,
+		Fix: fix + "go without it: --allow-degraded " + LayerName(l)}
 }
 
 // LayerName is the name to type for a set of layers.
@@ -274,8 +276,9 @@ var Features = []Feature{
 	{Name: "hostname", What: "a host name of its own", Fields: []string{"OCI.Hostname"},
 		Uses: when(func(p *policy.Policy) bool { return p.OCI.Hostname != "" })},
 
-	{Name: "files.read", What: "host paths shown read-only", Fields: []string{"Files.Path", "Files.Access", "Files.Discard", "Files.Optional", "Files.Origin"},
-		Uses: files(func(r *policy.FileRule) bool { return r.Access&policy.Read != 0 && r.Access&policy.Write == 0 })},
+	{Name: "files.read", What: "host paths shown read-only",
+		Fields: []string{"Files.Path", "Files.Access", "Files.Discard", "Files.Optional", "Files.Origin"},
+		Uses:   files(func(r *policy.FileRule) bool { return r.Access&policy.Read != 0 && r.Access&policy.Write == 0 })},
 	{Name: "files.write", What: "host paths shown writable",
 		Uses: files(func(r *policy.FileRule) bool { return r.Access&policy.Write != 0 })},
 	{Name: "files.overlay", What: "host paths copy-on-write (--workspace overlay)", Fields: []string{"Files.Overlay"},
@@ -285,9 +288,10 @@ var Features = []Feature{
 	{Name: "files.hide", What: "paths hidden below shown ones", Uses: filesBelow(func(r, above *policy.FileRule) bool {
 		return r.Access == policy.Hide
 	})},
-	{Name: "files.nested", What: "less access below a path with more", Uses: filesBelow(func(r, above *policy.FileRule) bool {
-		return r.Access != policy.Hide && above.Access&^r.Access != 0
-	})},
+	{Name: "files.nested", What: "less access below a path with more",
+		Uses: filesBelow(func(r, above *policy.FileRule) bool {
+			return r.Access != policy.Hide && above.Access&^r.Access != 0
+		})},
 	{Name: "files.root", What: "the whole host, shown read-only",
 		Uses: files(func(r *policy.FileRule) bool { return r.Path == "/" && r.Access != policy.Hide })},
 	{Name: "synthetic", What: "files that exist only inside (/etc/passwd)", Fields: []string{"Synthetic"},
@@ -308,7 +312,8 @@ var Features = []Feature{
 		})},
 	{Name: "mounts.noexec", What: "mounts from which nothing is executed",
 		Uses: mount(func(m *specs.Mount) bool {
-			return (m.Type == "tmpfs" || m.Type == "bind" || m.Type == "") && m.Destination != "/dev" && hasOption(m.Options, "noexec")
+			return (m.Type == "tmpfs" || m.Type == "bind" || m.Type == "") && m.Destination != "/dev" &&
+				hasOption(m.Options, "noexec")
 		})},
 	{Name: "mounts.bind", What: "a host path at another place (--bind)", Fields: []string{"OCI.Mounts.Source"},
 		Uses: mount(func(m *specs.Mount) bool { return m.Type == "bind" || m.Type == "" })},
@@ -350,9 +355,11 @@ var Features = []Feature{
 		Fields: []string{"OCI.Process.Capabilities"},
 		Uses: process(func(pr *specs.Process) bool {
 			c := pr.Capabilities
-			return !pr.NoNewPrivileges || c != nil && len(c.Bounding)+len(c.Effective)+len(c.Inheritable)+len(c.Permitted)+len(c.Ambient) != 0
+			return !pr.NoNewPrivileges || c != nil && len(c.Bounding)+len(c.Effective)+len(c.Inheritable)+len(c.Permitted)+
+				len(c.Ambient) != 0
 		})},
-	{Name: "oci.other", What: "hooks, sysctl, annotations and the rest of the OCI specification", Fields: otherFields, Uses: otherUses},
+	{Name: "oci.other", What: "hooks, sysctl, annotations and the rest of the OCI specification", Fields: otherFields,
+		Uses: otherUses},
 
 	layer(policy.LayerUser, "user namespace, no capabilities"),
 	layer(policy.LayerPID, "pid namespace"),
@@ -380,10 +387,12 @@ var Features = []Feature{
 
 // otherFields are parts of the OCI specification that no profile sets.
 var otherFields = []string{
-	"OCI.Root", "OCI.Domainname", "OCI.Hooks", "OCI.Annotations", "OCI.Solaris", "OCI.Windows", "OCI.VM", "OCI.ZOS", "OCI.FreeBSD",
+	"OCI.Root", "OCI.Domainname", "OCI.Hooks", "OCI.Annotations", "OCI.Solaris", "OCI.Windows", "OCI.VM", "OCI.ZOS",
+	"OCI.FreeBSD",
 	"OCI.Process.User.Umask", "OCI.Process.User.AdditionalGids", "OCI.Process.User.Username", "OCI.Process.CommandLine",
 	"OCI.Process.OOMScoreAdj", "OCI.Process.Scheduler", "OCI.Process.IOPriority", "OCI.Process.ExecCPUAffinity",
-	"OCI.Linux.Sysctl", "OCI.Linux.CgroupsPath", "OCI.Linux.RootfsPropagation", "OCI.Linux.IntelRdt", "OCI.Linux.MemoryPolicy",
+	"OCI.Linux.Sysctl", "OCI.Linux.CgroupsPath", "OCI.Linux.RootfsPropagation", "OCI.Linux.IntelRdt",
+	"OCI.Linux.MemoryPolicy",
 	"OCI.Linux.Personality", "OCI.Linux.TimeOffsets", "OCI.Linux.NetDevices",
 }
 
@@ -431,17 +440,20 @@ func otherResources(r *specs.LinuxResources) bool {
 	if r == nil {
 		return false
 	}
-	if m := r.Memory; m != nil && *m != (specs.LinuxMemory{Limit: m.Limit, Swap: m.Swap, UseHierarchy: m.UseHierarchy, CheckBeforeUpdate: m.CheckBeforeUpdate}) {
+	if m := r.Memory; m != nil && *m != (specs.LinuxMemory{Limit: m.Limit, Swap: m.Swap, UseHierarchy: m.UseHierarchy,
+		CheckBeforeUpdate: m.CheckBeforeUpdate}) {
 		return true
 	}
 	if c := r.CPU; c != nil && *c != (specs.LinuxCPU{Quota: c.Quota, Period: c.Period}) {
 		return true
 	}
-	return r.BlockIO != nil || len(r.HugepageLimits) != 0 || r.Network != nil || len(r.Rdma) != 0 || len(r.Unified) != 0 || len(r.Devices) != 0
+	return r.BlockIO != nil || len(r.HugepageLimits) != 0 || r.Network != nil || len(r.Rdma) != 0 || len(r.Unified) != 0 ||
+		len(r.Devices) != 0
 }
 
 func isSystem(m *specs.Mount) bool {
-	return m.Type == "proc" && m.Destination == "/proc" || m.Type == "devpts" || m.Type == "tmpfs" && m.Destination == "/dev"
+	return m.Type == "proc" && m.Destination == "/proc" || m.Type == "devpts" ||
+		m.Type == "tmpfs" && m.Destination == "/dev"
 }
 
 func hasOption(options []string, prefix string) bool {
@@ -502,7 +514,8 @@ func filesBelow(ok func(r, above *policy.FileRule) bool) func(*policy.Policy) []
 			var above *policy.FileRule
 			for j := range p.Files {
 				a := &p.Files[j]
-				if a.Path != r.Path && (a.Path == "/" || strings.HasPrefix(r.Path, a.Path+"/")) && (above == nil || len(a.Path) > len(above.Path)) {
+				if a.Path != r.Path && (a.Path == "/" || strings.HasPrefix(r.Path, a.Path+"/")) &&
+					(above == nil || len(a.Path) > len(above.Path)) {
 					above = a
 				}
 			}

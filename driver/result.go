@@ -277,5 +277,6 @@ func (e *CommandError) Unwrap() error { return e.Err }
 func (r *Result) HeldBack(cpus float64) bool {
 	const soon, most = 5000, 0.8
 	u := &r.Usage
-	return cpus > 0 && r.DurationMS > soon && u.ThrottledMS > r.DurationMS/2 && u.CPUUserMS+u.CPUSystemMS > most*cpus*r.DurationMS
+	return cpus > 0 && r.DurationMS > soon && u.ThrottledMS > r.DurationMS/2 &&
+		u.CPUUserMS+u.CPUSystemMS > most*cpus*r.DurationMS
 }

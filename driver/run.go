@@ -339,7 +339,8 @@ func (r *run) reason(st *Status) Reason {
 	switch {
 	case r.ended != "" && !st.EndedFirst: // else this process was stopped, or had no turn, when the command ended
 		return r.ended
-	case st.OOMKilled && (st.Signal == syscall.SIGKILL || st.Signal == 0 && st.ExitCode == ExitSignalBase+int(syscall.SIGKILL)):
+	case st.OOMKilled && (st.Signal == syscall.SIGKILL || st.Signal == 0 && st.ExitCode == ExitSignalBase+
+		int(syscall.SIGKILL)):
 		// Killed, or a shell that tells so of its child. A command that lost a child
 		// and exited by itself was not ended by it; Usage counts the kill.
 		return ReasonOOM
@@ -401,7 +402,8 @@ func limits(res *Result) (out []Denial) {
 		met("private storage", "", "disk SIZE", 0)
 	}
 	if res.NetworkTried {
-		out = append(out, Denial{Operation: OpConnect, Target: "network", Rule: RuleNoNetwork, Grant: GrantOf("allow-host", "HOST"), Reason: "the command asked for a name or an address"})
+		out = append(out, Denial{Operation: OpConnect, Target: "network", Rule: RuleNoNetwork,
+			Grant: GrantOf("allow-host", "HOST"), Reason: "the command asked for a name or an address"})
 	}
 	return out
 }

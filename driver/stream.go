@@ -42,7 +42,8 @@ type Stream struct {
 // other. Pace, unless it is nil, is called after each, except by Settle, and may wait:
 // the command waits too, once the pipe is full.
 func NewStream(file *os.File, to func([]byte), pace func()) *Stream {
-	s := &Stream{file: file, to: to, pace: pace, done: make(chan struct{}), buf: make([]byte, 64<<10)} // a pipe's default capacity; see pipe(7)
+	s := &Stream{file: file, to: to, pace: pace, done: make(chan struct{}),
+		buf: make([]byte, 64<<10)} // a pipe's default capacity; see pipe(7)
 	var err error
 	if s.raw, err = file.SyscallConn(); err != nil {
 		s.end, s.cut = true, true

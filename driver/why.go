@@ -106,7 +106,8 @@ func (r PathRule) Grant(at string, want policy.Access) Grant {
 // to be granted: the path, or its directory if a name in that was to be made. Leads is
 // where that leads on the host, as far as it is known. What is withheld is not granted,
 // nor what the user could not have on the host either.
-func (d *Denial) Explain(p *policy.Policy, narrow, leads string, want policy.Access, withheld Withheld, may func(path string) bool) {
+func (d *Denial) Explain(p *policy.Policy, narrow, leads string, want policy.Access, withheld Withheld,
+	may func(path string) bool) {
 	r := RuleFor(p, d.Target)
 	if want == policy.Read && narrow != d.Target {
 		r = RuleFor(p, narrow)

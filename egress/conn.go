@@ -100,7 +100,8 @@ func failed(t target, err error) *refusal {
 		r.cause, r.reason = causeFailed, "look-up failed: "+de.Err
 	case errors.Is(err, syscall.ECONNREFUSED):
 		r.cause, r.reason = causeRefused, "connection refused"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		r.cause, r.reason = causeTimeout, "timed out"
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		r.cause, r.reason = causeUnreachable, "unreachable"
@@ -117,7 +118,8 @@ func temporary(err error) bool {
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED,
 		// "Linux accept() passes already-pending network errors on the new
 		// socket"; see accept(2).
-		syscall.ENETDOWN, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.EOPNOTSUPP, syscall.ENETUNREACH,
+		syscall.ENETDOWN, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.EOPNOTSUPP,
+		syscall.ENETUNREACH,
 	}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
@@ -342,7 +344,8 @@ func (g *Gateway) refuse(rec Record, r *refusal) {
 // finish records a flow that ended.
 func (g *Gateway) finish(f *flow) {
 	rec := Record{
-		Time: f.start, Route: f.route, Name: f.target.name, Addr: f.target.addr, Port: f.target.port, Protocol: f.protocol.String(), Method: f.method,
+		Time: f.start, Route: f.route, Name: f.target.name, Addr: f.target.addr, Port: f.target.port,
+		Protocol: f.protocol.String(), Method: f.method,
 		Verdict: Allow, Rule: f.rule, BytesIn: f.in.Load(), BytesOut: f.out.Load(), Duration: time.Since(f.start),
 	}
 	if f.resolved.IsValid() {
@@ -358,7 +361,8 @@ func (g *Gateway) finish(f *flow) {
 }
 
 func (g *Gateway) record(r Record) {
-	r.Name, r.Reason, r.Rule, r.Grant, r.Method = clean(r.Name), clean(r.Reason), clean(r.Rule), clean(r.Grant), clean(r.Method)
+	r.Name, r.Reason, r.Rule, r.Grant, r.Method = clean(r.Name), clean(r.Reason), clean(r.Rule), clean(r.Grant),
+		clean(r.Method)
 	g.o.Record(r)
 }
 

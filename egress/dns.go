@@ -102,7 +102,8 @@ type reply struct {
 // pack writes a reply.
 func (q *question) pack(r reply) ([]byte, error) {
 	b := dnsmessage.NewBuilder(make([]byte, 0, maxUDP), dnsmessage.Header{
-		ID: q.header.ID, Response: true, OpCode: q.header.OpCode, RecursionDesired: q.header.RecursionDesired, RecursionAvailable: true, RCode: r.rcode & 15,
+		ID: q.header.ID, Response: true, OpCode: q.header.OpCode, RecursionDesired: q.header.RecursionDesired,
+		RecursionAvailable: true, RCode: r.rcode & 15,
 	})
 	b.EnableCompression()
 	if q.q.Name.Length > 0 {

@@ -219,7 +219,8 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	if o.Record == nil {
 		o.Record = func(Record) {}
 	}
-	g := &Gateway{o: o, upstream: up, routes: routes, patience: handshakeTimeout, active: map[*connection]struct{}{}, answering: make(chan struct{}, maxAnswering)}
+	g := &Gateway{o: o, upstream: up, routes: routes, patience: handshakeTimeout, active: map[*connection]struct{}{},
+		answering: make(chan struct{}, maxAnswering)}
 	g.rules.Store(r)
 	g.resolver.lookup = o.Resolve
 	g.resolver.fresh = rate.NewLimiter(newNamesPerSecond, newNamesBurst)
@@ -341,7 +342,8 @@ func (g *Gateway) Serve(ctx context.Context, l Listeners) error {
 	g.mu.Unlock()
 	g.group.Wait()
 	g.routes.close()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil
@@ -462,7 +464,8 @@ func (g *Gateway) full(c *connection) {
 		return
 	}
 	c.deny(RouteTransparent, target{}, "", &refusal{
-		verdict: Deny, cause: causeLimited, rule: byLimit, reason: "more than " + strconv.Itoa(g.o.Connections) + " connections at one time",
+		verdict: Deny, cause: causeLimited, rule: byLimit, reason: "more than " + strconv.Itoa(g.o.Connections) +
+			" connections at one time",
 	})
 }
 

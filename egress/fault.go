@@ -28,7 +28,8 @@ func fault(v any) *refusal {
 			break
 		}
 	}
-	return &refusal{verdict: Deny, cause: causeFailed, rule: byFault, reason: fmt.Sprintf("sbxrun has a fault%s, the connection was ended: %v", where, v)}
+	return &refusal{verdict: Deny, cause: causeFailed, rule: byFault,
+		reason: fmt.Sprintf("sbxrun has a fault%s, the connection was ended: %v", where, v)}
 }
 
 // caught makes a panic the error of the function that defers it.

@@ -70,7 +70,8 @@ func (c *connection) relay(route Route, pin *flow) {
 			r, err = parseRequest(h)
 		}
 		if err == nil && pin == nil && !c.authorized(route, r) {
-			c.answer(407, "Proxy-Authenticate: Basic realm=\"sbxrun\"\r\n", "sbxrun: this proxy asks for the sandbox's token: use the address in HTTP_PROXY\n")
+			c.answer(407, "Proxy-Authenticate: Basic realm=\"sbxrun\"\r\n",
+				"sbxrun: this proxy asks for the sandbox's token: use the address in HTTP_PROXY\n")
 			return
 		}
 		if err != nil {
@@ -192,7 +193,8 @@ func (c *connection) serve(route Route, t target, method string, host authority,
 			return nil, refused
 		}
 		c.g.finish(old)
-		f = &flow{route: route, target: t, resolved: old.resolved, own: old.own, rule: old.rule, absolute: old.absolute, start: time.Now()}
+		f = &flow{route: route, target: t, resolved: old.resolved, own: old.own, rule: old.rule, absolute: old.absolute,
+			start: time.Now()}
 		if old.method == "" {
 			f.sent = old.sent
 		}
@@ -676,14 +678,17 @@ func alive(conn net.Conn) bool {
 }
 
 var statusText = map[int]string{
-	400: "Bad Request", 403: "Forbidden", 407: "Proxy Authentication Required", 408: "Request Timeout", 429: "Too Many Requests",
-	431: "Request Header Fields Too Large", 501: "Not Implemented", 502: "Bad Gateway", 504: "Gateway Timeout", 505: "HTTP Version Not Supported",
+	400: "Bad Request", 403: "Forbidden", 407: "Proxy Authentication Required", 408: "Request Timeout",
+	429: "Too Many Requests",
+	431: "Request Header Fields Too Large", 501: "Not Implemented", 502: "Bad Gateway", 504: "Gateway Timeout",
+	505: "HTTP Version Not Supported",
 }
 
 // answer sends an answer of the gateway's own, and ends the client's connection.
 func (c *connection) answer(status int, fields, text string) {
 	b := "HTTP/1.1 " + strconv.Itoa(status) + " " + statusText[status] + "\r\n" + fields +
-		"Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: " + strconv.Itoa(len(text)) + "\r\nConnection: close\r\n\r\n" + text
+		"Content-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: " +
+		strconv.Itoa(len(text)) + "\r\nConnection: close\r\n\r\n" + text
 	c.client.conn.SetWriteDeadline(time.Now().Add(c.g.patience))
 	c.client.conn.Write([]byte(b))
 	c.linger()

@@ -69,7 +69,8 @@ func (l *Local) Direct(to netip.AddrPort) {
 func ProxyEnv(port uint16, token string) []string {
 	proxy := "http://sbxrun:" + token + "@127.0.0.1:" + strconv.Itoa(int(port))
 	var env []string
-	for _, v := range [...][2]string{{"HTTP_PROXY", proxy}, {"HTTPS_PROXY", proxy}, {"ALL_PROXY", proxy}, {"NO_PROXY", "localhost,127.0.0.1,::1"}} {
+	for _, v := range [...][2]string{{"HTTP_PROXY", proxy}, {"HTTPS_PROXY", proxy}, {"ALL_PROXY", proxy},
+		{"NO_PROXY", "localhost,127.0.0.1,::1"}} {
 		env = append(env, v[0]+"="+v[1], strings.ToLower(v[0])+"="+v[1])
 	}
 	return env

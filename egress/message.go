@@ -540,7 +540,8 @@ var errTrailers = errors.New("trailers of more than 8 KiB")
 // frames, routes or authenticates; RFC 9110, 6.5.1.
 func trailerAllowed(h *head, name string) bool {
 	switch strings.ToLower(name) {
-	case "authorization", "cookie", "set-cookie", "content-type", "content-encoding", "content-range", "expect", "range", "cache-control", "max-forwards":
+	case "authorization", "cookie", "set-cookie", "content-type", "content-encoding", "content-range", "expect", "range",
+		"cache-control", "max-forwards":
 		return false
 	}
 	return !h.hop(name)

@@ -26,7 +26,8 @@ func (g *Gateway) rate(r *rules, t target) *refusal {
 	}
 	host := target{name: t.name, addr: t.addr}.String()
 	if !g.rates.take(host, r.perMinute, time.Now()) {
-		return &refusal{verdict: Deny, cause: causeLimited, rule: byLimit, reason: "more than " + strconv.Itoa(r.perMinute) + " requests a minute to " + host}
+		return &refusal{verdict: Deny, cause: causeLimited, rule: byLimit,
+			reason: "more than " + strconv.Itoa(r.perMinute) + " requests a minute to " + host}
 	}
 	return nil
 }

@@ -48,7 +48,8 @@ func inHosts(table io.Reader, name string) []netip.Addr {
 	for lines.Scan() {
 		line, _, _ := strings.Cut(lines.Text(), "#")
 		fields := strings.Fields(line)
-		if len(fields) < 2 || !slices.ContainsFunc(fields[1:], func(f string) bool { return strings.EqualFold(strings.TrimSuffix(f, "."), name) }) {
+		if len(fields) < 2 || !slices.ContainsFunc(fields[1:],
+			func(f string) bool { return strings.EqualFold(strings.TrimSuffix(f, "."), name) }) {
 			continue
 		}
 		// An address with a zone is none that a rule could list.
@@ -208,7 +209,8 @@ const maxAddrs = 8
 // race dials addresses, each a moment after the one before or as soon as that
 // failed, and returns the first connection; RFC 8305 without the sorting, which
 // the resolver did.
-func race(ctx context.Context, addrs []netip.Addr, port uint16, dial func(context.Context, netip.AddrPort) (net.Conn, error)) (net.Conn, netip.Addr, error) {
+func race(ctx context.Context, addrs []netip.Addr, port uint16,
+	dial func(context.Context, netip.AddrPort) (net.Conn, error)) (net.Conn, netip.Addr, error) {
 	if len(addrs) == 1 {
 		conn, err := dial(ctx, netip.AddrPortFrom(addrs[0], port))
 		return conn, addrs[0], err

@@ -58,7 +58,8 @@ func sniff(b []byte) (opening, error) {
 	rest := b[word:]
 	gap := separators(rest)
 	switch end := bytes.IndexByte(rest[:gap], '\n'); {
-	case len(rest) > 0 && (word == 0 || gap == 0), word == 1 && b[0] == '0' && gap == 1 && gap < len(rest) && rest[gap] == 2:
+	case len(rest) > 0 && (word == 0 || gap == 0), word == 1 && b[0] == '0' && gap == 1 && gap < len(rest) &&
+		rest[gap] == 2:
 		// A byte that is no text, or LDAP: a sequence, its length, a number. Java's own
 		// server takes any byte for part of a method, and any word for the version.
 		if saysRequest(b) {
@@ -212,7 +213,8 @@ func sniffRecord(b []byte) (bool, error) {
 // Python's splits a request at each of these.
 func separators(b []byte) int {
 	n := 0
-	for n < len(b) && (b[n] == ' ' || b[n] >= '\t' && b[n] <= '\r' || b[n] >= 0x1c && b[n] <= 0x1f || b[n] == 0x85 || b[n] == 0xa0) {
+	for n < len(b) && (b[n] == ' ' || b[n] >= '\t' && b[n] <= '\r' || b[n] >= 0x1c && b[n] <= 0x1f || b[n] == 0x85 ||
+		b[n] == 0xa0) {
 		n++
 	}
 	return n
@@ -419,5 +421,6 @@ func (r *reader) uint16() int {
 
 // isToken reports whether c is a tchar; RFC 9110, 5.6.2.
 func isToken(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) >= 0
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' ||
+		bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) >= 0
 }

@@ -180,7 +180,8 @@ func (c *connection) socks() {
 	case err != nil:
 		return
 	case command != 1:
-		c.deny(RouteSOCKS, target{name: host.name, addr: host.addr, port: host.port}, "", malformed("SOCKS: only CONNECT, neither BIND nor UDP"))
+		c.deny(RouteSOCKS, target{name: host.name, addr: host.addr, port: host.port}, "",
+			malformed("SOCKS: only CONNECT, neither BIND nor UDP"))
 		c.socksReply(v5, 7)
 		return
 	case host.port == 0:
@@ -195,7 +196,8 @@ func (c *connection) socks() {
 	if refused != nil {
 		c.deny(RouteSOCKS, t, "", refused)
 		c.socksReply(v5, map[cause]byte{
-			causeDenied: 2, causeLimited: 2, causeMalformed: 2, causeName: 4, causeRefused: 5, causeUnreachable: 3, causeTimeout: 6, causeFailed: 1,
+			causeDenied: 2, causeLimited: 2, causeMalformed: 2, causeName: 4, causeRefused: 5, causeUnreachable: 3,
+			causeTimeout: 6, causeFailed: 1,
 		}[refused.cause])
 		return
 	}

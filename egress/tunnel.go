@@ -20,7 +20,8 @@ func (g *Gateway) transparent(c *connection) {
 		return
 	}
 	t, refused := g.target(local.Addr(), local.Port())
-	if refused == nil && t.port == 80 && g.upstream.proxyFor(t) != nil && !g.rules.Load().decide(query{target: t, protocol: protoUnread}).allow {
+	if refused == nil && t.port == 80 && g.upstream.proxyFor(t) != nil &&
+		!g.rules.Load().decide(query{target: t, protocol: protoUnread}).allow {
 		// An upstream proxy takes tunnels to port 443 and requests to port 80,
 		// as a rule, so what comes has to be seen first: HTTP clients speak first.
 		c.relay(RouteTransparent, &flow{target: t})
@@ -54,7 +55,8 @@ func (c *connection) tunnel() {
 	var act activity
 	act.touch(time.Now())
 	up := &direction{target: f.target}
-	down := &direction{target: f.target, done: make(chan struct{}), spoke: make(chan struct{}), answers: make(chan answer, 2), wake: func() { c.client.conn.SetReadDeadline(time.Unix(1, 0)) }}
+	down := &direction{target: f.target, done: make(chan struct{}), spoke: make(chan struct{}),
+		answers: make(chan answer, 2), wake: func() { c.client.conn.SetReadDeadline(time.Unix(1, 0)) }}
 	defer c.survive(func() {
 		if down.started {
 			<-down.done
@@ -448,7 +450,8 @@ func (c *connection) handshake(f *flow, server *side, down *direction, act *acti
 			case <-time.After(graceTimeout):
 			}
 			if a == answerOther {
-				return &refusal{verdict: Error, cause: causeFailed, reason: f.target.String() + ": the server does not answer a TLS ClientHello"}
+				return &refusal{verdict: Error, cause: causeFailed,
+					reason: f.target.String() + ": the server does not answer a TLS ClientHello"}
 			}
 			return io.EOF
 		}
@@ -503,7 +506,8 @@ func (c *connection) checkHello(f *flow, sni string) *refusal {
 		if claim != "" {
 			said = "is for " + claim
 		}
-		return &refusal{verdict: Deny, cause: causeDenied, rule: byAgreement, reason: "the TLS ClientHello to " + f.target.String() + " " + said}
+		return &refusal{verdict: Deny, cause: causeDenied, rule: byAgreement,
+			reason: "the TLS ClientHello to " + f.target.String() + " " + said}
 	}
 	return c.recheck(f, protoTLS, claim)
 }
@@ -521,7 +525,8 @@ const byAgreement = "agreement"
 // connection is for.
 func (c *connection) hostAgrees(f *flow, host authority) *refusal {
 	disagree := func() *refusal {
-		return &refusal{verdict: Deny, cause: causeDenied, rule: byAgreement, reason: "the HTTP request to " + f.target.String() + " is for " + host.String()}
+		return &refusal{verdict: Deny, cause: causeDenied, rule: byAgreement,
+			reason: "the HTTP request to " + f.target.String() + " is for " + host.String()}
 	}
 	if host.hasPort && host.port != f.target.port {
 		return disagree()

@@ -115,7 +115,8 @@ func (u *upstream) proxyFor(t target) *upstream {
 
 // connect reaches a target: one of its addresses, or the upstream proxy, which is
 // asked for a tunnel unless it is to take absolute URLs.
-func (g *Gateway) connect(ctx context.Context, t target, addrs []netip.Addr, via *upstream, absolute bool) (*side, netip.Addr, error) {
+func (g *Gateway) connect(ctx context.Context, t target, addrs []netip.Addr, via *upstream,
+	absolute bool) (*side, netip.Addr, error) {
 	if via == nil {
 		conn, addr, err := race(ctx, addrs, t.port, g.o.Dial)
 		if err != nil {

@@ -43,7 +43,8 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 	if r.DenyTCP && HandledTCP(abi) {
 		attr.net = bindTCP | connectTCP
 	}
-	p.Call(ruleset, sys.Step{Op: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET, sys.Ptr(p, attr), sys.Imm(24), sys.Imm(0))
+	p.Call(ruleset, sys.Step{Op: "landlock_create_ruleset"}, unix.SYS_LANDLOCK_CREATE_RULESET, sys.Ptr(p, attr),
+		sys.Imm(24), sys.Imm(0))
 	for _, port := range r.ConnectTCP {
 		if attr.net != 0 {
 			p.Call(0, sys.Step{Op: "landlock_add_rule", Object: "tcp"}, unix.SYS_LANDLOCK_ADD_RULE,
@@ -63,7 +64,8 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 func AppendRules(p *sys.Program, root, ruleset sys.Reg, abi int, rules []Rule) {
 	access, _ := Handled(abi)
 	fd := p.NewReg()
-	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_IN_ROOT})
+	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_IN_ROOT})
 	for i := range rules {
 		rule := &rules[i]
 		allowed := rule.Access & access
@@ -73,7 +75,8 @@ func AppendRules(p *sys.Program, root, ruleset sys.Reg, abi int, rules []Rule) {
 		if allowed == 0 {
 			continue
 		}
-		open := p.Call(fd, sys.Step{Op: "openat2", Object: rule.Path}, unix.SYS_OPENAT2, root.Value(), p.Str(rule.Path), how, sys.Imm(unix.SizeofOpenHow))
+		open := p.Call(fd, sys.Step{Op: "openat2", Object: rule.Path}, unix.SYS_OPENAT2, root.Value(), p.Str(rule.Path), how,
+			sys.Imm(unix.SizeofOpenHow))
 		if rule.Optional {
 			open.AllowSkip(syscall.ENOENT, 2) // the two calls of add
 		}

@@ -57,7 +57,8 @@ const (
 	Overlay                  // a host directory, copy-on-write: changes go to the scratch storage
 )
 
-var kindNames = [...]string{"", "bind", "scratch", "tmpfs", "proc", "devpts", "mqueue", "device", "symlink", "file", "mask", "dir", "readonly", "overlay"}
+var kindNames = [...]string{"", "bind", "scratch", "tmpfs", "proc", "devpts", "mqueue", "device", "symlink", "file",
+	"mask", "dir", "readonly", "overlay"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {

@@ -43,7 +43,8 @@ type Building struct {
 // that enter it.
 func Begin(p *sys.Program, t *Tree) (*Building, error) {
 	b := &Building{builder: newBuilder(len(t.Entries))}
-	b.lowering = &lowering{p: p, store: p.NewReg(), root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg(), label: t.Label}
+	b.lowering = &lowering{p: p, store: p.NewReg(), root: p.NewReg(), src: p.NewReg(), tree: p.NewReg(), dst: p.NewReg(),
+		label: t.Label}
 	b.lowering.prepare(t)
 	return b, b.append(t.Entries)
 }
@@ -58,7 +59,8 @@ func Begin(p *sys.Program, t *Tree) (*Building, error) {
 func (b *Building) Enter(p *sys.Program) {
 	l := b.lowering
 	l.p, l.host = p, p.NewReg()
-	p.Call(l.host, sys.Step{Op: "openat", Object: "old root"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(l.host, sys.Step{Op: "openat", Object: "old root"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str("/"),
+		sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
 	l.pivot()
 }
 
@@ -186,8 +188,10 @@ func (b *lowering) filesystem(out sys.Reg, fstype, about string, a Attr, options
 		p.Call(0, sys.Step{Op: "fsconfig", Object: options[i]}, unix.SYS_FSCONFIG, b.src.Value(),
 			sys.Imm(unix.FSCONFIG_SET_STRING), p.Str(options[i]), p.Str(options[i+1]), sys.Imm(0))
 	}
-	p.Call(0, sys.Step{Op: "fsconfig", Object: fstype}, unix.SYS_FSCONFIG, b.src.Value(), sys.Imm(unix.FSCONFIG_CMD_CREATE), sys.Imm(0), sys.Imm(0), sys.Imm(0))
-	p.Call(out, sys.Step{Op: "fsmount", Object: about}, unix.SYS_FSMOUNT, b.src.Value(), sys.Imm(unix.FSMOUNT_CLOEXEC), sys.Imm(fsmountFlags(a)))
+	p.Call(0, sys.Step{Op: "fsconfig", Object: fstype}, unix.SYS_FSCONFIG, b.src.Value(),
+		sys.Imm(unix.FSCONFIG_CMD_CREATE), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Call(out, sys.Step{Op: "fsmount", Object: about}, unix.SYS_FSMOUNT, b.src.Value(), sys.Imm(unix.FSMOUNT_CLOEXEC),
+		sys.Imm(fsmountFlags(a)))
 }
 
 // prepare creates the scratch tmpfs and the new root in it. The root is a
@@ -198,13 +202,15 @@ func (b *lowering) prepare(t *Tree) {
 	bytes, inodes := cmp.Or(t.ScratchBytes, defaultScratchBytes), cmp.Or(t.ScratchInodes, defaultScratchInodes)
 	b.umask = p.NewReg()
 	p.Call(b.umask, sys.Step{Op: "umask"}, unix.SYS_UMASK, sys.Imm(0))
-	b.filesystem(b.store, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes", strconv.FormatUint(inodes, 10), "mode", "0755")
+	b.filesystem(b.store, "tmpfs", "/", NoDev, "size", strconv.FormatUint(bytes, 10), "nr_inodes",
+		strconv.FormatUint(inodes, 10), "mode", "0755")
 	// Only what is part of the namespace can be cloned (before Linux 6.15), so
 	// the store is attached to the old tree, and goes when that goes. /proc is
 	// a directory that every host has, and no source lies in.
 	b.over(b.store, storeDir)
 	b.make(rootName, 0o755)
-	p.Call(b.root, sys.Step{Op: "open_tree", Object: "/"}, unix.SYS_OPEN_TREE, b.store.Value(), p.Str(rootName), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	p.Call(b.root, sys.Step{Op: "open_tree", Object: "/"}, unix.SYS_OPEN_TREE, b.store.Value(), p.Str(rootName),
+		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	// pivot_root(2) wants its new root to be mounted. On top of the old one no
 	// path walk sees it: that starts below.
 	b.over(b.root, "/")
@@ -238,7 +244,8 @@ func (b *lowering) mask(dir bool) string {
 	}
 	if !b.maskFile {
 		b.maskFile = true
-		b.p.Call(0, sys.Step{Op: "mknodat", Object: maskFileName}, unix.SYS_MKNODAT, b.store.Value(), b.p.Str(maskFileName), sys.Imm(unix.S_IFREG), sys.Imm(0))
+		b.p.Call(0, sys.Step{Op: "mknodat", Object: maskFileName}, unix.SYS_MKNODAT, b.store.Value(), b.p.Str(maskFileName),
+			sys.Imm(unix.S_IFREG), sys.Imm(0))
 	}
 	return maskFileName
 }
@@ -253,7 +260,8 @@ func (b *lowering) op(o *Op) {
 	case Dir:
 		b.mkdir(o)
 	case Symlink:
-		p.Call(0, sys.Step{Op: "symlinkat", Object: o.Target}, unix.SYS_SYMLINKAT, p.Str(o.Source), b.root.Value(), p.Str(rel(o.Target)))
+		p.Call(0, sys.Step{Op: "symlinkat", Object: o.Target}, unix.SYS_SYMLINKAT, p.Str(o.Source), b.root.Value(),
+			p.Str(rel(o.Target)))
 	case File:
 		b.file(o)
 	case Scratch:
@@ -270,7 +278,8 @@ func (b *lowering) op(o *Op) {
 			}
 		}
 		p.Call(b.src, sys.Step{Op: "openat2", Object: o.Source}, unix.SYS_OPENAT2, from, p.Str(source),
-			sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
+			sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+				Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
 			sys.Imm(unix.SizeofOpenHow))
 		attr := o.Attr
 		if o.Kind == Bind {
@@ -342,7 +351,8 @@ func (b *lowering) overlay(o *Op) {
 	p.Call(b.layer, sys.Step{Op: "openat", Object: overlayStep}, unix.SYS_OPENAT, b.store.Value(), p.Str(name+upperName),
 		sys.Imm(unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0))
 	attr, value := p.Str("user.sbxrun"), p.Data("y")
-	p.Call(0, sys.Step{Op: "fsetxattr", Object: overlayStep}, unix.SYS_FSETXATTR, b.layer.Value(), attr, value, sys.Imm(1), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "fsetxattr", Object: overlayStep}, unix.SYS_FSETXATTR, b.layer.Value(), attr, value, sys.Imm(1),
+		sys.Imm(0))
 	p.Call(0, sys.Step{Op: "fremovexattr", Object: overlayStep}, unix.SYS_FREMOVEXATTR, b.layer.Value(), attr)
 	b.stack(name, o, o.Attr)
 	b.mountpoint(o)
@@ -379,7 +389,8 @@ func (b *lowering) layers(o *Op) string {
 func (b *lowering) stack(name string, o *Op, a Attr) {
 	p := b.p
 	p.Call(b.src, sys.Step{Op: "openat2", Object: o.Source}, unix.SYS_OPENAT2, sys.Imm(unix.AT_FDCWD), p.Str(o.Source),
-		sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
+		sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}),
 		sys.Imm(unix.SizeofOpenHow))
 	// Not recursive: an overlay shows nothing of what is mounted below its
 	// layers, and EINVAL says that there is something, which the caller mounted.
@@ -407,7 +418,8 @@ func mode(o *Op) uint32 {
 }
 
 func (b *lowering) mkdir(o *Op) {
-	b.p.Call(0, sys.Step{Op: "mkdirat", Object: o.Target}, unix.SYS_MKDIRAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(mode(o)))
+	b.p.Call(0, sys.Step{Op: "mkdirat", Object: o.Target}, unix.SYS_MKDIRAT, b.root.Value(), b.p.Str(rel(o.Target)),
+		sys.Imm(mode(o)))
 }
 
 // file creates a file. Where a mount already shows something at the target, the
@@ -428,7 +440,8 @@ func (b *lowering) create(o *Op, dir sys.Reg, name string) {
 	p.Call(b.src, sys.Step{Op: "openat", Object: o.Target}, unix.SYS_OPENAT, dir.Value(), p.Str(name),
 		sys.Imm(unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(mode(o)))
 	if o.Data != "" {
-		p.Call(0, sys.Step{Op: "write", Object: o.Target}, unix.SYS_WRITE, b.src.Value(), p.Data(o.Data), sys.Imm(len(o.Data)))
+		p.Call(0, sys.Step{Op: "write", Object: o.Target}, unix.SYS_WRITE, b.src.Value(), p.Data(o.Data),
+			sys.Imm(len(o.Data)))
 	}
 	// Open for writing, it would keep the root from becoming read-only.
 	p.Call(0, sys.Step{Op: "close", Object: o.Target}, unix.SYS_CLOSE, b.src.Value())
@@ -444,7 +457,8 @@ func (b *lowering) mountpoint(o *Op) {
 		b.mkdir(o)
 		return
 	}
-	b.p.Call(0, sys.Step{Op: "mknodat", Object: o.Target}, unix.SYS_MKNODAT, b.root.Value(), b.p.Str(rel(o.Target)), sys.Imm(unix.S_IFREG|0o444), sys.Imm(0))
+	b.p.Call(0, sys.Step{Op: "mknodat", Object: o.Target}, unix.SYS_MKNODAT, b.root.Value(), b.p.Str(rel(o.Target)),
+		sys.Imm(unix.S_IFREG|0o444), sys.Imm(0))
 }
 
 // clone leaves a detached, private copy of the mounts at fd in tree.
@@ -472,7 +486,8 @@ func (b *lowering) cloneFrom(name string, o *Op, a Attr) {
 }
 
 func (b *lowering) setattr(target string, flags int, a Attr) {
-	b.p.Call(0, sys.Step{Op: "mount_setattr", Object: target}, unix.SYS_MOUNT_SETATTR, b.tree.Value(), b.empty(), sys.Imm(flags),
+	b.p.Call(0, sys.Step{Op: "mount_setattr", Object: target}, unix.SYS_MOUNT_SETATTR, b.tree.Value(), b.empty(),
+		sys.Imm(flags),
 		b.attr(a), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 }
 
@@ -480,7 +495,8 @@ func (b *lowering) setattr(target string, flags int, a Attr) {
 // symbolic link by now. With O_NOFOLLOW that would be opened itself; see
 // RESOLVE_NO_SYMLINKS in openat2(2).
 func (b *lowering) openTarget(o *Op) *sys.CallRef {
-	return b.p.Call(b.dst, sys.Step{Op: "openat2", Object: o.Target}, unix.SYS_OPENAT2, b.root.Value(), b.p.Str(rel(o.Target)),
+	return b.p.Call(b.dst, sys.Step{Op: "openat2", Object: o.Target}, unix.SYS_OPENAT2, b.root.Value(),
+		b.p.Str(rel(o.Target)),
 		sys.Ptr(b.p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: resolveInside}), sys.Imm(unix.SizeofOpenHow))
 }
 
@@ -507,7 +523,8 @@ func (b *lowering) moveTo(o *Op) {
 func (b *lowering) enter() {
 	p := b.p
 	p.Origin("")
-	p.Call(0, sys.Step{Op: "mount_setattr", Object: "/"}, unix.SYS_MOUNT_SETATTR, b.root.Value(), b.empty(), sys.Imm(unix.AT_EMPTY_PATH),
+	p.Call(0, sys.Step{Op: "mount_setattr", Object: "/"}, unix.SYS_MOUNT_SETATTR, b.root.Value(), b.empty(),
+		sys.Imm(unix.AT_EMPTY_PATH),
 		b.attr(ReadOnly|NoDev), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 	if b.host == 0 {
 		b.pivot()

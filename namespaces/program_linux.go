@@ -13,7 +13,8 @@ import (
 func AppendIDMaps(p *sys.Program, uidMap, gidMap string) {
 	fd := p.NewReg()
 	write := func(path, content string) {
-		p.Call(fd, sys.Step{Op: "open", Object: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		p.Call(fd, sys.Step{Op: "open", Object: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path),
+			sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
 		p.Call(0, sys.Step{Op: "write", Object: path}, unix.SYS_WRITE, fd.Value(), p.Data(content), sys.Imm(len(content)))
 		p.Call(0, sys.Step{Op: "close", Object: path}, unix.SYS_CLOSE, fd.Value())
 	}
@@ -34,7 +35,8 @@ func AppendLimits(p *sys.Program) {
 	fd := p.NewReg()
 	for _, l := range [...][2]string{{"max_user_namespaces", "0"}, {"max_inotify_instances", "64"}} {
 		path := "/proc/sys/user/" + l[0]
-		open := p.Call(fd, sys.Step{Op: "open", Object: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+		open := p.Call(fd, sys.Step{Op: "open", Object: path}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), p.Str(path),
+			sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
 		open.AllowSkip(unix.ENOENT, 2) // a kernel without it
 		p.Call(0, sys.Step{Op: "write", Object: path}, unix.SYS_WRITE, fd.Value(), p.Data(l[1]), sys.Imm(len(l[1])))
 		p.Call(0, sys.Step{Op: "close", Object: path}, unix.SYS_CLOSE, fd.Value())
@@ -81,7 +83,8 @@ const lastCap = 63
 // Preconditions of the program: CAP_SETPCAP.
 func AppendDropCapabilities(p *sys.Program) {
 	AppendDropBounding(p)
-	p.Call(0, sys.Step{Op: "prctl", Object: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "prctl", Object: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT),
+		sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	AppendClearCapabilities(p)
 }
 
@@ -91,7 +94,8 @@ func AppendDropCapabilities(p *sys.Program) {
 // Preconditions of the program: CAP_SETPCAP.
 func AppendDropBounding(p *sys.Program) {
 	for c := 0; c <= lastCap; c++ {
-		ref := p.Call(0, sys.Step{Op: "prctl", Object: "PR_CAPBSET_DROP"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAPBSET_DROP), sys.Imm(c), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+		ref := p.Call(0, sys.Step{Op: "prctl", Object: "PR_CAPBSET_DROP"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAPBSET_DROP),
+			sys.Imm(c), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 		// EINVAL: beyond the last one that this kernel has.
 		ref.AllowSkip(unix.EINVAL, lastCap-c)
 	}
@@ -104,7 +108,8 @@ func AppendDropBounding(p *sys.Program) {
 // a process that is out of the others' reach.
 func AppendShield(p *sys.Program) {
 	p.Call(0, sys.Step{Op: "capset"}, unix.SYS_CAPSET,
-		sys.Ptr(p, &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}), sys.Ptr(p, &[2]unix.CapUserData{{Permitted: 1 << unix.CAP_SETPCAP}}))
+		sys.Ptr(p, &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}),
+		sys.Ptr(p, &[2]unix.CapUserData{{Permitted: 1 << unix.CAP_SETPCAP}}))
 }
 
 // AppendClearCapabilities appends the call that empties the permitted, effective

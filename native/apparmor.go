@@ -55,13 +55,17 @@ func unenforced(name, mode, global string, err error) (cause, fix string) {
 	case name == "unconfined":
 		return "the profile unconfined forbids nothing", "name one that does" + or
 	case global == "complain":
-		return "AppArmor is in complain mode on this host: it would log what the profile forbids, and allow it", "boot without apparmor.mode=complain" + or
+		return "AppArmor is in complain mode on this host: it would log what the profile forbids, and allow it",
+			"boot without apparmor.mode=complain" + or
 	case err != nil:
-		return "whether the profile " + name + " is enforced cannot be told: " + err.Error(), "mount -t securityfs none /sys/kernel/security (as root)" + or
+		return "whether the profile " + name + " is enforced cannot be told: " + err.Error(),
+			"mount -t securityfs none /sys/kernel/security (as root)" + or
 	case mode == "complain":
-		return "the profile " + name + " is in complain mode: it would log what it forbids, and allow it", "aa-enforce " + name + " (as root)" + or
+		return "the profile " + name + " is in complain mode: it would log what it forbids, and allow it",
+			"aa-enforce " + name + " (as root)" + or
 	case mode == "unconfined":
-		return "the profile " + name + " is loaded as unconfined: it forbids nothing", "load it without flags=(unconfined)" + or
+		return "the profile " + name + " is loaded as unconfined: it forbids nothing",
+			"load it without flags=(unconfined)" + or
 	}
 	return "", ""
 }

@@ -91,7 +91,8 @@ func (s *starter) breakLayer(cfg *reexec.Config) {
 		if s.net == nil || s.net.gateway == nil {
 			return // the tests have runs without a network, too
 		}
-		if err := s.net.gateway.Reload(policy.Egress{Mode: policy.EgressProxy, Allow: []policy.EgressRule{{Host: "*"}, {Host: "0.0.0.0/0"}, {Host: "::/0"}}}); err != nil {
+		if err := s.net.gateway.Reload(policy.Egress{Mode: policy.EgressProxy,
+			Allow: []policy.EgressRule{{Host: "*"}, {Host: "0.0.0.0/0"}, {Host: "::/0"}}}); err != nil {
 			panic(err)
 		}
 	case "kill":
@@ -144,5 +145,6 @@ func seccompESRCH(p *sys.Program, nr uint32) {
 		f = append(f, i.Jt, i.Jf)
 		f = binary.NativeEndian.AppendUint32(f, i.K)
 	}
-	p.Call(0, sys.Step{Op: "seccomp", Object: "broken"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(0), p.Fprog(string(f)))
+	p.Call(0, sys.Step{Op: "seccomp", Object: "broken"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER),
+		sys.Imm(0), p.Fprog(string(f)))
 }

@@ -42,7 +42,8 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 		no(pr.IOPriority != nil, "oci.process.ioPriority")
 		no(pr.ExecCPUAffinity != nil, "oci.process.execCPUAffinity")
 		if c := pr.Capabilities; c != nil {
-			no(len(c.Bounding)+len(c.Effective)+len(c.Inheritable)+len(c.Permitted)+len(c.Ambient) != 0, "oci.process.capabilities")
+			no(len(c.Bounding)+len(c.Effective)+len(c.Inheritable)+len(c.Permitted)+len(c.Ambient) != 0,
+				"oci.process.capabilities")
 		}
 		for _, r := range pr.Rlimits {
 			if _, ok := rlimit.Number(r.Type); !ok {
@@ -51,7 +52,8 @@ func unsupported(p *policy.Policy) *driver.UnsupportedError {
 		}
 	}
 	for i := range o.Mounts {
-		no(len(o.Mounts[i].UIDMappings)+len(o.Mounts[i].GIDMappings) != 0, "oci.mounts."+o.Mounts[i].Destination+" id mappings")
+		no(len(o.Mounts[i].UIDMappings)+len(o.Mounts[i].GIDMappings) != 0,
+			"oci.mounts."+o.Mounts[i].Destination+" id mappings")
 	}
 	if l := o.Linux; l != nil {
 		no(len(l.UIDMappings) != 1 || len(l.GIDMappings) != 1, "oci.linux id mappings of more or less than one id")
@@ -92,7 +94,8 @@ func check(p *policy.Policy) error {
 // planned are the layers that the policy's own fields call for.
 func planned(p *policy.Policy) policy.Layers {
 	// Those of SELinux, AppArmor and cgroups are added once the host is known to have them.
-	l := driver.Called(p)&^(policy.LayerSELinux|policy.LayerAppArmor|policy.LayerCgroup) | policy.LayerNoNewPrivs | policy.LayerLandlock
+	l := driver.Called(p)&^(policy.LayerSELinux|policy.LayerAppArmor|policy.LayerCgroup) | policy.LayerNoNewPrivs |
+		policy.LayerLandlock
 	if p.Egress.Mode == policy.EgressProxy {
 		l |= policy.LayerEgress
 	}
@@ -110,13 +113,15 @@ func contradiction(p *policy.Policy) error {
 		return &driver.UnsupportedError{Driver: Name, Rules: []string{"no namespaces: " + missing.String()}}
 	}
 	if p.Egress.Mode != policy.EgressHost && !have.Has(policy.LayerNet) {
-		return &driver.UnsupportedError{Driver: Name, Rules: []string{"egress.mode " + p.Egress.Mode.String() + " without a network namespace"}}
+		return &driver.UnsupportedError{Driver: Name,
+			Rules: []string{"egress.mode " + p.Egress.Mode.String() + " without a network namespace"}}
 	}
 	// A cgroup limit that is required and removed ("--memory none") is a wish to
 	// run without it, so only the layers that are no limits are checked.
 	if missing := p.Require &^ have &^ policy.LayerCgroup; missing != 0 {
-		return &driver.UnsupportedError{Driver: Name, Rules: []string{"required layers that the policy itself leaves out: " + missing.String()},
-			Fix: "the profile requires what another setting switches off; a profile of its own can say otherwise"}
+		return &driver.UnsupportedError{Driver: Name,
+			Rules: []string{"required layers that the policy itself leaves out: " + missing.String()},
+			Fix:   "the profile requires what another setting switches off; a profile of its own can say otherwise"}
 	}
 	return nil
 }

@@ -26,11 +26,13 @@ func explain(err error) error {
 		for _, l := range [...]struct {
 			layer policy.Layers
 			name  string
-		}{{policy.LayerPID, "pid"}, {policy.LayerMount, "mnt"}, {policy.LayerNet, "net"}, {policy.LayerIPC, "ipc"}, {policy.LayerUTS, "uts"}} {
+		}{{policy.LayerPID, "pid"}, {policy.LayerMount, "mnt"}, {policy.LayerNet, "net"}, {policy.LayerIPC, "ipc"},
+			{policy.LayerUTS, "uts"}} {
 			name := "max_" + l.name + "_namespaces"
 			if sysctl("user/"+name) == "0" {
-				return &driver.UnavailableError{What: "layer " + driver.LayerName(l.layer), Cause: "this host allows no such namespace (user." + name + " is 0)",
-					Fix: "sysctl -w user." + name + "=10000 (as root)", Err: err}
+				return &driver.UnavailableError{What: "layer " + driver.LayerName(l.layer),
+					Cause: "this host allows no such namespace (user." + name + " is 0)",
+					Fix:   "sysctl -w user." + name + "=10000 (as root)", Err: err}
 			}
 		}
 	}
@@ -71,7 +73,8 @@ type reason struct {
 }
 
 func (r *reason) of(e *reexec.StepError) bool {
-	return (r.layer == 0 || r.layer == policy.Layers(e.Layer)) && among(r.ops, e.Op) && among(r.objects, e.Object) && among(r.errnos, e.Errno)
+	return (r.layer == 0 || r.layer == policy.Layers(e.Layer)) && among(r.ops, e.Op) && among(r.objects, e.Object) &&
+		among(r.errnos, e.Errno)
 }
 
 func among[T comparable](list []T, v T) bool { return len(list) == 0 || slices.Contains(list, v) }
@@ -87,18 +90,23 @@ const (
 // reasons are all that are known, those of few steps before those of many.
 var reasons = [...]reason{
 	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.ENOSPC},
-		cause: "the limit on user namespaces is reached or 0", fix: "sysctl -w user.max_user_namespaces=10000 (as root)" + elsewhere},
+		cause: "the limit on user namespaces is reached or 0", fix: "sysctl -w user.max_user_namespaces=10000 (as root)" +
+			elsewhere},
 	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.ENOSYS},
-		cause: "clone3(2) is missing (before Linux 5.3) or filtered", fix: "run on Linux 5.12 or later; in a container, " + container + elsewhere},
+		cause: "clone3(2) is missing (before Linux 5.3) or filtered", fix: "run on Linux 5.12 or later; in a container, " +
+			container + elsewhere},
 	{layer: policy.LayerUser, ask: func() (cause, fix string) {
 		if sysctl("kernel/unprivileged_userns_clone") != "0" {
 			return "", ""
 		}
-		return "this host forbids user namespaces to ordinary users", "sysctl -w kernel.unprivileged_userns_clone=1 (as root)" + elsewhere
+		return "this host forbids user namespaces to ordinary users",
+			"sysctl -w kernel.unprivileged_userns_clone=1 (as root)" + elsewhere
 	}},
 	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.EPERM}, ask: apparmorRestricts},
 	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.EPERM},
-		cause: "creating one is forbidden, as in most containers", fix: "outside of containers, look for a security module's denial in the kernel's log; in one, " + container + elsewhere},
+		cause: "creating one is forbidden, as in most containers",
+		fix: "outside of containers, look for a security module's denial in the kernel's log; in one, " + container +
+			elsewhere},
 
 	{ops: []string{"fsetxattr"}, objects: []string{"overlay"}, errnos: []syscall.Errno{syscall.EOPNOTSUPP},
 		fix: "a copy-on-write workspace needs user attributes on tmpfs: Linux 6.6 or later, with CONFIG_TMPFS_XATTR"},
@@ -112,17 +120,23 @@ var reasons = [...]reason{
 	{layer: policy.LayerMount, errnos: []syscall.Errno{syscall.ENOSYS}, ask: sys.TooOld},
 	{layer: policy.LayerMount, errnos: []syscall.Errno{syscall.ENOSYS},
 		cause: "the mount API is missing (before Linux 5.12) or filtered", fix: "run on Linux 5.12 or later" + elsewhere},
-	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "move_mount"}, errnos: []syscall.Errno{syscall.EPERM, syscall.EACCES}, ask: apparmorRestricts},
+	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "move_mount"},
+		errnos: []syscall.Errno{syscall.EPERM, syscall.EACCES}, ask: apparmorRestricts},
 	// Nothing else in this layer is opened by its path on the host and written to.
 	{layer: policy.LayerMount, ops: []string{"open", "write"}, errnos: []syscall.Errno{syscall.EROFS, syscall.EACCES},
-		cause: "the limits of a new user namespace cannot be set because /proc/sys is closed, as in most containers", fix: container + elsewhere},
+		cause: "the limits of a new user namespace cannot be set because /proc/sys is closed, as in most containers",
+		fix:   container + elsewhere},
 	{layer: policy.LayerMount, objects: []string{"proc", "/proc"}, errnos: []syscall.Errno{syscall.EPERM},
-		cause: "a new /proc is forbidden because parts of this one are hidden, as in most containers", fix: container + elsewhere},
-	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "open_tree", "move_mount", "pivot_root"}, errnos: []syscall.Errno{syscall.EPERM},
-		cause: "mounting is forbidden in user namespaces here", fix: "in a container, " + container + elsewhere},
-	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "open_tree", "mount_setattr", "move_mount", "pivot_root"}, errnos: []syscall.Errno{syscall.EACCES}, ask: moduleForbids},
+		cause: "a new /proc is forbidden because parts of this one are hidden, as in most containers",
+		fix:   container + elsewhere},
+	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "open_tree", "move_mount", "pivot_root"},
+		errnos: []syscall.Errno{syscall.EPERM},
+		cause:  "mounting is forbidden in user namespaces here", fix: "in a container, " + container + elsewhere},
+	{layer: policy.LayerMount, ops: []string{"fsopen", "fsmount", "open_tree", "mount_setattr", "move_mount",
+		"pivot_root"}, errnos: []syscall.Errno{syscall.EACCES}, ask: moduleForbids},
 	{ops: []string{"pivot_root"}, errnos: []syscall.Errno{syscall.EINVAL},
-		cause: "the host's root is an initramfs, which cannot be left by pivot_root(2)", fix: "switch to a real root file system first (switch_root)"},
+		cause: "the host's root is an initramfs, which cannot be left by pivot_root(2)",
+		fix:   "switch to a real root file system first (switch_root)"},
 	// See do_move_mount in fs/namespace.c.
 	{ops: []string{"move_mount"}, errnos: []syscall.Errno{syscall.EINVAL},
 		fix: "a directory cannot be mounted on a file, nor a file on a directory: name a place of the same kind"},
@@ -138,11 +152,14 @@ var reasons = [...]reason{
 	{layer: policy.LayerSeccomp, ops: []string{"seccomp"}, errnos: []syscall.Errno{syscall.EBUSY},
 		cause: "another program watches the system calls of this one already (seccomp(2) allows one listener), as some containers do",
 		fix:   "run sbxrun outside of it; or, where nothing of the host needs protection, --unprotect all"},
-	{layer: policy.LayerSeccomp, ops: []string{"seccomp"}, cause: "the kernel refused the system call filter", fix: "run on a kernel with CONFIG_SECCOMP_FILTER"},
-	{layer: policy.LayerNoNewPrivs, cause: "the kernel refused no_new_privs", fix: "run on Linux 3.5 or later, outside a container that filters prctl"},
+	{layer: policy.LayerSeccomp, ops: []string{"seccomp"}, cause: "the kernel refused the system call filter",
+		fix: "run on a kernel with CONFIG_SECCOMP_FILTER"},
+	{layer: policy.LayerNoNewPrivs, cause: "the kernel refused no_new_privs",
+		fix: "run on Linux 3.5 or later, outside a container that filters prctl"},
 	{layer: policy.LayerSELinux, cause: moduleCause, fix: moduleFix},
 	{layer: policy.LayerAppArmor, cause: moduleCause, fix: moduleFix},
-	{layer: policy.LayerCgroup, cause: "the command could not be put into its cgroup", fix: "see sbxrun doctor; or go without it: --allow-degraded cgroup"},
+	{layer: policy.LayerCgroup, cause: "the command could not be put into its cgroup",
+		fix: "see sbxrun doctor; or go without it: --allow-degraded cgroup"},
 }
 
 const (
@@ -163,9 +180,11 @@ func apparmorRestricts() (cause, fix string) {
 // moduleForbids is the reason of EACCES: the kernel itself says EPERM.
 func moduleForbids() (cause, fix string) {
 	if label := sysfs("/proc/self/attr/apparmor/current"); label != "" && label != "unconfined" {
-		return "the AppArmor profile that this program runs under, " + label + ", forbids mounting", "allow mount, umount, remount and pivot_root in that profile" + elsewhere
+		return "the AppArmor profile that this program runs under, " + label + ", forbids mounting",
+			"allow mount, umount, remount and pivot_root in that profile" + elsewhere
 	}
-	return "a security module forbids mounting in user namespaces", "allow it in the module's policy; the kernel's log has what was denied" + elsewhere
+	return "a security module forbids mounting in user namespaces",
+		"allow it in the module's policy; the kernel's log has what was denied" + elsewhere
 }
 
 func sysctl(name string) string { return sysfs("/proc/sys/" + name) }

@@ -119,7 +119,8 @@ func (h *hoard) tables() (locks *os.File, full bool) {
 	}
 	locks, _ = os.Open(proc + "/root/proc/locks")
 	var st unix.Statfs_t // of the host's root, while PID 1 is still there
-	if unix.Statfs(proc+"/root", &st) == nil && st.Type == unix.TMPFS_MAGIC && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+	if unix.Statfs(proc+"/root", &st) == nil && st.Type == unix.TMPFS_MAGIC &&
+		(st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
 		h.scratch = true
 	}
 	sockets, limit := h.group.Sockets()

@@ -51,7 +51,8 @@ func (s *starter) sendLayer(p *sys.Program, tree *mounts.Building) {
 	hdr := &unix.Msghdr{Iov: iov, Control: &oob[0]}
 	hdr.Iovlen = 1
 	hdr.SetControllen(len(oob))
-	p.Call(0, sys.Step{Op: "sendmsg", Object: "overlay"}, unix.SYS_SENDMSG, sys.Imm(s.layer.inner), sys.Ptr(p, hdr), sys.Imm(unix.MSG_NOSIGNAL))
+	p.Call(0, sys.Step{Op: "sendmsg", Object: "overlay"}, unix.SYS_SENDMSG, sys.Imm(s.layer.inner), sys.Ptr(p, hdr),
+		sys.Imm(unix.MSG_NOSIGNAL))
 	// The command is not to have it: it leads to the whole store.
 	p.Call(0, sys.Step{Op: "close", Object: "overlay"}, unix.SYS_CLOSE, layer.Value())
 }

@@ -37,14 +37,16 @@ func (d Driver) Available(ctx context.Context) error {
 	p := &policy.Policy{
 		OCI: &specs.Spec{
 			Process: &specs.Process{Args: []string{"/"}, Cwd: "/", NoNewPrivileges: true},
-			Mounts:  []specs.Mount{{Destination: "/proc", Type: "proc", Options: []string{"ro"}}, {Destination: "/dev", Type: "tmpfs"}},
+			Mounts: []specs.Mount{{Destination: "/proc", Type: "proc", Options: []string{"ro"}},
+				{Destination: "/dev", Type: "tmpfs"}},
 			Linux: &specs.Linux{
 				UIDMappings: id(os.Geteuid()), GIDMappings: id(os.Getegid()),
 			},
 		},
 		Seccomp: "strict",
 	}
-	for _, n := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace, specs.MountNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.CgroupNamespace} {
+	for _, n := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace, specs.MountNamespace,
+		specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.CgroupNamespace} {
 		p.OCI.Linux.Namespaces = append(p.OCI.Linux.Namespaces, specs.LinuxNamespace{Type: n})
 	}
 	proc, err := d.Start(ctx, p, driver.Stdio{})
@@ -137,7 +139,8 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	s.layer.started()
-	proc := &process{layer: s.layer, child: child, group: s.group, driver: s.d, policy: s.p, layers: s.layers, degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
+	proc := &process{layer: s.layer, child: child, group: s.group, driver: s.d, policy: s.p, layers: s.layers,
+		degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
 	proc.hoard = s.newHoard(child, func() { proc.Kill() }, nil)
 	proc.hoard.start()
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
@@ -267,7 +270,8 @@ type stream struct {
 // /dev, its devices stand for the host's.
 func streams(stdio driver.Stdio, dev bool) ([]stream, error) {
 	if n := len(stdio.Extra); n > driver.MaxExtra {
-		return nil, &policy.InvalidError{Field: "stdio.extra", Value: itoa(n) + " files", Want: "no more than " + itoa(driver.MaxExtra)}
+		return nil, &policy.InvalidError{Field: "stdio.extra", Value: itoa(n) + " files",
+			Want: "no more than " + itoa(driver.MaxExtra)}
 	}
 	list := make([]stream, 0, 3+len(stdio.Extra))
 	add := func(f *os.File) error {
@@ -358,7 +362,8 @@ func (s *starter) protect() error {
 		return nil // nothing of the host is writable
 	}
 	if !guard.Supported() {
-		return s.without(policy.LayerProtect, "this kernel cannot hand system calls to a supervisor so that each is made once (seccomp, WAIT_KILLABLE_RECV)",
+		return s.without(policy.LayerProtect,
+			"this kernel cannot hand system calls to a supervisor so that each is made once (seccomp, WAIT_KILLABLE_RECV)",
 			"run on Linux 5.19 or later")
 	}
 	s.protected = cfg
@@ -381,7 +386,8 @@ func (s *starter) newGuard(list []stream, explain bool) (*guard.Guard, error) {
 	}
 	if explain {
 		if !guard.Supported() {
-			return nil, &driver.UnavailableError{What: "--explain", Cause: "this kernel cannot hand system calls to a supervisor so that each is made once (seccomp, WAIT_KILLABLE_RECV)", Fix: "run on Linux 5.19 or later"}
+			return nil, &driver.UnavailableError{What: "--explain",
+				Cause: "this kernel cannot hand system calls to a supervisor so that each is made once (seccomp, WAIT_KILLABLE_RECV)", Fix: "run on Linux 5.19 or later"}
 		}
 		if s.protected == nil {
 			cfg = *s.guardConfig()
@@ -398,7 +404,8 @@ func (s *starter) newGuard(list []stream, explain bool) (*guard.Guard, error) {
 		var stat unix.Stat_t
 		if st := &list[i]; st.node == "" && st.fd >= 0 && unix.Fstat(st.fd, &stat) == nil {
 			rights := landlock.Reopen(st.fd)
-			cfg.Streams = append(cfg.Streams, guard.Stream{File: guard.File{Dev: stat.Dev, Ino: stat.Ino}, Read: rights&landlock.ReadFile != 0, Write: rights&landlock.WriteFile != 0})
+			cfg.Streams = append(cfg.Streams, guard.Stream{File: guard.File{Dev: stat.Dev, Ino: stat.Ino},
+				Read: rights&landlock.ReadFile != 0, Write: rights&landlock.WriteFile != 0})
 		}
 	}
 	g, err := guard.New(cfg)
@@ -414,7 +421,8 @@ func (s *starter) labels() error {
 	pr := s.p.OCI.Process
 	if pr.ApparmorProfile != "" {
 		if sysfs("/sys/module/apparmor/parameters/enabled") != "Y" {
-			return s.without(policy.LayerAppArmor, "AppArmor is not enabled on this host", "boot with lsm=apparmor,…, or leave out the profile")
+			return s.without(policy.LayerAppArmor, "AppArmor is not enabled on this host",
+				"boot with lsm=apparmor,…, or leave out the profile")
 		}
 		s.label = "exec " + pr.ApparmorProfile
 		s.attr = "attr/apparmor/exec" // Linux 5.8; attr/exec may be another module's
@@ -422,7 +430,8 @@ func (s *starter) labels() error {
 		s.layers |= s.module
 		// Only root may read the global mode.
 		mode, err := profileMode(os.DirFS("/sys/kernel/security/apparmor/policy"), pr.ApparmorProfile)
-		if cause, fix := unenforced(pr.ApparmorProfile, mode, sysfs("/sys/module/apparmor/parameters/mode"), err); cause != "" {
+		if cause, fix := unenforced(pr.ApparmorProfile, mode, sysfs("/sys/module/apparmor/parameters/mode"),
+			err); cause != "" {
 			if err := s.without(policy.LayerAppArmor, cause, fix); err != nil {
 				return err
 			}
@@ -430,10 +439,13 @@ func (s *starter) labels() error {
 	}
 	if pr.SelinuxLabel != "" || s.p.OCI.Linux.MountLabel != "" {
 		if sysfs("/sys/fs/selinux/enforce") == "" {
-			return s.without(policy.LayerSELinux, "SELinux is not enabled on this host", "boot with lsm=selinux,…, or leave out the label")
+			return s.without(policy.LayerSELinux, "SELinux is not enabled on this host",
+				"boot with lsm=selinux,…, or leave out the label")
 		}
 		if sysfs("/sys/fs/selinux/enforce") != "1" {
-			return s.without(policy.LayerSELinux, "SELinux is permissive on this host: it would log what the label forbids, and allow it", "setenforce 1 (as root), or leave out the label")
+			return s.without(policy.LayerSELinux,
+				"SELinux is permissive on this host: it would log what the label forbids, and allow it",
+				"setenforce 1 (as root), or leave out the label")
 		}
 		if s.label != "" {
 			return &driver.UnsupportedError{Driver: Name, Rules: []string{"an AppArmor profile together with an SELinux label"}}
@@ -580,7 +592,8 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		removed = p.group.Remove() == nil
 		p.group.Close()
 	}
-	tried := !gone && exit != nil && exit.Status != 0 && p.net == nil && p.layers.Has(policy.LayerNet) && networkTried(p.child.Pid()) > 0
+	tried := !gone && exit != nil && exit.Status != 0 && p.net == nil && p.layers.Has(policy.LayerNet) &&
+		networkTried(p.child.Pid()) > 0
 	if !gone {
 		p.child.Close(removed)
 	}

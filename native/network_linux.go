@@ -67,7 +67,8 @@ func newNetwork(d Driver, p *policy.Policy) (*network, error) {
 		n.token = hex.EncodeToString(secret[:])
 		n.journal.Requests = p.Egress.LogRequests
 		var err error
-		n.gateway, err = egress.New(p.Egress, egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy, Record: n.journal.Record})
+		n.gateway, err = egress.New(p.Egress, egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy,
+			Record: n.journal.Record})
 		if err != nil {
 			return nil, err
 		}
@@ -368,8 +369,10 @@ func (n *network) listenPacket(family, port int) (net.PacketConn, error) {
 
 // usualPorts get listeners where a rule names every port and the kernel cannot
 // tell of a connection beforehand (before Linux 5.19).
-var usualPorts = [...]uint16{21, 22, 25, 80, 110, 143, 389, 443, 465, 587, 636, 853, 989, 990, 993, 995, 1433, 1521, 1883, 2375, 2376, 3000, 3306, 3389,
-	4222, 4317, 4318, 4443, 5000, 5432, 5671, 5672, 5900, 6379, 6443, 7687, 8000, 8008, 8080, 8081, 8086, 8443, 8883, 8888, 9000, 9042, 9090, 9092, 9200, 9418, 9443, 11211, 11371, 15672, 27017}
+var usualPorts = [...]uint16{21, 22, 25, 80, 110, 143, 389, 443, 465, 587, 636, 853, 989, 990, 993, 995, 1433, 1521,
+	1883, 2375, 2376, 3000, 3306, 3389,
+	4222, 4317, 4318, 4443, 5000, 5432, 5671, 5672, 5900, 6379, 6443, 7687, 8000, 8008, 8080, 8081, 8086, 8443, 8883, 8888,
+	9000, 9042, 9090, 9092, 9200, 9418, 9443, 11211, 11371, 15672, 27017}
 
 // publish leads connections to a port of the host to one of the sandbox's.
 func (n *network) publish(l *net.TCPListener, port uint16) {
@@ -472,7 +475,8 @@ func (n *network) close() {
 	if n.stop != nil {
 		// To the published ports it is over when the kernel has passed on what is
 		// on its way, unless a client does not read it.
-		for end := time.Now().Add(drainTime); (n.leading.Load() > 0 || n.gateway != nil && n.gateway.Stats().Active > 0) && time.Now().Before(end); {
+		for end := time.Now().Add(drainTime); (n.leading.Load() > 0 || n.gateway != nil && n.gateway.Stats().Active > 0) &&
+			time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		n.stop()

@@ -223,7 +223,8 @@ func sameOrigin(a, b *policy.Policy) bool {
 	return a.OCI.Hostname == b.OCI.Hostname &&
 		slices.Equal(la.Namespaces, lb.Namespaces) && slices.Equal(la.UIDMappings,
 		lb.UIDMappings) && slices.Equal(la.GIDMappings, lb.GIDMappings) &&
-		a.Require&policy.LayerCgroup == b.Require&policy.LayerCgroup && a.Degrade&policy.LayerCgroup == b.Degrade&policy.LayerCgroup &&
+		a.Require&policy.LayerCgroup == b.Require&policy.LayerCgroup &&
+		a.Degrade&policy.LayerCgroup == b.Degrade&policy.LayerCgroup &&
 		reflect.DeepEqual(la.Resources, lb.Resources) && reflect.DeepEqual(a.Egress, b.Egress)
 }
 
@@ -328,7 +329,8 @@ func (w witness) changed() string {
 			continue
 		}
 		now := look(p, s)
-		if now.id != s.id || now.node != s.node || now.made != s.made || now.to != s.to || errnoOf(now.err) != errnoOf(s.err) {
+		if now.id != s.id || now.node != s.node || now.made != s.made || now.to != s.to ||
+			errnoOf(now.err) != errnoOf(s.err) {
 			return p
 		}
 	}

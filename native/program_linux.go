@@ -64,7 +64,8 @@ func (s *starter) config() (*reexec.Config, error) {
 	}
 	cfg.Cgroup = openGroup(start, s.group)
 	cmd.ReserveRegs(start)
-	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, root: root, proc: proc, ruleset: ruleset, cgroupNS: cgroupNS, guard: s.guard, rlimits: s.limits}
+	c := command{p: cmd, process: oci.Process, stdio: s.stdio, sources: sources, slave: slave, root: root, proc: proc,
+		ruleset: ruleset, cgroupNS: cgroupNS, guard: s.guard, rlimits: s.limits}
 	if s.guard != nil {
 		c.guardFD = sys.Imm(s.guard.FD())
 	}
@@ -122,9 +123,11 @@ func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg := &reexec.Config{CloneFlags: flags, CloneLayer: uint32(policy.LayerUser), Sockets: s.net != nil, Storage: "/", Init: init, Finish: &sys.Program{}}
+	cfg := &reexec.Config{CloneFlags: flags, CloneLayer: uint32(policy.LayerUser), Sockets: s.net != nil, Storage: "/",
+		Init: init, Finish: &sys.Program{}}
 	// Taking the mounts down takes a while, and the supervisor need not wait.
-	cfg.Finish.Call(0, sys.Step{Op: "umount2", Object: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"), sys.Imm(unix.MNT_DETACH))
+	cfg.Finish.Call(0, sys.Step{Op: "umount2", Object: "/"}, unix.SYS_UMOUNT2, cfg.Finish.Str("/"),
+		sys.Imm(unix.MNT_DETACH))
 	if s.layer != nil {
 		cfg.Keep = append(cfg.Keep, s.layer.inner)
 	}
@@ -219,7 +222,8 @@ func (s *starter) append(c *command) {
 	// A session of its own: no controlling terminal but the one it is given.
 	p.Call(0, sys.Step{Op: "setsid"}, unix.SYS_SETSID)
 	if c.slave != 0 {
-		p.Call(0, sys.Step{Op: "ioctl", Object: "TIOCSCTTY"}, unix.SYS_IOCTL, c.slave.Value(), sys.Imm(unix.TIOCSCTTY), sys.Imm(0))
+		p.Call(0, sys.Step{Op: "ioctl", Object: "TIOCSCTTY"}, unix.SYS_IOCTL, c.slave.Value(), sys.Imm(unix.TIOCSCTTY),
+			sys.Imm(0))
 	}
 	p.Call(0, sys.Step{Op: "chdir", Object: c.process.Cwd}, unix.SYS_CHDIR, p.Str(c.process.Cwd))
 	if c.bounded {
@@ -232,7 +236,8 @@ func (s *starter) append(c *command) {
 		setLabel(p, c.proc, s.attr, s.label)
 	}
 	p.Layer(uint32(policy.LayerNoNewPrivs))
-	p.Call(0, sys.Step{Op: "prctl", Object: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+	p.Call(0, sys.Step{Op: "prctl", Object: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1),
+		sys.Imm(0), sys.Imm(0), sys.Imm(0))
 	if c.ruleset != 0 {
 		p.Layer(uint32(policy.LayerLandlock))
 		landlock.AppendRestrict(p, c.ruleset)
@@ -240,7 +245,8 @@ func (s *starter) append(c *command) {
 	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
 	// kernel without keys.
 	p.Layer(0)
-	p.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL, sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
+	p.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL,
+		sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
 	joint := s.join(c.guard)
 	switch {
 	case joint != "":
@@ -258,7 +264,8 @@ func (s *starter) append(c *command) {
 	// The stage has every signal blocked; dispositions are the defaults
 	// (CLONE_CLEAR_SIGHAND).
 	p.Layer(0)
-	p.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(p, new(uint64)), sys.Imm(0), sys.Imm(8))
+	p.Call(0, sys.Step{Op: "rt_sigprocmask"}, unix.SYS_RT_SIGPROCMASK, sys.Imm(unix.SIG_SETMASK), sys.Ptr(p, new(uint64)),
+		sys.Imm(0), sys.Imm(8))
 	if s.bpf.Len() > 0 && joint == "" {
 		p.Layer(uint32(policy.LayerSeccomp))
 		filter(p, s.bpf)
@@ -288,7 +295,8 @@ func (s *starter) join(g *guard.Guard) string {
 func writableProc(p *sys.Program, root sys.Reg) sys.Reg {
 	fd := p.NewReg()
 	step := sys.Step{Op: "open_tree", Object: "label"}
-	p.Call(fd, step, unix.SYS_OPEN_TREE, root.Value(), p.Str("proc"), sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
+	p.Call(fd, step, unix.SYS_OPEN_TREE, root.Value(), p.Str("proc"),
+		sys.Imm(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW))
 	p.Call(0, step, unix.SYS_MOUNT_SETATTR, fd.Value(), p.Str(""), sys.Imm(unix.AT_EMPTY_PATH),
 		sys.Ptr(p, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}), sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 	return fd
@@ -300,7 +308,8 @@ func writableProc(p *sys.Program, root sys.Reg) sys.Reg {
 func setLabel(p *sys.Program, proc sys.Reg, attr, label string) {
 	fd := p.NewReg()
 	step := sys.Step{Op: "setexeccon", Object: label}
-	p.Call(fd, step, unix.SYS_OPENAT, proc.Value(), p.Str("thread-self/"+attr), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(fd, step, unix.SYS_OPENAT, proc.Value(), p.Str("thread-self/"+attr), sys.Imm(unix.O_WRONLY|unix.O_CLOEXEC),
+		sys.Imm(0))
 	p.Call(0, step, unix.SYS_WRITE, fd.Value(), p.Data(label), sys.Imm(len(label)))
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }
@@ -319,11 +328,14 @@ func openNode(p *sys.Program, root sys.Reg, st *stream) sys.Value {
 func terminal(p *sys.Program, root sys.Reg, size *specs.Box, send func(master sys.Value)) sys.Reg {
 	master, slave := p.NewReg(), p.NewReg()
 	step := sys.Step{Op: "terminal", Object: "/dev/pts/ptmx"}
-	p.Call(master, step, unix.SYS_OPENAT, root.Value(), p.Str("dev/pts/ptmx"), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
+	p.Call(master, step, unix.SYS_OPENAT, root.Value(), p.Str("dev/pts/ptmx"),
+		sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), sys.Imm(0))
 	p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSPTLCK), sys.Ptr(p, new(int32)))
-	p.Call(slave, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCGPTPEER), sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
+	p.Call(slave, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCGPTPEER),
+		sys.Imm(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
 	if size != nil {
-		p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSWINSZ), sys.Ptr(p, &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)}))
+		p.Call(0, step, unix.SYS_IOCTL, master.Value(), sys.Imm(unix.TIOCSWINSZ),
+			sys.Ptr(p, &unix.Winsize{Row: uint16(size.Height), Col: uint16(size.Width)}))
 	}
 	send(master.Value())
 	p.Call(0, step, unix.SYS_CLOSE, master.Value())
@@ -359,7 +371,8 @@ func descriptors(p *sys.Program, streams []stream, sources []sys.Value, slave sy
 	}
 	if slave != 0 {
 		high := p.NewReg()
-		p.Call(high, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, slave.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(len(streams)))
+		p.Call(high, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, slave.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC),
+			sys.Imm(len(streams)))
 		for i := range min(3, len(streams)) {
 			fds[i], src[i] = len(streams), high.Value() // or above
 		}

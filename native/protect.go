@@ -41,7 +41,8 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 	var out []driver.Denial
 	for i := range list {
 		g := &list[i]
-		to := driver.Denial{Operation: driver.OpWrite, Call: g.Call, Target: g.Path, Count: g.Count, Process: driver.NewAsker(g.PID, g.Command)}
+		to := driver.Denial{Operation: driver.OpWrite, Call: g.Call, Target: g.Path, Count: g.Count,
+			Process: driver.NewAsker(g.PID, g.Command)}
 		switch {
 		case g.Kind == guard.Syscall:
 			to.Operation, to.Rule = driver.OpSyscall, "protected paths, which this call could evade"
@@ -54,7 +55,8 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		case g.Rule != "":
 			to.Rule, to.Grant = driver.RuleProtected+g.Rule, driver.GrantOf("unprotect", g.Rule)
 		case g.Kind != guard.Write:
-			to.Operation = map[guard.Kind]driver.Operation{guard.Read: driver.OpRead, guard.Exec: driver.OpExec, guard.Unix: driver.OpUnix}[g.Kind]
+			to.Operation = map[guard.Kind]driver.Operation{guard.Read: driver.OpRead, guard.Exec: driver.OpExec,
+				guard.Unix: driver.OpUnix}[g.Kind]
 			at := g.Path
 			if driver.RuleFor(p, at).Access&policy.Read != 0 {
 				// It is shown, and leads to what is not.
@@ -74,7 +76,8 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 			} else if driver.RuleFor(p, leads).Access&policy.Write != 0 && driver.RuleFor(p, narrow).Access&policy.Write != 0 {
 				continue
 			}
-			to.Explain(p, narrow, leads, policy.Write, d.Withheld, func(at string) bool { return unix.Access(at, unix.W_OK) == nil })
+			to.Explain(p, narrow, leads, policy.Write, d.Withheld,
+				func(at string) bool { return unix.Access(at, unix.W_OK) == nil })
 		}
 		out = append(out, to)
 	}

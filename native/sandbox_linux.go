@@ -452,8 +452,10 @@ func (b *sandbox) process(want *specs.Process) (*specs.Process, error) {
 
 // emptyProcess reports whether nothing is set that Exec does not take.
 func emptyProcess(pr *specs.Process) bool {
-	return pr.User.UID == 0 && pr.User.GID == 0 && pr.User.Umask == nil && len(pr.User.AdditionalGids) == 0 && pr.User.Username == "" &&
-		pr.CommandLine == "" && pr.Capabilities == nil && !pr.NoNewPrivileges && pr.ApparmorProfile == "" && pr.OOMScoreAdj == nil &&
+	return pr.User.UID == 0 && pr.User.GID == 0 && pr.User.Umask == nil && len(pr.User.AdditionalGids) == 0 &&
+		pr.User.Username == "" &&
+		pr.CommandLine == "" && pr.Capabilities == nil && !pr.NoNewPrivileges && pr.ApparmorProfile == "" &&
+		pr.OOMScoreAdj == nil &&
 		pr.Scheduler == nil && pr.SelinuxLabel == "" && pr.IOPriority == nil && pr.ExecCPUAffinity == nil
 }
 
@@ -463,7 +465,8 @@ func (b *sandbox) Exec(ctx context.Context, want *specs.Process, stdio driver.St
 }
 
 // ExecWithin starts a command with limits of its own.
-func (b *sandbox) ExecWithin(ctx context.Context, want *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
+func (b *sandbox) ExecWithin(ctx context.Context, want *specs.Process, limits *specs.LinuxResources,
+	stdio driver.Stdio) (driver.Process, error) {
 	begin := supervisor.Monotonic()
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -519,7 +522,8 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 		in.tasks = nil
 	}
 
-	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root, proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS, bounded: true}
+	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root,
+		proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS, bounded: true}
 	if in.guard, err = b.s.newGuard(list, stdio.Explain); err != nil {
 		return in, err
 	}
@@ -749,7 +753,8 @@ func (in *inside) makeGroup() error {
 		return nil
 	}
 	if in.within != nil {
-		return &driver.SetupError{Driver: Name, Err: syscall.EAGAIN, Fix: "no more than " + itoa(maxLimited) + " commands with limits of their own can run in one sandbox at a time, nor be survived by what they started"}
+		return &driver.SetupError{Driver: Name, Err: syscall.EAGAIN, Fix: "no more than " + itoa(maxLimited) +
+			" commands with limits of their own can run in one sandbox at a time, nor be survived by what they started"}
 	}
 	return syscall.EAGAIN
 }

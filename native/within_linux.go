@@ -95,14 +95,18 @@ func narrower(r *specs.LinuxResources, want, own cgroups.Limits) error {
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	real := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 	for _, l := range []limit{
-		{"limits.memory", r.Memory != nil && r.Memory.Limit != nil, float64(want.Memory), float64(own.Memory), number(want.Memory), number(own.Memory) + " bytes"},
+		{"limits.memory", r.Memory != nil && r.Memory.Limit != nil, float64(want.Memory), float64(own.Memory),
+			number(want.Memory), number(own.Memory) + " bytes"},
 		{"limits.cpus", r.CPU != nil && r.CPU.Quota != nil, cpus(want), cpus(own), real(cpus(want)), real(cpus(own))},
-		{"limits.pids", r.Pids != nil && r.Pids.Limit != nil, float64(want.Pids), float64(own.Pids), number(want.Pids), number(own.Pids)},
+		{"limits.pids", r.Pids != nil && r.Pids.Limit != nil, float64(want.Pids), float64(own.Pids), number(want.Pids),
+			number(own.Pids)},
 	} {
 		switch {
 		case !l.asked:
 		case l.own == 0 && l.want != 0:
-			return &policy.InvalidError{Field: l.field, Value: l.text, Want: "no limit for one command where the sandbox has none that it would be within: make that with one (--" + strings.TrimPrefix(l.field, "limits.") + ")"}
+			return &policy.InvalidError{Field: l.field, Value: l.text,
+				Want: "no limit for one command where the sandbox has none that it would be within: make that with one (--" +
+					strings.TrimPrefix(l.field, "limits.") + ")"}
 		case l.own != 0 && (l.want == 0 || l.want > l.own):
 			if l.want == 0 {
 				l.text = "none"

@@ -88,7 +88,8 @@ func ParseEgressRule(s string) (EgressRule, error) {
 	if !ok {
 		return bad("https, http, tls or tcp before ://")
 	}
-	if host, path, ok := strings.Cut(rest, "/"); ok && strings.Trim(path, "0123456789") != "" && !strings.HasPrefix(host, "[") {
+	if host, path, ok := strings.Cut(rest, "/"); ok && strings.Trim(path, "0123456789") != "" &&
+		!strings.HasPrefix(host, "[") {
 		if a, _ := netip.ParseAddr(host); !a.IsValid() { // no network
 			return bad("a host alone, for a rule has no path" + example)
 		}

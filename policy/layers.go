@@ -60,7 +60,8 @@ func ParseLayer(name string) (Layers, error) {
 			return 1 << i, nil
 		}
 	}
-	return 0, &InvalidError{Field: "layer", Value: name, Want: "one of cgroup, namespaces, " + strings.Join(layerNames[:], ", ")}
+	return 0, &InvalidError{Field: "layer", Value: name,
+		Want: "one of cgroup, namespaces, " + strings.Join(layerNames[:], ", ")}
 }
 
 // LayerNames lists every name that ParseLayer takes.

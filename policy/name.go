@@ -19,7 +19,8 @@ func CheckName(field, name string) error {
 		if len(name) > maxName {
 			name = name[:maxName] + "…"
 		}
-		return &InvalidError{Field: field, Value: name, Want: fmt.Sprintf("1 to %d letters, digits, '-', '_' and '.', the first a letter or digit", maxName)}
+		return &InvalidError{Field: field, Value: name,
+			Want: fmt.Sprintf("1 to %d letters, digits, '-', '_' and '.', the first a letter or digit", maxName)}
 	}
 	return nil
 }

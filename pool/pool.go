@@ -82,7 +82,8 @@ func (s Settings) withDefaults() (Settings, error) {
 		name  string
 		to    *int
 		value int
-	}{{"min_size", &s.MinSize, Defaults.MinSize}, {"target_size", &s.TargetSize, Defaults.TargetSize}, {"max_size", &s.MaxSize, Defaults.MaxSize}} {
+	}{{"min_size", &s.MinSize, Defaults.MinSize}, {"target_size", &s.TargetSize, Defaults.TargetSize},
+		{"max_size", &s.MaxSize, Defaults.MaxSize}} {
 		if *f.to < 0 {
 			return s, &policy.InvalidError{Field: "pool." + f.name, Value: fmt.Sprint(*f.to),
 				Want: "a number of sandboxes"}

@@ -44,7 +44,8 @@ func environment(c *collected, req *Request, facts *Facts, home, user string) (e
 			continue
 		}
 		if arg == "" || strings.ContainsRune(arg, 0) {
-			return nil, nil, &Error{Where: "flag --env", What: quote.Text(arg) + " is not a variable", Fix: "want KEY=VALUE, or KEY to pass the caller's"}
+			return nil, nil, &Error{Where: "flag --env", What: quote.Text(arg) + " is not a variable",
+				Fix: "want KEY=VALUE, or KEY to pass the caller's"}
 		}
 		if v, ok := variables(facts.Environ).get(arg); ok {
 			e.set(arg + "=" + v)
@@ -98,15 +99,19 @@ func (c *collected) withholds(name string) bool {
 // loadsCode reports whether programs run or load what the variable names. Even
 // --inherit-env leaves these out; --env passes them one by one.
 func loadsCode(name string) bool {
-	if slices.ContainsFunc([]string{"LD_", "DYLD_", "GIT_", "BASH_FUNC_", "MALLOC_", "GCONV_", "PYTHON", "PERL5", "RUBY", "NODE_", "NPM_CONFIG_", "npm_config_", "_JAVA_", "JDK_JAVA_", "CARGO_", "RUSTC"}, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+	if slices.ContainsFunc([]string{"LD_", "DYLD_", "GIT_", "BASH_FUNC_", "MALLOC_", "GCONV_", "PYTHON", "PERL5", "RUBY",
+		"NODE_", "NPM_CONFIG_", "npm_config_", "_JAVA_", "JDK_JAVA_", "CARGO_", "RUSTC"},
+		func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
 		return true
 	}
 	switch name {
 	case "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND", "ZDOTDIR", "FPATH", "CDPATH", "IFS",
 		"GLIBC_TUNABLES", "LOCPATH", "NLSPATH", "HOSTALIASES", "RES_OPTIONS", "LOCALDOMAIN",
-		"PERLLIB", "PERL_MB_OPT", "PERL_MM_OPT", "GEM_HOME", "GEM_PATH", "BUNDLE_GEMFILE", "CLASSPATH", "JAVA_TOOL_OPTIONS", "MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS",
+		"PERLLIB", "PERL_MB_OPT", "PERL_MM_OPT", "GEM_HOME", "GEM_PATH", "BUNDLE_GEMFILE", "CLASSPATH", "JAVA_TOOL_OPTIONS",
+		"MAVEN_OPTS", "GRADLE_OPTS", "SBT_OPTS",
 		"LUA_INIT", "LUA_PATH", "LUA_CPATH", "GOFLAGS", "MAKEFLAGS", "MAKEFILES", "CC", "CXX",
-		"EDITOR", "VISUAL", "PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "BROWSER", "SSH_ASKPASS", "SUDO_ASKPASS", "VIMINIT", "EXINIT", "INPUTRC",
+		"EDITOR", "VISUAL", "PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "BROWSER", "SSH_ASKPASS", "SUDO_ASKPASS", "VIMINIT",
+		"EXINIT", "INPUTRC",
 		"OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES", "SSLKEYLOGFILE", "GTK_MODULES", "QT_PLUGIN_PATH", "KRB5_CONFIG":
 		return true
 	}
@@ -117,8 +122,10 @@ func loadsCode(name string) bool {
 // host that is not in the sandbox.
 func namesHost(name string) bool {
 	switch name {
-	case "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
-		"XDG_RUNTIME_DIR", "TMPDIR", "TMP", "TEMP", "DOCKER_HOST", "CONTAINER_HOST", "PWD", "OLDPWD", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID":
+	case "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY",
+		"XAUTHORITY",
+		"XDG_RUNTIME_DIR", "TMPDIR", "TMP", "TEMP", "DOCKER_HOST", "CONTAINER_HOST", "PWD", "OLDPWD", "NOTIFY_SOCKET",
+		"LISTEN_FDS", "LISTEN_PID":
 		return true
 	}
 	return false
@@ -137,7 +144,8 @@ func namesProxy(name string) bool {
 // looksSecret guesses, for a warning only, whether the variable is a credential.
 func looksSecret(name string) bool {
 	name = strings.ToUpper(name)
-	return slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "CREDENTIAL"}, func(word string) bool { return strings.Contains(name, word) })
+	return slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY",
+		"PRIVATE_KEY", "CREDENTIAL"}, func(word string) bool { return strings.Contains(name, word) })
 }
 
 // variables are KEY=VALUE strings, each key once.
@@ -201,9 +209,11 @@ func checkItem(k key, item string) error {
 	case keyNetDeny:
 		_, err := parseEgress(item)
 		return err
-	case keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyReadClean, keyDenyWrite, keyDenyExec, keyDevices:
+	case keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyReadClean, keyDenyWrite,
+		keyDenyExec, keyDevices:
 		if strings.ContainsAny(item, "\x00\n") {
-			return &Error{What: "the path " + quote.Text(item) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
+			return &Error{What: "the path " + quote.Text(item) + " holds a NUL byte or a newline",
+				Fix: "rename it: such a path cannot be told safely from two"}
 		}
 	}
 	return nil

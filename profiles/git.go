@@ -76,10 +76,11 @@ func (r *resolver) isHome(dir string) bool {
 	case "/home", "/Users":
 		return true
 	}
-	return dir == "/root" || dir == r.facts.home() || slices.ContainsFunc([]string{"/.ssh", "/.gnupg"}, func(name string) bool {
-		_, err := fs.Lstat(r.facts.FS, fsPath(dir+name))
-		return err == nil
-	})
+	return dir == "/root" || dir == r.facts.home() ||
+		slices.ContainsFunc([]string{"/.ssh", "/.gnupg"}, func(name string) bool {
+			_, err := fs.Lstat(r.facts.FS, fsPath(dir+name))
+			return err == nil
+		})
 }
 
 // isRepository reports whether a directory is a repository of the caller's.
@@ -151,7 +152,8 @@ func (r *resolver) worktree(config string) string {
 		line = strings.TrimSpace(line)
 		if strings.HasPrefix(line, "[") {
 			section = strings.ToLower(line)
-		} else if key, value, ok := strings.Cut(line, "="); ok && section == "[core]" && strings.EqualFold(strings.TrimSpace(key), "worktree") {
+		} else if key, value, ok := strings.Cut(line, "="); ok && section == "[core]" &&
+			strings.EqualFold(strings.TrimSpace(key), "worktree") {
 			return strings.TrimSpace(value)
 		}
 	}

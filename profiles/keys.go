@@ -127,28 +127,37 @@ var keys = [numKeys]keyInfo{
 	keyDescription: {name: "description", order: orderFree, doc: "What the profile gives and to whom."},
 	keyProfile: {name: "profile", env: "PROFILE",
 		doc: "The profile to use when no flag names one. Configuration files only."},
-	keyExtends: {name: "extends", doc: "The profile that this one changes, by name or file; strict if not said. Profile files only."},
+	keyExtends: {name: "extends",
+		doc: "The profile that this one changes, by name or file; strict if not said. Profile files only."},
 	keyIsolation: {name: "isolation", kind: kindEnum, order: orderEnum, enum: []string{"none", "full"},
 		doc: "none is a bare process of the host: nothing is isolated."},
-	keyDriver: {name: "driver", env: "DRIVER", doc: "What enforces the policy: native, landlock, bwrap, gvisor, runc, crun, docker, container-use, seatbelt or host."},
+	keyDriver: {name: "driver", env: "DRIVER",
+		doc: "What enforces the policy: native, landlock, bwrap, gvisor, runc, crun, docker, container-use, seatbelt or host."},
 	keyFallback: {name: "fallback", kind: kindList, order: orderFewer, env: "FALLBACK",
 		doc: "Drivers to try, in order, when the first cannot run here."},
 	keyImage: {name: "image", doc: "Container image, for drivers that use one."},
 	keyVerify: {name: "verify", kind: kindBool, order: orderTrue, env: "VERIFY",
 		doc: "Prove with canaries, once per host, that what is denied is denied."},
-	keyWorkspace: {name: "workspace", kind: kindEnum, order: orderEnum, env: "WORKSPACE", enum: []string{"bind", "overlay", "ro", "none"}, doc: "How the working directory is shown: writable; copy-on-write, so that what is changed is kept apart until sbxrun apply; read-only; or not at all."},
-	keyGit:       {name: "git", kind: kindBool, order: orderFalse, doc: "Show the Git repository that the workspace belongs to where it lies outside: of a directory in a repository, of a linked worktree and of a submodule."},
-	keyHome:      {name: "home", kind: kindEnum, order: orderEnum, enum: []string{"host", "private", "anonymous"}, doc: "private is an empty home that is thrown away, at the path of the caller's; anonymous is the same at /home/sandbox, and tells nothing of the caller; host is the caller's, as far as files shows it."},
-	keyUser:      {name: "user", doc: "User and group id inside, UID[:GID]; 1000:1000 if not said."},
-	keyHostname:  {name: "hostname", order: orderFree, doc: "Host name inside."},
+	keyWorkspace: {name: "workspace", kind: kindEnum, order: orderEnum, env: "WORKSPACE",
+		enum: []string{"bind", "overlay", "ro", "none"},
+		doc:  "How the working directory is shown: writable; copy-on-write, so that what is changed is kept apart until sbxrun apply; read-only; or not at all."},
+	keyGit: {name: "git", kind: kindBool, order: orderFalse,
+		doc: "Show the Git repository that the workspace belongs to where it lies outside: of a directory in a repository, of a linked worktree and of a submodule."},
+	keyHome: {name: "home", kind: kindEnum, order: orderEnum, enum: []string{"host", "private", "anonymous"},
+		doc: "private is an empty home that is thrown away, at the path of the caller's; anonymous is the same at /home/sandbox, and tells nothing of the caller; host is the caller's, as far as files shows it."},
+	keyUser:     {name: "user", doc: "User and group id inside, UID[:GID]; 1000:1000 if not said."},
+	keyHostname: {name: "hostname", order: orderFree, doc: "Host name inside."},
 
 	keyNetMode: {name: "network.mode", kind: kindEnum, order: orderEnum, env: "NET", enum: []string{"host",
 		"proxy", "none"}, doc: "none has loopback only; proxy reaches what allow names; host is not isolated."},
-	keyNetAllow: {name: "network.allow", kind: kindList, order: orderFewer, doc: "Hosts that the proxy lets through: [PROTOCOL://]HOST[:PORT[,PORT…]]; a HOST is NAME, *.NAME, an address or a network; * is any public host; a PORT can be FIRST-LAST; PROTOCOL is https, http, tls or tcp, which is anything, unread."},
+	keyNetAllow: {name: "network.allow", kind: kindList, order: orderFewer,
+		doc: "Hosts that the proxy lets through: [PROTOCOL://]HOST[:PORT[,PORT…]]; a HOST is NAME, *.NAME, an address or a network; * is any public host; a PORT can be FIRST-LAST; PROTOCOL is https, http, tls or tcp, which is anything, unread."},
 	keyNetDeny: {name: "network.deny", kind: kindList, order: orderMore,
 		doc: "Hosts that the proxy refuses, whatever allow says."},
-	keyNetTools:   {name: "network.tools", kind: kindBool, order: orderFalse, doc: "Also let through the hosts that the caller's own tools are set up to use: package registries, and git remotes that the caller is known to use."},
-	keyNetPublish: {name: "network.publish", kind: kindList, order: orderFewer, doc: "Ports of the sandbox that the host can connect to, [ADDRESS:]HOSTPORT:PORT; the address is 127.0.0.1 if not said."},
+	keyNetTools: {name: "network.tools", kind: kindBool, order: orderFalse,
+		doc: "Also let through the hosts that the caller's own tools are set up to use: package registries, and git remotes that the caller is known to use."},
+	keyNetPublish: {name: "network.publish", kind: kindList, order: orderFewer,
+		doc: "Ports of the sandbox that the host can connect to, [ADDRESS:]HOSTPORT:PORT; the address is 127.0.0.1 if not said."},
 	keyNetRate: {name: "network.requests_per_minute", kind: kindCount, order: orderLess,
 		doc: "Requests to each host in a minute."},
 	keyNetLog: {name: "network.log", kind: kindBool, order: orderTrue, doc: "Log every request."},
@@ -156,7 +165,8 @@ var keys = [numKeys]keyInfo{
 	keyRead: {name: "files.read", kind: kindList, order: orderFewer, doc: "Host paths to read and execute."},
 	keyReadTry: {name: "files.read_try", kind: kindList, order: orderFewer,
 		doc: "As read, but passed over where the host has no such path."},
-	keyCopyTry: {name: "files.copy_try", kind: kindList, order: orderFewer, doc: "As read_try, and what the command changes below is kept in private storage and thrown away: for caches of tools. Only read where the driver or the kernel has no overlays."},
+	keyCopyTry: {name: "files.copy_try", kind: kindList, order: orderFewer,
+		doc: "As read_try, and what the command changes below is kept in private storage and thrown away: for caches of tools. Only read where the driver or the kernel has no overlays."},
 	keyWrite: {name: "files.write", kind: kindList, order: orderFewer,
 		doc: "Host paths to read, write and execute."},
 	keyWriteTry: {name: "files.write_try", kind: kindList, order: orderFewer,
@@ -165,15 +175,18 @@ var keys = [numKeys]keyInfo{
 		doc: "Host paths that are not there, whatever else is said of them."},
 	keySecrets: {name: "files.secrets", kind: kindList, order: orderMore,
 		doc: "As hide, but a grant that names the path itself, without a pattern, shows it."},
-	keyReadClean:   {name: "files.read_clean", kind: kindList, order: orderFewer, doc: "Text files to read, without the lines that look like credentials: where there are any, the command gets a copy."},
-	keySecretNames: {name: "files.secret_names", kind: kindList, order: orderMore, doc: "Names of files that are hidden at any depth of the workspace and of what else is shown of the home or by the caller, where they exist when the run starts; * matches within a name."},
+	keyReadClean: {name: "files.read_clean", kind: kindList, order: orderFewer,
+		doc: "Text files to read, without the lines that look like credentials: where there are any, the command gets a copy."},
+	keySecretNames: {name: "files.secret_names", kind: kindList, order: orderMore,
+		doc: "Names of files that are hidden at any depth of the workspace and of what else is shown of the home or by the caller, where they exist when the run starts; * matches within a name."},
 	keySecretText: {name: "files.secret_text", kind: kindList, order: orderMore,
 		doc: "As secret_names, if what such a file holds looks like a credential."},
 	keyDenyWrite: {name: "files.deny_write", kind: kindList, order: orderMore,
 		doc: "Host paths that cannot be written, whatever write says."},
 	keyDenyExec: {name: "files.deny_exec", kind: kindList, order: orderMore,
 		doc: "Host paths that cannot be executed."},
-	keyProtect: {name: "files.protect", kind: kindList, order: orderMore, doc: "Names below what is writable of the host that cannot be changed, removed or made, at any depth; * matches within a name, and a slash at the end protects the entry but not what it holds."},
+	keyProtect: {name: "files.protect", kind: kindList, order: orderMore,
+		doc: "Names below what is writable of the host that cannot be changed, removed or made, at any depth; * matches within a name, and a slash at the end protects the entry but not what it holds."},
 	keyUnprotect: {name: "files.unprotect", kind: kindList, order: orderFewer,
 		doc: "Names of protect, or the first part of them, to take off the list; all for every one."},
 	keyTmpfs: {name: "tmpfs", kind: kindList, order: orderMore,
@@ -196,7 +209,8 @@ var keys = [numKeys]keyInfo{
 		doc: "Largest file that can be written."},
 	keyOpenFiles: {name: "limits.open_files", kind: kindCount, order: orderLess, env: "NOFILE",
 		doc: "Open files of each process."},
-	keyDisk: {name: "limits.disk", kind: kindSize, order: orderLess, env: "DISK", doc: "Private storage: /tmp, the private home and their like together; none is the driver's own bound, for there is always one."},
+	keyDisk: {name: "limits.disk", kind: kindSize, order: orderLess, env: "DISK",
+		doc: "Private storage: /tmp, the private home and their like together; none is the driver's own bound, for there is always one."},
 	keyWallTime: {name: "limits.wall_time", kind: kindDuration, order: orderLess, env: "TIMEOUT",
 		doc: "Time after which the run is ended."},
 	keyKillAfter: {name: "limits.kill_after", kind: kindDuration, order: orderLess, env: "KILL_AFTER",
@@ -214,14 +228,16 @@ var keys = [numKeys]keyInfo{
 
 	keyAuditFile: {name: "audit.file", env: "AUDIT", operator: true,
 		doc: "File to append a line of JSON to for each run and each refusal. Configuration files only."},
-	keyAuditSize: {name: "audit.max_size", kind: kindSize, operator: true, doc: "Size at which the file is put away and begun anew; 10m if not said, none for never. Configuration files only."},
+	keyAuditSize: {name: "audit.max_size", kind: kindSize, operator: true,
+		doc: "Size at which the file is put away and begun anew; 10m if not said, none for never. Configuration files only."},
 	keyAuditKeep: {name: "audit.keep", kind: kindCount, operator: true,
 		doc: "Files that were put away and are kept; 5 if not said. Configuration files only."},
 	keyUnsandboxed: {name: "agents.unsandboxed", kind: kindBool, operator: true,
 		doc: "Let an agent's call that says dangerouslyDisableSandbox run on the bare host. Configuration files only."},
 	keyRolloutEnabled: {name: "rollout.enabled", kind: kindBool, operator: true,
 		doc: "Whether agents' commands are sandboxed at all; true if not said. Configuration files only."},
-	keyRolloutPercent: {name: "rollout.percent", kind: kindCount, operator: true, doc: "Share of agents, by a hash of each one's key, whose commands are sandboxed; 100 if not said. Configuration files only."},
+	keyRolloutPercent: {name: "rollout.percent", kind: kindCount, operator: true,
+		doc: "Share of agents, by a hash of each one's key, whose commands are sandboxed; 100 if not said. Configuration files only."},
 	keyRolloutForce: {name: "rollout.force", kind: kindList, operator: true,
 		doc: "Keys of agents whose commands are sandboxed whatever percent says. Configuration files only."},
 }
@@ -379,7 +395,8 @@ func checkValue(k key, v *value) error {
 	switch k {
 	case keyMemory:
 		if v.n != 0 && v.n < minMemory {
-			return &Error{What: FormatSize(uint64(v.n)) + " of memory is too little to start anything: want 1m or more", Fix: "say the unit, as in 512m; none removes the limit"}
+			return &Error{What: FormatSize(uint64(v.n)) + " of memory is too little to start anything: want 1m or more",
+				Fix: "say the unit, as in 512m; none removes the limit"}
 		}
 	case keyDisk:
 		if v.n == 0 {
@@ -387,7 +404,8 @@ func checkValue(k key, v *value) error {
 				Fix: "name a large one, for example 8g"}
 		}
 		if v.n < minDisk {
-			return &Error{What: FormatSize(uint64(v.n)) + " of private storage is too little for a sandbox: want 1m or more", Fix: "say the unit, as in 512m"}
+			return &Error{What: FormatSize(uint64(v.n)) + " of private storage is too little for a sandbox: want 1m or more",
+				Fix: "say the unit, as in 512m"}
 		}
 	case keyRolloutPercent:
 		if v.n > 100 {
@@ -455,7 +473,8 @@ func parseLayers(parts []part) (policy.Layers, error) {
 		for _, name := range p.items {
 			l, err := policy.ParseLayer(name)
 			if err != nil {
-				return 0, &Error{Where: p.origin, What: strconv.Quote(name) + " is not a layer: want one of " + strings.Join(policy.LayerNames(), ", "), Fix: didYouMean(name, policy.LayerNames())}
+				return 0, &Error{Where: p.origin, What: strconv.Quote(name) + " is not a layer: want one of " +
+					strings.Join(policy.LayerNames(), ", "), Fix: didYouMean(name, policy.LayerNames())}
 			}
 			set |= l
 		}

@@ -70,7 +70,8 @@ func (p *profile) operators(why string) error {
 		if where == "" {
 			where = v.parts[0].origin
 		}
-		return &Error{Where: where, What: keys[k].name + ": " + why, Fix: "it belongs in config.yaml of your configuration directory, or of /etc/sbxrun"}
+		return &Error{Where: where, What: keys[k].name + ": " + why,
+			Fix: "it belongs in config.yaml of your configuration directory, or of /etc/sbxrun"}
 	}
 	return nil
 }
@@ -106,7 +107,8 @@ func (c *collected) operator(facts *Facts) (Operator, error) {
 		}
 		dir, err := facts.follow(path.Dir(file))
 		if err != nil || !dir.mode.IsDir() {
-			return o, &Error{Where: where, What: "the audit log " + quote.Text(file) + " is in a directory that is not there", Fix: "mkdir -p -m 700 " + path.Dir(file)}
+			return o, &Error{Where: where, What: "the audit log " + quote.Text(file) + " is in a directory that is not there",
+				Fix: "mkdir -p -m 700 " + path.Dir(file)}
 		}
 		if err := dir.escapes(path.Dir(file)); err != nil {
 			return o, at(where, err)
@@ -126,7 +128,8 @@ func auditable(file string, p *policy.Policy) error {
 	if !writable {
 		return nil
 	}
-	return &Error{What: "the audit log " + quote.Text(file) + " is where the command can write", Fix: "choose a place outside of the workspace and of --rw"}
+	return &Error{What: "the audit log " + quote.Text(file) + " is where the command can write",
+		Fix: "choose a place outside of the workspace and of --rw"}
 }
 
 // Sandboxed reports whether the commands of the agent with a key are sandboxed,
@@ -141,7 +144,8 @@ func (r Rollout) Sandboxed(key string) (bool, string) {
 	}
 	sum := sha256.Sum256([]byte(key))
 	if at := int(binary.BigEndian.Uint64(sum[:]) % 100); at >= r.Percent {
-		return false, "rollout.percent is " + strconv.Itoa(r.Percent) + ", and this agent is at " + strconv.Itoa(at) + " of 100"
+		return false, "rollout.percent is " + strconv.Itoa(r.Percent) + ", and this agent is at " +
+			strconv.Itoa(at) + " of 100"
 	}
 	return true, ""
 }

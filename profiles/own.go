@@ -45,7 +45,8 @@ func (r *resolver) hideOwn(st []statement) ([]statement, error) {
 			continue
 		}
 		var err error
-		if st, err = appendStatements(st, statement{hide: true, optional: true, origin: ownOrigin}, o.Path, "/", r.facts); err != nil {
+		if st, err = appendStatements(st, statement{hide: true, optional: true, origin: ownOrigin}, o.Path, "/",
+			r.facts); err != nil {
 			var e *Error
 			if errors.As(err, &e) {
 				e.What = "sbxrun's own directory " + e.What
@@ -117,7 +118,8 @@ func (g *grants) apart(o *Own) bool {
 // granted refuses a place that a grant itself shows, by whatever name.
 func (g *grants) granted(o *Own, pl place) error {
 	refuse := func(where, fix string) error {
-		return &Error{Where: where, What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
+		return &Error{Where: where,
+			What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
 	}
 	if g.binds && slices.ContainsFunc(g.p.OCI.Mounts, func(m specs.Mount) bool { return g.bound(o, pl, m) }) {
 		return refuse("flag --bind", "bind the parts that are needed, or add :ro")
@@ -175,11 +177,13 @@ func (g *grants) enclose(o *Own, pl place) error {
 // writable, has to be a mount so that it stays. It refuses what cannot be one.
 func (g *grants) exchangeable(o *Own, pl place, end, at string, f *policy.FileRule) (bool, error) {
 	refuse := func(fix string) error {
-		return &Error{Where: f.Origin, What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
+		return &Error{Where: f.Origin,
+			What: o.What + " is in " + pl.real + ", which later runs obey and the command could write", Fix: fix}
 	}
 	switch {
 	case end != pl.real && at == end:
-		return false, refuse("grant less: the symbolic link " + end + " leads there, and the command could make it lead elsewhere")
+		return false,
+			refuse("grant less: the symbolic link " + end + " leads there, and the command could make it lead elsewhere")
 	case f.Overlay && o.File:
 		return false, nil // what is changed of it is seen before it is applied
 	case f.Overlay:
@@ -252,7 +256,8 @@ func (f *Facts) alias(dir, other string) bool {
 func (r *resolver) obeyed() []Own {
 	var out []Own
 	for _, name := range slices.Sorted(maps.Keys(r.read)) {
-		if r.read[name] != "" && !slices.ContainsFunc(r.facts.ConfigDirs, func(d string) bool { return policy.Below(name, d) }) {
+		if r.read[name] != "" && !slices.ContainsFunc(r.facts.ConfigDirs,
+			func(d string) bool { return policy.Below(name, d) }) {
 			out = append(out, Own{What: "a file that this policy is made of", Path: name, File: true, Shown: true})
 		}
 	}

@@ -214,7 +214,8 @@ func (p *fileParser) suggest(prefix, name string) string {
 		}
 	}
 	for i := range keys {
-		if _, last, ok := strings.Cut(keys[i].name, "."); ok && nearest.Name(name, []string{last}) != "" || keys[i].name == name {
+		if _, last, ok := strings.Cut(keys[i].name, "."); ok && nearest.Name(name, []string{last}) != "" ||
+			keys[i].name == name {
 			return "did you mean " + keys[i].name + "? write it as nested keys"
 		}
 	}

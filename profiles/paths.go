@@ -42,7 +42,8 @@ func (f *Facts) expand(p, base string) (string, error) {
 	case p == "":
 		return "", &Error{What: "the path is empty"}
 	case strings.ContainsAny(p, "\x00\n"):
-		return "", &Error{What: "the path " + quote.Text(p) + " holds a NUL byte or a newline", Fix: "rename it: such a path cannot be told safely from two"}
+		return "", &Error{What: "the path " + quote.Text(p) + " holds a NUL byte or a newline",
+			Fix: "rename it: such a path cannot be told safely from two"}
 	case !utf8.ValidString(p):
 		return "", &Error{What: "the path " + quote.Text(p) + " is not UTF-8"}
 	case p == "~" || strings.HasPrefix(p, "~/"):
@@ -51,7 +52,8 @@ func (f *Facts) expand(p, base string) (string, error) {
 		}
 		return path.Join(f.home(), p[1:]), nil
 	case p[0] == '~':
-		return "", &Error{What: quote.Text(p) + ": only the caller's own ~ is known", Fix: "write the path out, or ./" + p + " for a file of that name"}
+		return "", &Error{What: quote.Text(p) + ": only the caller's own ~ is known",
+			Fix: "write the path out, or ./" + p + " for a file of that name"}
 	case !path.IsAbs(p):
 		if base == "" {
 			return "", &Error{What: quote.Text(p) + ": a relative path, and no directory to start at", Fix: "write the path out"}
@@ -233,7 +235,8 @@ func isGlob(p string) bool { return strings.ContainsAny(p, "*?[{\\") }
 func glob(fsys fs.FS, pattern string) ([]string, error) {
 	rel := fsPath(pattern)
 	if !doublestar.ValidatePattern(rel) {
-		return nil, &Error{What: quote.Text(pattern) + " is not a valid pattern", Fix: `want *, **, ?, [a-z], {a,b}; a \ takes the next character as it is`}
+		return nil, &Error{What: quote.Text(pattern) + " is not a valid pattern",
+			Fix: `want *, **, ?, [a-z], {a,b}; a \ takes the next character as it is`}
 	}
 	var out []string
 	bounded := &boundedFS{FS: fsys}

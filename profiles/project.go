@@ -50,7 +50,8 @@ func (s source) howToTrust(file, content string) string {
 	if len(s.facts.ConfigDirs) == 0 {
 		return "take the key out, or give the same by a flag"
 	}
-	return "take the key out, or trust the file as it is now by this line in " + path.Join(s.facts.ConfigDirs[0], trustedFile) + ": " + TrustLine(file, content)
+	return "take the key out, or trust the file as it is now by this line in " + path.Join(s.facts.ConfigDirs[0],
+		trustedFile) + ": " + TrustLine(file, content)
 }
 
 // tightens reports the first value of over that would give the command more
@@ -67,8 +68,9 @@ func tightens(base, over *profile, fix string) error {
 		}
 		return &Error{
 			Where: where,
-			What:  keys[k].name + ": a project may only make the sandbox tighter, and this gives more than profile and configuration do",
-			Fix:   fix,
+			What: keys[k].name +
+				": a project may only make the sandbox tighter, and this gives more than profile and configuration do",
+			Fix: fix,
 		}
 	}
 	return nil

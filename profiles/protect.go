@@ -33,7 +33,8 @@ func (r *resolver) protect(p *policy.Policy) error {
 			return item == unprotectAll || lifts(item, pattern)
 		})
 		if item != unprotectAll && !slices.ContainsFunc(all, func(pattern string) bool { return lifts(item, pattern) }) {
-			return &Error{Where: origin, What: quote.Text(item) + " is not protected, and nothing below it is", Fix: cmp.Or(didYouMean(item, parts(all)), "sbxrun profile show lists what is, as files.protect")}
+			return &Error{Where: origin, What: quote.Text(item) + " is not protected, and nothing below it is",
+				Fix: cmp.Or(didYouMean(item, parts(all)), "sbxrun profile show lists what is, as files.protect")}
 		}
 	}
 	if writesHost(p) {

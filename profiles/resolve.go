@@ -146,7 +146,9 @@ func (c *collected) network(req *Request, f *profile) error {
 			Fix: "leave out --net none: --allow-host implies --net proxy"}
 	}
 	if len(req.AllowHosts)+len(req.DenyHosts) > 0 && mode == "host" {
-		return &Error{Where: "network.mode", What: "the host's own network is not filtered: --allow-host and --deny-host would have no effect", Fix: "add --net proxy"}
+		return &Error{Where: "network.mode",
+			What: "the host's own network is not filtered: --allow-host and --deny-host would have no effect",
+			Fix:  "add --net proxy"}
 	}
 	return nil
 }
@@ -580,7 +582,8 @@ func (r *resolver) seccomp(p *policy.Policy) error {
 		names := seccomp.Names()
 		if !slices.Contains(names, name) {
 			fix := cmp.Or(didYouMean(name, names), "a file is named with a / or ends in .json")
-			return &Error{Where: r.where(keySeccomp), What: "unknown system call filter " + quote.Text(name) + ": want none, " + strings.Join(names, ", ") + " or a file", Fix: fix}
+			return &Error{Where: r.where(keySeccomp), What: "unknown system call filter " + quote.Text(name) + ": want none, " +
+				strings.Join(names, ", ") + " or a file", Fix: fix}
 		}
 		p.Seccomp = name
 		return nil
@@ -624,7 +627,8 @@ func (r *resolver) mounts(p *policy.Policy) error {
 		// OCI runtime specification.
 		l.MaskedPaths = []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys",
 			"/proc/latency_stats",
-			"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware"}
+			"/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap",
+			"/sys/firmware"}
 		if r.facts.UID == 0 {
 			// Files that belong to root, who can read them here, too: which
 			// pages of memory hold what, and who else has keys. Others are
@@ -738,7 +742,8 @@ func free(p *policy.Policy, dest string) error {
 	}
 	for i := range p.OCI.Mounts {
 		if p.OCI.Mounts[i].Destination == dest {
-			return &Error{What: quote.Text(dest) + " has storage of sbxrun's own in this run, and a flag puts something else there", Fix: fix}
+			return &Error{What: quote.Text(dest) +
+				" has storage of sbxrun's own in this run, and a flag puts something else there", Fix: fix}
 		}
 	}
 	return nil
@@ -826,7 +831,8 @@ func (r *resolver) bind(b Bind) (specs.Mount, error) {
 		return specs.Mount{}, err
 	}
 	if strings.ContainsAny(b.Destination, "\x00\n") || !path.IsAbs(b.Destination) || path.Clean(b.Destination) == "/" {
-		return specs.Mount{}, &Error{What: quote.Text(b.Destination) + " is not a place in the sandbox: want an absolute path below /"}
+		return specs.Mount{},
+			&Error{What: quote.Text(b.Destination) + " is not a place in the sandbox: want an absolute path below /"}
 	}
 	dest := path.Clean(b.Destination)
 	if d := ownDirectory(dest); d != "" || ownDirectory(pl.real) != "" {
@@ -951,7 +957,8 @@ func (r *resolver) showWorkspace(st []statement, mode, where string) ([]statemen
 	if mode == "ro" {
 		access = policy.ReadExec
 	}
-	return append(st, statement{path: r.workspace, access: access, named: true, overlay: mode == "overlay", origin: "workspace"}), nil
+	return append(st, statement{path: r.workspace, access: access, named: true, overlay: mode == "overlay",
+		origin: "workspace"}), nil
 }
 
 // shown are the paths that are asked for, whatever is secret in them.
@@ -1043,19 +1050,24 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 	i := slices.IndexFunc(p.Files, func(f policy.FileRule) bool { return f.Overlay })
 	if i < 0 {
 		what := "another rule"
-		if i := slices.IndexFunc(p.Files, func(f policy.FileRule) bool { return f.Path == r.workspace }); i >= 0 && p.Files[i].Origin != "" {
+		if i := slices.IndexFunc(p.Files, func(f policy.FileRule) bool { return f.Path == r.workspace }); i >= 0 &&
+			p.Files[i].Origin != "" {
 			what = p.Files[i].Origin
 		}
-		return &Error{Where: r.where(keyWorkspace), What: "the workspace cannot be copy-on-write: " + what + " says otherwise of " + r.workspace, Fix: "leave one of the two out"}
+		return &Error{Where: r.where(keyWorkspace), What: "the workspace cannot be copy-on-write: " + what +
+			" says otherwise of " + r.workspace, Fix: "leave one of the two out"}
 	}
 	for _, f := range p.Files {
 		if f.Path != r.workspace && policy.Below(f.Path, r.workspace) && f.Access&policy.Write != 0 {
-			return &Error{Where: f.Origin, What: f.Path + " lies in the workspace, which is copy-on-write, and would be written to at once", Fix: "leave it out, or use --workspace bind"}
+			return &Error{Where: f.Origin,
+				What: f.Path + " lies in the workspace, which is copy-on-write, and would be written to at once",
+				Fix:  "leave it out, or use --workspace bind"}
 		}
 	}
 	for _, m := range p.OCI.Mounts {
 		if m.Destination == r.workspace {
-			return &Error{Where: r.where(keyWorkspace), What: m.Destination + " is private storage or a bind, and cannot be a copy-on-write workspace", Fix: "leave one of the two out"}
+			return &Error{Where: r.where(keyWorkspace), What: m.Destination +
+				" is private storage or a bind, and cannot be a copy-on-write workspace", Fix: "leave one of the two out"}
 		}
 	}
 	return nil
@@ -1082,7 +1094,8 @@ func (r *resolver) synthetic(p *policy.Policy) {
 	p.Synthetic = append(p.Synthetic,
 		policy.SyntheticFile{Path: "/etc/passwd", Content: passwd},
 		policy.SyntheticFile{Path: "/etc/group", Content: group},
-		policy.SyntheticFile{Path: "/etc/nsswitch.conf", Content: "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"},
+		policy.SyntheticFile{Path: "/etc/nsswitch.conf",
+			Content: "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nservices: files\nprotocols: files\n"},
 	)
 	if host != "" {
 		p.Synthetic = append(p.Synthetic, policy.SyntheticFile{Path: "/etc/hostname", Content: host + "\n"})

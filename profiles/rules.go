@@ -94,7 +94,8 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 		at.path = n.path
 		at.deny |= n.deny
 		emit := func(a policy.Access, optional bool) {
-			rules = append(rules, policy.FileRule{Path: n.path, Access: a, Overlay: at.overlay && n.overlay, Discard: at.discard && a != policy.Hide, Optional: optional, Origin: n.origin})
+			rules = append(rules, policy.FileRule{Path: n.path, Access: a, Overlay: at.overlay && n.overlay,
+				Discard: at.discard && a != policy.Hide, Optional: optional, Origin: n.origin})
 		}
 		switch {
 		case above.hidden:
@@ -159,7 +160,8 @@ func (m *statement) add(s *statement) {
 	switch {
 	case s.access == 0:
 	case m.access == 0 || s.flag && !m.flag:
-		m.access, m.optional, m.link, m.overlay, m.discard, m.flag, m.origin = s.access, s.optional, s.link, s.overlay, s.discard, s.flag, s.origin
+		m.access, m.optional, m.link, m.overlay, m.discard, m.flag, m.origin = s.access, s.optional, s.link, s.overlay,
+			s.discard, s.flag, s.origin
 	case s.flag == m.flag:
 		m.access |= s.access
 		m.optional = m.optional && s.optional
@@ -217,7 +219,8 @@ func appendMatches(out []statement, s statement, item, pattern string, facts *Fa
 		return nil, err
 	}
 	if len(matches) == 0 && !s.optional {
-		return nil, &Error{What: quote.Text(item) + " matches nothing", Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
+		return nil, &Error{What: quote.Text(item) + " matches nothing",
+			Fix: "patterns are expanded when the run starts; correct it, or leave it out"}
 	}
 	for _, m := range matches {
 		pl, err := facts.follow(m)
@@ -287,7 +290,8 @@ func appendPlace(out []statement, s statement, name string, pl place) ([]stateme
 	out = append(out, s)
 	if s.access != 0 {
 		for _, l := range pl.links {
-			out = append(out, statement{path: l, origin: s.origin, access: policy.ReadExec, optional: true, named: true, link: true})
+			out = append(out, statement{path: l, origin: s.origin, access: policy.ReadExec, optional: true, named: true,
+				link: true})
 		}
 	}
 	return out, nil
@@ -427,7 +431,8 @@ func shows(grants []statement, p string) bool {
 		if g.access == 0 {
 			continue
 		}
-		if policy.Below(fixed, g.path) || !g.named && policy.Below(g.path, fixed) || pattern && policy.Below(g.path, fixed) && leadsTo(g.path, p) {
+		if policy.Below(fixed, g.path) || !g.named && policy.Below(g.path, fixed) || pattern && policy.Below(g.path, fixed) &&
+			leadsTo(g.path, p) {
 			return true
 		}
 	}

@@ -47,15 +47,17 @@ func (r *resolver) secretFinder() *secretWalk {
 		return nil
 	}
 	name, content := newNames(names), newNames(text)
-	return &secretWalk{fsys: r.facts.FS, at: max(1, min(r.facts.CPUs, maxAtOnce)), seen: map[string]bool{}, match: func(root, dir, file string) bool {
-		lower := strings.ToLower(file)
-		named, inside := name.has(lower), content.has(lower)
-		if !named && !inside || slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(lower, s) }) {
-			return false
-		}
-		full := path.Join(dir, file)
-		return named || !fixture(full[len(root):]) && looksCredential(r.facts.FS, full)
-	}}
+	return &secretWalk{fsys: r.facts.FS, at: max(1, min(r.facts.CPUs, maxAtOnce)), seen: map[string]bool{},
+		match: func(root, dir, file string) bool {
+			lower := strings.ToLower(file)
+			named, inside := name.has(lower), content.has(lower)
+			if !named && !inside ||
+				slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(lower, s) }) {
+				return false
+			}
+			full := path.Join(dir, file)
+			return named || !fixture(full[len(root):]) && looksCredential(r.facts.FS, full)
+		}}
 }
 
 // A names tells whether a name matches one of some patterns. A tree has many more
@@ -147,7 +149,8 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 	slices.Sort(w.found)
 	if len(w.found) > maxMatches {
 		// A command could make so many that the next run shows what it hid.
-		return nil, &Error{Where: "files.secret_names", What: "more than " + strconv.Itoa(maxMatches) + " files of secret names are in what is shown, " + quote.Text(w.found[maxMatches]) + " among them",
+		return nil, &Error{Where: "files.secret_names", What: "more than " + strconv.Itoa(maxMatches) +
+			" files of secret names are in what is shown, " + quote.Text(w.found[maxMatches]) + " among them",
 			Fix: "remove them, or hide a directory that holds many: --hide DIR"}
 	}
 	for _, f := range w.found {
@@ -156,7 +159,8 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 		}
 	}
 	if w.dirs > maxSearched {
-		r.notes = append(r.notes, "files with secret names are hidden in the first "+strconv.Itoa(maxSearched)+" directories of what is shown: hide what lies beyond with --hide")
+		r.notes = append(r.notes, "files with secret names are hidden in the first "+strconv.Itoa(maxSearched)+
+			" directories of what is shown: hide what lies beyond with --hide")
 	}
 	return st, nil
 }
@@ -291,14 +295,16 @@ var credentials = sync.OnceValue(func() (out []struct {
 }) {
 	for _, p := range [...][2]string{
 		{"private key", `-----BEGIN [A-Z ]*PRIVATE KEY|PuTTY-User-Key-File|AGE-SECRET-KEY-1`},
-		{"token", `\b(?:(?:gh[pousr]_|npm_|hf_|dop_v1_|shpat_|[sr]k_live_|lin_api_)[A-Za-z0-9]{20,}|(?:github_pat_|glpat-|xox[abeoprs]-|pypi-)[A-Za-z0-9_-]{20,})|\bsk-[A-Za-z0-9_-]{16,}|\bAIza[0-9A-Za-z_-]{30,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.`},
+		{"token",
+			`\b(?:(?:gh[pousr]_|npm_|hf_|dop_v1_|shpat_|[sr]k_live_|lin_api_)[A-Za-z0-9]{20,}|(?:github_pat_|glpat-|xox[abeoprs]-|pypi-)[A-Za-z0-9_-]{20,})|\bsk-[A-Za-z0-9_-]{16,}|\bAIza[0-9A-Za-z_-]{30,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.`},
 		{"access key", `\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`},
 		// The user git alone is none.
 		{"URL with credentials", `[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/@"'$<>{}]{4,}|[^\s/@"'$<>{}:]*:[^\s/@"'$<>{}]+)@`},
 		{"authorization", `(?i)authorization["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+[A-Za-z0-9._~+/=-]{6,}`},
 		// A value that is a variable's, or a type's name in a program, is none.
 		// Nor is an author.
-		{"password", `(?i)(?:(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[A-Za-z0-9_.-]*|auth(?:[_.-][A-Za-z0-9_.-]*|n|z|entication)?)["']?\s*[:=]>?\s*["']?[^\s"'$<>{}()\[\],;]{6,}`},
+		{"password",
+			`(?i)(?:(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[A-Za-z0-9_.-]*|auth(?:[_.-][A-Za-z0-9_.-]*|n|z|entication)?)["']?\s*[:=]>?\s*["']?[^\s"'$<>{}()\[\],;]{6,}`},
 	} {
 		out = append(out, struct {
 			what string
@@ -345,7 +351,8 @@ func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statemen
 		if err != nil {
 			return nil, at(origin, err)
 		}
-		if slices.ContainsFunc(st, func(s statement) bool { return s.access != 0 && s.path == full || s.hide && policy.Below(full, s.path) }) {
+		if slices.ContainsFunc(st,
+			func(s statement) bool { return s.access != 0 && s.path == full || s.hide && policy.Below(full, s.path) }) {
 			continue // the caller says what is shown there
 		}
 		text, clean, ok, err := r.readClean(full)
@@ -356,7 +363,8 @@ func (r *resolver) cleanStatements(p *policy.Policy, st []statement) ([]statemen
 			continue
 		}
 		if clean == text {
-			if st, err = appendStatements(st, statement{access: policy.Read, optional: true, origin: origin}, item, r.workspace, r.facts); err != nil {
+			if st, err = appendStatements(st, statement{access: policy.Read, optional: true, origin: origin}, item, r.workspace,
+				r.facts); err != nil {
 				return nil, at(origin, err)
 			}
 			continue
@@ -417,7 +425,9 @@ const maxExamined = 200_000
 var comments = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^[ \t]*[#;].*$`) })
 
 // sourceNames end names of programs, in which a password is mostly a variable.
-var sourceNames = []string{".go", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".py", ".pyi", ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".scala", ".rb", ".php", ".pl", ".cs", ".swift", ".lua", ".mts", ".cts", ".md", ".rst", ".html", ".css", ".map", ".svg"}
+var sourceNames = []string{".go", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".py", ".pyi", ".js", ".mjs", ".cjs",
+	".jsx", ".ts", ".tsx", ".java", ".kt", ".scala", ".rb", ".php", ".pl", ".cs", ".swift", ".lua", ".mts", ".cts", ".md",
+	".rst", ".html", ".css", ".map", ".svg"}
 
 // manifestNames end names of lists of packages, some of which are called tokens and secrets.
 var manifestNames = []string{"package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.toml",
@@ -494,7 +504,8 @@ func (s *credentialSearch) file(root, full string) {
 		named := func(s string) bool { return strings.HasSuffix(full, s) }
 		why = credentialIn(text)
 		source := slices.ContainsFunc(sourceNames, named)
-		if why == "password" && (source || slices.ContainsFunc(manifestNames, named)) || why == "URL with credentials" && source {
+		if why == "password" && (source || slices.ContainsFunc(manifestNames, named)) ||
+			why == "URL with credentials" && source {
 			why = ""
 		}
 	}

@@ -110,7 +110,8 @@ func ParseCPUs(s string) (float64, error) {
 	// cpu.cfs_quota_us is at least 1 ms of a 100 ms period; see
 	// Documentation/scheduler/sched-bwc.rst.
 	if !ok || n < 0.01 || n > 1<<16 {
-		return 0, &Error{What: strconv.Quote(s) + " is not a number of cpus: want a number from 0.01 up", Fix: "for example 1.5; none removes the limit"}
+		return 0, &Error{What: strconv.Quote(s) + " is not a number of cpus: want a number from 0.01 up",
+			Fix: "for example 1.5; none removes the limit"}
 	}
 	return n, nil
 }
@@ -132,7 +133,8 @@ func parseNumber(s string) (int64, error) {
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || s[0] == '+' {
-		return 0, &Error{What: strconv.Quote(s) + " is not a count: want a whole number", Fix: "for example 256; none removes the limit"}
+		return 0, &Error{What: strconv.Quote(s) + " is not a count: want a whole number",
+			Fix: "for example 256; none removes the limit"}
 	}
 	return n, nil
 }

@@ -221,7 +221,8 @@ func (s source) find(name, where string, chain []string) (file, src string, ok b
 		src, ok, err := s.readFile(file, true, maxFile)
 		s.files.note(file, src, ok)
 		if err == nil && !ok {
-			err = &Error{Where: where, What: "profile file " + file + " does not exist", Fix: "correct the path, or name a profile: " + strings.Join(s.names(), ", ")}
+			err = &Error{Where: where, What: "profile file " + file + " does not exist",
+				Fix: "correct the path, or name a profile: " + strings.Join(s.names(), ", ")}
 		}
 		return file, src, ok, err
 	}
@@ -479,7 +480,10 @@ func (s source) project(workspace string) (p *profile, src string, trusted bool,
 	// whoever writes the project, and the trust would stay.
 	for _, k := range []key{keyProfile, keySeccomp} {
 		if v := &p.values[k]; isFileName(v.s) || strings.HasSuffix(v.s, ".json") {
-			return nil, "", false, &Error{Where: v.origin, What: keys[k].name + ": a project names no other file, trusted or not: trust is in the content of this one", Fix: "say the same in here, or name a profile of your configuration"}
+			return nil, "", false,
+				&Error{Where: v.origin,
+					What: keys[k].name + ": a project names no other file, trusted or not: trust is in the content of this one",
+					Fix:  "say the same in here, or name a profile of your configuration"}
 		}
 	}
 	trusted, err = s.trusts(name, src)

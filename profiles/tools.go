@@ -251,7 +251,8 @@ func (t *toolset) goDirs(find func(name string) (value, origin string)) {
 	}{{"GOPATH", []string{"/pkg", "/bin"}}, {"GOMODCACHE", []string{""}}} {
 		v, origin := find(dir.name)
 		first, _, _ := strings.Cut(v, ":")
-		if first = path.Clean(first); !path.IsAbs(first) || first == "/" || checkItem(keyCopyTry, first) != nil || isGlob(first) {
+		if first = path.Clean(first); !path.IsAbs(first) || first == "/" || checkItem(keyCopyTry, first) != nil ||
+			isGlob(first) {
 			continue
 		}
 		var items []string
@@ -352,7 +353,8 @@ func iniLines(text string) func(func(key, value string) bool) {
 // pythonTools: the configuration of pip and uv.
 func (s source) pythonTools(t *toolset) {
 	index := ""
-	for _, name := range [...]string{"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX", "UV_EXTRA_INDEX_URL"} {
+	for _, name := range [...]string{"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX",
+		"UV_INDEX", "UV_EXTRA_INDEX_URL"} {
 		v := s.env(name)
 		if v == "" {
 			continue
@@ -369,7 +371,8 @@ func (s source) pythonTools(t *toolset) {
 			index = v
 		}
 	}
-	for _, file := range [...]string{"~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/pip.conf", "~/.config/uv/uv.toml", "/etc/uv/uv.toml"} {
+	for _, file := range [...]string{"~/.config/pip/pip.conf", "~/.pip/pip.conf", "/etc/pip.conf", "~/.config/uv/uv.toml",
+		"/etc/uv/uv.toml"} {
 		for key, v := range iniLines(s.tool(file)) {
 			key = strings.ReplaceAll(key, "_", "-")
 			if !slices.Contains([]string{"index-url", "extra-index-url", "url"}, key) {
@@ -525,7 +528,8 @@ func (s source) gitRemotes(t *toolset, known *knownHosts, workspace string) {
 			t.allow("git: remote "+v.sub+" in .git/config, a host that you use", "ssh://"+item)
 			continue
 		}
-		t.notes = append(t.notes, "git remote "+quote.Text(v.sub)+" is on "+item+", which only the workspace itself names: add --allow-host "+item+" if you know it")
+		t.notes = append(t.notes, "git remote "+quote.Text(v.sub)+" is on "+item+
+			", which only the workspace itself names: add --allow-host "+item+" if you know it")
 	}
 }
 
@@ -546,7 +550,8 @@ func (s source) loadKnown(k *knownHosts) {
 	}
 	for _, file := range [...]string{"~/.config/gh/hosts.yml", "~/.config/hub"} {
 		for line := range strings.Lines(s.tool(file)) {
-			if name, ok := strings.CutSuffix(strings.TrimRight(line, " \r\n"), ":"); ok && name != "" && name[0] != ' ' && name[0] != '#' {
+			if name, ok := strings.CutSuffix(strings.TrimRight(line, " \r\n"), ":"); ok && name != "" && name[0] != ' ' &&
+				name[0] != '#' {
 				k.add(strings.Trim(name, `"'`))
 			}
 		}
@@ -649,7 +654,8 @@ func parseGitConfig(text string) []gitValue {
 			}
 			name, s, _ := strings.Cut(strings.TrimSpace(head), " ")
 			section = strings.ToLower(name)
-			sub = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(s), `"`), `"`))
+			sub = strings.NewReplacer(`\"`, `"`, `\\`,
+				`\`).Replace(strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(s), `"`), `"`))
 			if line = strings.TrimSpace(rest); line == "" {
 				continue
 			}

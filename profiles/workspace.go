@@ -120,7 +120,8 @@ func Withheld(p, home string, write bool) string {
 		return "sbxrun proposes no write access to what your other programs execute or obey"
 	case covers([]string{"/boot", "/proc", "/sys", "/run", "/var/run"}, p):
 		return "sbxrun proposes no grant of the running system's files"
-	case policy.Below(p, "/dev") && !slices.ContainsFunc(harmlessDevices, func(d string) bool { ok, _ := path.Match(d, p); return ok }):
+	case policy.Below(p, "/dev") && !slices.ContainsFunc(harmlessDevices,
+		func(d string) bool { ok, _ := path.Match(d, p); return ok }):
 		return "sbxrun proposes no grant of this device"
 	}
 	return ""
@@ -128,12 +129,14 @@ func Withheld(p, home string, write bool) string {
 
 // sessionSockets take orders from whoever can connect to them, outside of the directories of
 // which nothing is proposed.
-var sessionSockets = []string{"/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/ssh-*", "/tmp/dbus-*", "/tmp/tmux-*", "/tmp/screens",
+var sessionSockets = []string{"/tmp/.X11-unix", "/tmp/.ICE-unix", "/tmp/ssh-*", "/tmp/dbus-*", "/tmp/tmux-*",
+	"/tmp/screens",
 	"/**/docker.sock", "/**/podman.sock", "/**/containerd.sock", "/**/S.gpg-agent*"}
 
 // ofPackages reports what is the system's beside [systemDirectory], and may hold a workspace.
 func ofPackages(p string) bool {
-	return policy.Below(p, "/var") && !policy.Below(p, "/var/tmp") && !policy.Below(p, "/var/www") || policy.Below(p, "/nix") || policy.Below(p, "/snap")
+	return policy.Below(p, "/var") && !policy.Below(p, "/var/tmp") && !policy.Below(p, "/var/www") ||
+		policy.Below(p, "/nix") || policy.Below(p, "/snap")
 }
 
 // obeyed reports whether programs of the user's execute what is at a path, or take commands
@@ -145,7 +148,8 @@ func obeyed(p, home string) bool {
 		}
 	}
 	for _, h := range homesOf(p, home) {
-		if covers([]string{h + "/bin", h + "/go/bin", h + "/.*/**/bin", h + "/.*/**/shims", h + "/.config/systemd", h + "/.local/share/systemd", h + "/.local/share/applications", h + "/.local/share/dbus-1"}, p) {
+		if covers([]string{h + "/bin", h + "/go/bin", h + "/.*/**/bin", h + "/.*/**/shims", h + "/.config/systemd",
+			h + "/.local/share/systemd", h + "/.local/share/applications", h + "/.local/share/dbus-1"}, p) {
 			return true
 		}
 		// A whole one of these holds some of those: ~/.local, ~/.cargo, ~/.config.
@@ -158,7 +162,8 @@ func obeyed(p, home string) bool {
 
 // harmlessDevices are those that a grant may be proposed of: who has one has no file, disk
 // or memory of another's by it.
-var harmlessDevices = []string{"/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/dri/*", "/dev/nvidia*", "/dev/kfd", "/dev/snd/*"}
+var harmlessDevices = []string{"/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/dri/*", "/dev/nvidia*", "/dev/kfd",
+	"/dev/snd/*"}
 
 // Proposable reports whether a hint may say to show a program, or where one lies.
 func Proposable(p, home string) bool {

@@ -49,12 +49,17 @@ var system = []policy.FileRule{
 // sysctls are what the C library, language runtimes and build tools ask. A bare
 // sysctl-read would list every process with its arguments (kern.proc*).
 var sysctls = []string{
-	"hw.activecpu", "hw.busfrequency_compat", "hw.byteorder", "hw.cacheconfig", "hw.cachelinesize", "hw.cachelinesize_compat", "hw.cpufamily",
-	"hw.cpufrequency_compat", "hw.cputype", "hw.cpusubtype", "hw.l1dcachesize_compat", "hw.l1icachesize_compat", "hw.l2cachesize_compat", "hw.l3cachesize_compat",
-	"hw.logicalcpu", "hw.logicalcpu_max", "hw.machine", "hw.memsize", "hw.model", "hw.ncpu", "hw.nperflevels", "hw.packages", "hw.pagesize",
+	"hw.activecpu", "hw.busfrequency_compat", "hw.byteorder", "hw.cacheconfig", "hw.cachelinesize",
+	"hw.cachelinesize_compat", "hw.cpufamily",
+	"hw.cpufrequency_compat", "hw.cputype", "hw.cpusubtype", "hw.l1dcachesize_compat", "hw.l1icachesize_compat",
+	"hw.l2cachesize_compat", "hw.l3cachesize_compat",
+	"hw.logicalcpu", "hw.logicalcpu_max", "hw.machine", "hw.memsize", "hw.model", "hw.ncpu", "hw.nperflevels",
+	"hw.packages", "hw.pagesize",
 	"hw.pagesize_compat", "hw.physicalcpu", "hw.physicalcpu_max", "hw.tbfrequency_compat", "hw.vectorunit",
-	"kern.argmax", "kern.hostname", "kern.iossupportversion", "kern.maxfiles", "kern.maxfilesperproc", "kern.maxproc", "kern.ngroups", "kern.osproductversion", "kern.osrelease",
-	"kern.ostype", "kern.osvariant_status", "kern.osversion", "kern.secure_kernel", "kern.usrstack64", "kern.version", "kern.willshutdown",
+	"kern.argmax", "kern.hostname", "kern.iossupportversion", "kern.maxfiles", "kern.maxfilesperproc", "kern.maxproc",
+	"kern.ngroups", "kern.osproductversion", "kern.osrelease",
+	"kern.ostype", "kern.osvariant_status", "kern.osversion", "kern.secure_kernel", "kern.usrstack64", "kern.version",
+	"kern.willshutdown",
 	"sysctl.proc_cputype", "sysctl.proc_native", "sysctl.proc_translated", "vm.loadavg",
 }
 
@@ -79,7 +84,8 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 	for _, s := range sysctls {
 		names = append(names, quote(s))
 	}
-	w.rule("allow", "sysctl-read", "(sysctl-name "+strings.Join(names, " ")+")", `(sysctl-name-prefix "hw.optional.")`, `(sysctl-name-prefix "hw.perflevel")`, `(sysctl-name-prefix "machdep.cpu.")`)
+	w.rule("allow", "sysctl-read", "(sysctl-name "+strings.Join(names, " ")+")", `(sysctl-name-prefix "hw.optional.")`,
+		`(sysctl-name-prefix "hw.perflevel")`, `(sysctl-name-prefix "machdep.cpu.")`)
 
 	w.comment("services: user names and the private directory; see getpwuid(3), confstr(3)")
 	w.rule("allow", "mach-lookup",
@@ -88,7 +94,8 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 		`(global-name "com.apple.system.opendirectoryd.membership")`)
 	// The semaphores of Python's multiprocessing, and the runtime of OpenMP.
 	w.rule("allow", "ipc-posix-sem", `(ipc-posix-name-regex "^/mp-[0-9a-zA-Z_]+$")`)
-	w.rule("allow", "ipc-posix-shm-read-data ipc-posix-shm-write-create ipc-posix-shm-write-unlink", `(ipc-posix-name-regex "^/__KMP_REGISTERED_LIB_[0-9]+$")`)
+	w.rule("allow", "ipc-posix-shm-read-data ipc-posix-shm-write-create ipc-posix-shm-write-unlink",
+		`(ipc-posix-name-regex "^/__KMP_REGISTERED_LIB_[0-9]+$")`)
 
 	w.comment("files")
 	w.files(rules)
@@ -105,7 +112,8 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 	case policy.EgressHost:
 		w.rule("allow", "network-outbound", `(remote ip "*:*")`, `(literal "/private/var/run/mDNSResponder")`)
 		w.rule("allow", "network-bind network-inbound", `(local ip "*:*")`)
-		w.rule("allow", "mach-lookup", `(global-name "com.apple.SystemConfiguration.configd")`, `(global-name "com.apple.trustd.agent")`)
+		w.rule("allow", "mach-lookup", `(global-name "com.apple.SystemConfiguration.configd")`,
+			`(global-name "com.apple.trustd.agent")`)
 	}
 
 	w.comment("denied, whatever is allowed above")
@@ -164,7 +172,8 @@ func fileRules(p *policy.Policy, scratch string) []policy.FileRule {
 		}
 	}
 	for _, s := range system {
-		if !slices.ContainsFunc(append(all, covered...), func(r policy.FileRule) bool { return r.Access == policy.Hide && policy.Below(s.Path, r.Path) }) {
+		if !slices.ContainsFunc(append(all, covered...),
+			func(r policy.FileRule) bool { return r.Access == policy.Hide && policy.Below(s.Path, r.Path) }) {
 			all = append(all, s)
 		}
 	}

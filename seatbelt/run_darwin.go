@@ -37,7 +37,8 @@ var psArgs = []string{"-axo", "pid=,ppid=,pgid=,rss="}
 
 func available(context.Context) error {
 	if _, err := os.Stat(sandboxExec); err != nil {
-		return &driver.UnavailableError{What: "driver " + Name, Cause: sandboxExec + " is missing", Err: err, Fix: "it is part of macOS: reinstall the system"}
+		return &driver.UnavailableError{What: "driver " + Name, Cause: sandboxExec + " is missing", Err: err,
+			Fix: "it is part of macOS: reinstall the system"}
 	}
 	return nil
 }
@@ -146,7 +147,8 @@ func start(d Driver, p *policy.Policy, stdio driver.Stdio) (_ driver.Process, er
 	if err != nil {
 		return nil, fail(err)
 	}
-	r := &run{p: proc, pty: master, net: net, scratch: scratch, known: map[int]bool{}, setup: time.Since(begin), stop: make(chan struct{})}
+	r := &run{p: proc, pty: master, net: net, scratch: scratch, known: map[int]bool{}, setup: time.Since(begin),
+		stop: make(chan struct{})}
 	r.layers = p.Require&stands | policy.LayerNoNewPrivs
 	if len(p.Protect) != 0 {
 		r.layers |= policy.LayerProtect

@@ -59,7 +59,8 @@ func (d Driver) Describe() driver.Description {
 	part := func(note string) driver.Claim { return driver.Claim{Support: driver.Partly, Note: note} }
 	no := func(note string) driver.Claim { return driver.Claim{Note: note} }
 	namespace := no("macOS has no namespaces")
-	proxy := part("by programs that know of proxies (HTTP_PROXY); whatever else is connected to refuses, unrecorded, and the command has no servers of its own")
+	proxy := part(
+		"by programs that know of proxies (HTTP_PROXY); whatever else is connected to refuses, unrecorded, and the command has no servers of its own")
 	return driver.Description{Summary: "macOS's own sandbox, by a generated profile", Auto: true, Claims: driver.Claims{
 		"process":    yes,
 		"terminal":   yes,
@@ -80,7 +81,8 @@ func (d Driver) Describe() driver.Description {
 		"egress.none":    yes, "egress.host": yes,
 		"egress.loopback": no("the loopback is the host's; unix sockets in private storage work"),
 		"egress.proxy":    proxy, "layer.egress": proxy,
-		"layer.protect":  part("rules of the profile: they know no bare repository, and not what a directory holds that is moved to private storage and back"),
+		"layer.protect": part(
+			"rules of the profile: they know no bare repository, and not what a directory holds that is moved to private storage and back"),
 		"egress.publish": no("a port of the host is a port of the command's only with --net host"),
 		"limits.time":    part("a process that leaves the command's process group between two looks survives, confined"),
 		"limits.output":  yes,
@@ -88,7 +90,8 @@ func (d Driver) Describe() driver.Description {
 		"seccomp.custom": no("macOS has no filter of system calls"),
 		"capabilities":   no("macOS has none"),
 		"oci.other":      no("no profile sets it"),
-		"layer.user":     namespace, "layer.pid": namespace, "layer.mount": namespace, "layer.uts": namespace, "layer.cgroupns": namespace,
+		"layer.user":     namespace, "layer.pid": namespace, "layer.mount": namespace, "layer.uts": namespace,
+		"layer.cgroupns":      namespace,
 		"layer.net":           part("rules of the profile"),
 		"layer.ipc":           part("rules of the profile"),
 		"layer.landlock":      part("rules of the profile"),
@@ -119,8 +122,10 @@ func (d Driver) Check(p *policy.Policy) error {
 		switch {
 		case m.Type == "tmpfs" && m.Destination != "/dev":
 			for _, r := range p.Files {
-				if policy.Below(m.Destination, r.Path) && r.Path != "/" && r.Access&policy.Read != 0 && !systemPlace(m.Destination) {
-					e.Rules = append(e.Rules, "oci.mounts."+m.Destination+" (private storage in a directory of the host that is shown)")
+				if policy.Below(m.Destination, r.Path) && r.Path != "/" && r.Access&policy.Read != 0 &&
+					!systemPlace(m.Destination) {
+					e.Rules = append(e.Rules,
+						"oci.mounts."+m.Destination+" (private storage in a directory of the host that is shown)")
 					break
 				}
 			}

@@ -24,7 +24,8 @@ import (
 const compileTime = 15 * time.Second
 
 // ErrNoCompiler is a missing sbxrun-seccomp.
-var ErrNoCompiler = errors.New("seccomp profile: the compiler sbxrun-seccomp is not installed beside sbxrun; build it with make build (it needs gcc and libseccomp-dev), or use a built-in filter")
+var ErrNoCompiler = errors.New(
+	"seccomp profile: the compiler sbxrun-seccomp is not installed beside sbxrun; build it with make build (it needs gcc and libseccomp-dev), or use a built-in filter")
 
 // Custom returns the program for a profile of the user's own, for the machine's
 // architecture: from the cache, or compiled by the program at the absolute path

@@ -98,9 +98,13 @@ func newBuilder() (builder, *numbers, error) {
 	nr := &numbers{}
 	switch runtime.GOARCH {
 	case "amd64":
-		*nr = numbers{0xc000003e, 0x40000000, 41, 53, 49, 50, 44, 46, 307, 141, 251, [11]uint32{29, 30, 31, 64, 65, 66, 220, 68, 69, 70, 71}, [5]uint32{142, 144, 203, 314, 302}} // AUDIT_ARCH_X86_64; x32 calls have this bit
+		*nr = numbers{0xc000003e, 0x40000000, 41, 53, 49, 50, 44, 46, 307, 141, 251,
+			[11]uint32{29, 30, 31, 64, 65, 66, 220, 68, 69, 70, 71},
+			[5]uint32{142, 144, 203, 314, 302}} // AUDIT_ARCH_X86_64; x32 calls have this bit
 	case "arm64":
-		*nr = numbers{0xc00000b7, 0xffffffff, 198, 199, 200, 201, 206, 211, 269, 140, 30, [11]uint32{194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189}, [5]uint32{118, 119, 122, 274, 261}} // AUDIT_ARCH_AARCH64
+		*nr = numbers{0xc00000b7, 0xffffffff, 198, 199, 200, 201, 206, 211, 269, 140, 30,
+			[11]uint32{194, 195, 196, 190, 191, 192, 193, 186, 187, 188, 189},
+			[5]uint32{118, 119, 122, 274, 261}} // AUDIT_ARCH_AARCH64
 	default:
 		return nil, nil, fmt.Errorf("seccomp: no program for this architecture: %w", errors.ErrUnsupported)
 	}
@@ -148,7 +152,8 @@ func sockets(clients bool) (Program, error) {
 		tcp            = 6
 	)
 	b.when(uring, instruction{opReturn, 0, 0, nosys})
-	b.when(nr.socketpair, arg(1), instruction{and, 0, 0, kind}, instruction{opEqual, 2, 0, stream}, instruction{opEqual, 1, 0, packet}, deny, pass)
+	b.when(nr.socketpair, arg(1), instruction{and, 0, 0, kind}, instruction{opEqual, 2, 0, stream},
+		instruction{opEqual, 1, 0, packet}, deny, pass)
 	if clients {
 		b.when(nr.socket,
 			arg(0), instruction{opEqual, 1, 0, inet}, instruction{opEqual, 0, 6, inet6},

@@ -278,7 +278,8 @@ func (h *Holder) attachable(id int) (*command, error) {
 		case !cmd.info.Running:
 			return nil, &policy.InvalidError{Field: "command", Value: fmt.Sprint(id), Want: "one that has not ended"}
 		case cmd.screen == nil:
-			return nil, &policy.InvalidError{Field: "command", Value: fmt.Sprint(id), Want: "one with a terminal that nobody else has"}
+			return nil, &policy.InvalidError{Field: "command", Value: fmt.Sprint(id),
+				Want: "one with a terminal that nobody else has"}
 		}
 		return cmd, nil
 	}
@@ -334,7 +335,8 @@ func (a *Attachment) Close() error {
 // shows. Wait returns ErrDetached then. What is left of the time limit is for the
 // holder to see to, 0 for none.
 func (p *remote) Detach(wall, killAfter time.Duration) error {
-	return p.ask(&request{Op: "detach", Limits: &limits{WallMS: wall.Milliseconds(), KillAfterMS: killAfter.Milliseconds()}})
+	return p.ask(&request{Op: "detach",
+		Limits: &limits{WallMS: wall.Milliseconds(), KillAfterMS: killAfter.Milliseconds()}})
 }
 
 // Command is the number of the command in its session.

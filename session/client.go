@@ -109,7 +109,8 @@ func (c *Client) Exec(ctx context.Context, process *specs.Process, stdio driver.
 }
 
 // ExecWithin is Exec with limits of the command's own, within the session's.
-func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
+func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits *specs.LinuxResources,
+	stdio driver.Stdio) (driver.Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

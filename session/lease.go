@@ -347,7 +347,8 @@ var ErrRefused = errors.New("the server has no sandbox for it")
 //
 // After an error that is [ErrRefused] the caller builds a sandbox itself. A
 // *[driver.LostError] may come after the command has begun.
-func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.Stdio, frugal bool) (driver.Process, error) {
+func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.Stdio,
+	frugal bool) (driver.Process, error) {
 	req, files, err := execRequest(process, stdio)
 	if err == nil {
 		err = ctx.Err()

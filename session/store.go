@@ -69,7 +69,8 @@ func PrivateDir(path string) error {
 		return &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return &StoreError{Path: path, Cause: "it belongs to user " + strconv.Itoa(int(st.Uid)) + " and has mode " + fmt.Sprintf("%#o", st.Mode&0o7777)}
+		return &StoreError{Path: path, Cause: "it belongs to user " + strconv.Itoa(int(st.Uid)) + " and has mode " +
+			fmt.Sprintf("%#o", st.Mode&0o7777)}
 	}
 	return nil
 }

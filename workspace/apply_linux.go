@@ -247,7 +247,8 @@ var errRace = errors.New("the workspace is being changed by somebody else")
 // what is open is asked again.
 func (a *applier) open(st *Status) (fd int, name string, err error) {
 	dir, name := split(st.Path)
-	if fd, err = openDir(a.w.root, dir); err == nil && st.Protected == "" && a.view.opened(fd, dir).protected(st.Change) != "" {
+	if fd, err = openDir(a.w.root, dir); err == nil && st.Protected == "" &&
+		a.view.opened(fd, dir).protected(st.Change) != "" {
 		unix.Close(fd)
 		return -1, name, errRace
 	}
@@ -360,7 +361,8 @@ func (a *applier) unchanged(dir int, name string, st *Status) error {
 	if now != nil && st.Now != nil && a.unlinked[inode{now.Dev, now.Ino}] {
 		now.ChangeTime = st.Now.ChangeTime
 	}
-	if now == nil && st.Now == nil || now.known(st.Now) || now != nil && st.Now != nil && now.Type == Dir && st.Now.Type == Dir && now.Ino == st.Now.Ino {
+	if now == nil && st.Now == nil || now.known(st.Now) || now != nil && st.Now != nil && now.Type == Dir &&
+		st.Now.Type == Dir && now.Ino == st.Now.Ino {
 		return nil
 	}
 	return errRace

@@ -77,7 +77,8 @@ func (s *Set) Open() (*Workspace, error) {
 	}
 	if b.Dev != s.Dev || b.Ino != s.Ino {
 		b.Close()
-		return nil, fmt.Errorf("%s is not the directory that change set %s was made of: it was removed, and made again", s.Workspace, s.ID)
+		return nil, fmt.Errorf("%s is not the directory that change set %s was made of: it was removed, and made again",
+			s.Workspace, s.ID)
 	}
 	return &Workspace{Base: b}, nil
 }
@@ -197,7 +198,8 @@ type view struct {
 // state says what the host has.
 func (v *view) state(st *Status) error {
 	c, now := st.Change, st.Now
-	if now != nil && now.Type == File && c.New != nil && c.New.Type == File && now.Size == c.New.Size && now.Mode == c.New.Mode {
+	if now != nil && now.Type == File && c.New != nil && c.New.Type == File && now.Size == c.New.Size &&
+		now.Mode == c.New.Mode {
 		if err := v.fill(c.Path, now); err != nil {
 			return err
 		}
@@ -222,7 +224,8 @@ func (v *view) state(st *Status) error {
 	if st.decided(gone) {
 		return nil
 	}
-	if c.Old != nil && !now.known(c.Old) && !(c.Old.Type == Dir && now.Type == Dir && (c.Kind != Modified || now.Mode == c.Old.Mode)) {
+	if c.Old != nil && !now.known(c.Old) &&
+		!(c.Old.Type == Dir && now.Type == Dir && (c.Kind != Modified || now.Mode == c.Old.Mode)) {
 		if now.Type == File && c.Old.Type == File && now.Size == c.Old.Size && c.Old.Sum != "" && now.Sum == "" {
 			if err := v.fill(c.Path, now); err != nil {
 				return err
@@ -262,7 +265,8 @@ func (st *Status) decided(gone string) bool {
 		st.State = Clean // an Apply that was interrupted had made room; there is nothing to lose
 	case now == nil:
 		st.conflict("it was removed from the workspace")
-	case c.Old.Type != Dir && now.Type == Dir && c.New != nil && c.New.Type == Dir && (now.Mode == 0o700 || now.Mode == c.New.Mode|0o700):
+	case c.Old.Type != Dir && now.Type == Dir && c.New != nil && c.New.Type == Dir &&
+		(now.Mode == 0o700 || now.Mode == c.New.Mode|0o700):
 		st.State = Clean // it was made by an Apply that was interrupted, and has not got its mode
 	default:
 		return false
@@ -400,7 +404,8 @@ func (v *view) protected(c *Change) string {
 	link := c.New != nil && c.New.Type == Symlink
 	dir, name := split(c.Path)
 	switch above := v.name(dir); {
-	case verdict == guard.Protected && (pattern == guard.IndexPattern && v.index(c) || pattern == guard.ConfigPattern && name == "config" && v.config(c)):
+	case verdict == guard.Protected && (pattern == guard.IndexPattern && v.index(c) || pattern == guard.ConfigPattern &&
+		name == "config" && v.config(c)):
 		return ""
 	case verdict == guard.Protected:
 		return pattern
@@ -492,7 +497,9 @@ func (v *view) Repository(dir []byte) bool {
 	if !ok {
 		return false
 	}
-	return repository(func(name string) bool { return v.before(rel, name) }) || repository(func(name string) bool { return v.after(rel, name) }) || repository(func(name string) bool { return v.folded(rel, name) })
+	return repository(func(name string) bool { return v.before(rel, name) }) ||
+		repository(func(name string) bool { return v.after(rel, name) }) ||
+		repository(func(name string) bool { return v.folded(rel, name) })
 }
 
 // Completes reports whether the changes make a repository, or what can stand for
@@ -503,7 +510,8 @@ func (v *view) Completes(dir []byte, name string) bool {
 		return false
 	}
 	after := func(name string) bool { return v.after(rel, name) }
-	return repository(after) || repository(func(name string) bool { return v.folded(rel, name) }) || after("HEAD") && (after("config") || after("config.worktree") || after("hooks") || after("commondir"))
+	return repository(after) || repository(func(name string) bool { return v.folded(rel, name) }) ||
+		after("HEAD") && (after("config") || after("config.worktree") || after("hooks") || after("commondir"))
 }
 
 // repository is is_git_directory of Git's setup.c.

@@ -42,14 +42,17 @@ func Collect(st *Store, info Info, b *Base, layer *os.File, limit uint64, replac
 		return nil, err
 	}
 	info.Workspace, info.Dev, info.Ino, info.Taken, info.Created = b.Path, b.Dev, b.Ino, b.Taken, time.Now()
-	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(), left: int64(max(2*limit, minTotal)), sums: int64(max(2*limit, minTotal)), names: int64(max(limit/namesShare, minNames))}
+	c := &collector{w: w, base: b, layer: int(layer.Fd()), set: &Set{Info: info}, taken: b.Taken.UnixNano(),
+		left: int64(max(2*limit, minTotal)), sums: int64(max(2*limit, minTotal)),
+		names: int64(max(limit/namesShare, minNames))}
 	defer c.restore()
 	if err := c.dir(sub{lower: true}); err != nil {
 		w.abort()
 		return nil, fmt.Errorf("the changes were not kept: %w", err)
 	}
 	if c.over > 0 {
-		c.skip(c.first, "with it the paths of all changes are too long together; it is one of "+strconv.Itoa(c.over)+" that are left out for that, with what is below them")
+		c.skip(c.first, "with it the paths of all changes are too long together; it is one of "+strconv.Itoa(c.over)+
+			" that are left out for that, with what is below them")
 	}
 	slices.SortFunc(c.set.Changes, compare)
 	c.origins()

@@ -59,7 +59,8 @@ func ParseGit(s string) (*Git, error) {
 		return bad("an https, http or file URL (ssh needs keys, which no sandbox gets)")
 	}
 	if u.User != nil {
-		return bad("a URL without a password, which everybody on this machine could read: --git-token-env takes a variable's name")
+		return bad(
+			"a URL without a password, which everybody on this machine could read: --git-token-env takes a variable's name")
 	}
 	return &Git{URL: addr, Ref: ref, Depth: 1}, nil
 }
@@ -182,9 +183,11 @@ func (g *Git) Env(token string) []string {
 		// Not to where a redirection leads.
 		config[len(config)-2][1] = "false"
 		basic := base64.StdEncoding.EncodeToString([]byte("x-access-token:" + token))
-		config = append(config, [2]string{"http." + u.Scheme + "://" + u.Host + "/.extraHeader", "Authorization: Basic " + basic})
+		config = append(config,
+			[2]string{"http." + u.Scheme + "://" + u.Host + "/.extraHeader", "Authorization: Basic " + basic})
 	}
-	env := []string{"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false",
+	env := []string{"GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_ATTR_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false",
 		"GIT_LFS_SKIP_SMUDGE=1", "GIT_CONFIG_COUNT=" + strconv.Itoa(len(config))}
 	for i, c := range config {
 		n := strconv.Itoa(i)

@@ -57,7 +57,8 @@ func OpenStore(path string) (*Store, error) {
 		return nil, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return nil, &StoreError{Path: path, Cause: "it belongs to user " + strconv.Itoa(int(st.Uid)) + " and has mode " + fmt.Sprintf("%#o", st.Mode&0o7777)}
+		return nil, &StoreError{Path: path, Cause: "it belongs to user " + strconv.Itoa(int(st.Uid)) + " and has mode " +
+			fmt.Sprintf("%#o", st.Mode&0o7777)}
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {

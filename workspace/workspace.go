@@ -118,7 +118,8 @@ func (n *Node) same(o *Node) bool {
 
 // known reports whether a host's node was not touched since o was recorded.
 func (n *Node) known(o *Node) bool {
-	return n != nil && o != nil && n.Type == o.Type && n.Dev == o.Dev && n.Ino == o.Ino && n.ChangeTime == o.ChangeTime && n.Size == o.Size && n.ModTime == o.ModTime
+	return n != nil && o != nil && n.Type == o.Type && n.Dev == o.Dev && n.Ino == o.Ino && n.ChangeTime == o.ChangeTime &&
+		n.Size == o.Size && n.ModTime == o.ModTime
 }
 
 // A Skip is a path of the layer that cannot be taken over.

@@ -49,8 +49,9 @@ func siteOf(i *cli.Integration) (site agents.Site, err error) {
 		return site, err
 	}
 	site = agents.Site{Home: f.Home, Config: or("XDG_CONFIG_HOME", ".config"), Data: or("XDG_DATA_HOME", ".local/share"),
-		State: or("XDG_STATE_HOME", ".local/state"), Claude: or("CLAUDE_CONFIG_DIR", ".claude"), Codex: or("CODEX_HOME", ".codex"),
-		Qwen: or("QWEN_HOME", ".qwen"), Copilot: or("COPILOT_HOME", ".copilot"), Pi: or("PI_CODING_AGENT_DIR", ".pi/agent"),
+		State: or("XDG_STATE_HOME", ".local/state"), Claude: or("CLAUDE_CONFIG_DIR", ".claude"),
+		Codex: or("CODEX_HOME", ".codex"),
+		Qwen:  or("QWEN_HOME", ".qwen"), Copilot: or("COPILOT_HOME", ".copilot"), Pi: or("PI_CODING_AGENT_DIR", ".pi/agent"),
 		Sbxrun: filepath.Join(filepath.Dir(self), "sbxrun"), Agent: i.Program}
 	if i.Agent != "shell" && i.Agent != "mcp" {
 		_, file, err := whole.Program(i.Program, strings.TrimSuffix(i.Agent, "-code"))
@@ -77,7 +78,8 @@ func integrate(i *cli.Integration) error {
 	if i.Do == "undo" && site.Agent == "" {
 		site.Agent = "/" // what is undone does not depend on it
 	}
-	plan, err := agents.NewPlan(i.Agent, site, agents.Options{Flags: i.Flags, By: i.By, Managed: i.Managed, Session: i.Session, File: i.File})
+	plan, err := agents.NewPlan(i.Agent, site,
+		agents.Options{Flags: i.Flags, By: i.By, Managed: i.Managed, Session: i.Session, File: i.File})
 	if err != nil {
 		return err
 	}
@@ -160,20 +162,23 @@ func verify(i *cli.Integration, site agents.Site) error {
 		agent = i.Command[0]
 		how = "a command that " + agent + " ran, asked by its own model,"
 	} else if agent == "shell" || agent == "mcp" {
-		how = "a command, given to the " + map[string]string{"shell": "shell", "mcp": "server"}[agent] + " (no agent was started),"
+		how = "a command, given to the " + map[string]string{"shell": "shell", "mcp": "server"}[agent] +
+			" (no agent was started),"
 	} else if !p.Real {
 		how = "a command, called as " + agent + "'s configuration says (the agent itself was not started),"
 	}
 	switch {
 	case p.Holds():
-		fmt.Printf("verified: %s wrote a file, ran a test and committed in its workspace; it could neither read nor write a file beside that, nor see the agent's API key\n", how)
+		fmt.Printf(
+			"verified: %s wrote a file, ran a test and committed in its workspace; it could neither read nor write a file beside that, nor see the agent's API key\n", how)
 		if len(p.Seen) > 0 {
 			fmt.Printf("of your home it saw these, or something below them: %s\n", p.Home())
 		} else {
 			fmt.Println("of your home it saw nothing")
 		}
 		if partial {
-			fmt.Println("but: the roll-out in config.yaml leaves agents out of the sandbox by their keys, of which the workspace is one; this was in a workspace of its own. sbxrun prompt -C DIR says what holds in yours")
+			fmt.Println(
+				"but: the roll-out in config.yaml leaves agents out of the sandbox by their keys, of which the workspace is one; this was in a workspace of its own. sbxrun prompt -C DIR says what holds in yours")
 		}
 		for _, a := range p.Against {
 			without := "claude --setting-sources user"
@@ -183,7 +188,8 @@ func verify(i *cli.Integration, site agents.Site) error {
 			fmt.Printf("but: %s: in this project commands can run outside; %s prevents that\n", a, without)
 		}
 		if p.Overridable {
-			fmt.Println("but: a project with a .claude/settings.json against it can have its commands run outside; claude --setting-sources user prevents that, and so does sbxrun integrate claude-code --managed")
+			fmt.Println(
+				"but: a project with a .claude/settings.json against it can have its commands run outside; claude --setting-sources user prevents that, and so does sbxrun integrate claude-code --managed")
 		}
 		return nil
 	case len(p.Breaches) == 0:
@@ -197,11 +203,13 @@ func verify(i *cli.Integration, site agents.Site) error {
 				if i.File != "" {
 					of += " " + driver.GrantOf("file", i.File).Shell()
 				}
-				return engine.Hinted(err, "this host cannot give every layer; to go without, integrate again, with your other flags beside these: sbxrun integrate "+of+" "+w.Flags)
+				return engine.Hinted(err,
+					"this host cannot give every layer; to go without, integrate again, with your other flags beside these: sbxrun integrate "+of+" "+w.Flags)
 			}
 			return err
 		}
-		return fmt.Errorf("not verified: %s stayed inside, but could not %s; what %s showed is above", how, strings.Join(p.Failed, ", nor "), agent)
+		return fmt.Errorf("not verified: %s stayed inside, but could not %s; what %s showed is above", how,
+			strings.Join(p.Failed, ", nor "), agent)
 	}
 	why := ""
 	for line := range strings.Lines(p.Output) {

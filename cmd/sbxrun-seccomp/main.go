@@ -32,7 +32,8 @@ const limit = 10 * time.Second
 
 func main() {
 	time.AfterFunc(limit, func() {
-		fmt.Fprintf(os.Stderr, "sbxrun-seccomp: error: no result after %v: write the rules so that they do not overlap\n", limit)
+		fmt.Fprintf(os.Stderr, "sbxrun-seccomp: error: no result after %v: write the rules so that they do not overlap\n",
+			limit)
 		os.Exit(1)
 	})
 	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {

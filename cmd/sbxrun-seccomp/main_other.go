@@ -8,6 +8,7 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "sbxrun-seccomp: error: built without libseccomp; rebuild it on Linux with CGO_ENABLED=1, gcc and libseccomp-dev")
+	fmt.Fprintln(os.Stderr,
+		"sbxrun-seccomp: error: built without libseccomp; rebuild it on Linux with CGO_ENABLED=1, gcc and libseccomp-dev")
 	os.Exit(1)
 }

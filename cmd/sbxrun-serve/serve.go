@@ -23,7 +23,8 @@ func serveAll(ctx context.Context, s *engine.Server) error {
 	debug.SetGCPercent(400)
 	err := serve.Serve(ctx, s)
 	if errors.Is(err, serve.ErrRunning) {
-		return engine.Hinted(fmt.Errorf("%s: %w", s.Dir, err), "sbxrun pool status shows it; SBXRUN_SERVER=DIR makes and finds another")
+		return engine.Hinted(fmt.Errorf("%s: %w", s.Dir, err),
+			"sbxrun pool status shows it; SBXRUN_SERVER=DIR makes and finds another")
 	}
 	return err
 }
@@ -45,15 +46,18 @@ func pools(dir string, counted, json bool) error {
 	if !counted {
 		rows := [][]string{{"POOL", "READY", "GOAL", "OUT", "MAKING", "MIN", "TARGET", "MAX", "DRIVER"}}
 		for _, p := range list {
-			rows = append(rows, []string{p.Name, strconv.Itoa(p.Stats.Ready), strconv.Itoa(p.Stats.Goal), strconv.Itoa(p.Stats.Out), strconv.Itoa(p.Stats.Making),
+			rows = append(rows, []string{p.Name, strconv.Itoa(p.Stats.Ready), strconv.Itoa(p.Stats.Goal),
+				strconv.Itoa(p.Stats.Out), strconv.Itoa(p.Stats.Making),
 				strconv.Itoa(p.MinSize), strconv.Itoa(p.TargetSize), strconv.Itoa(p.MaxSize), p.Driver})
 		}
 		return cli.PrintTable(rows)
 	}
-	rows := [][]string{{"POOL", "CREATED", "POOLED", "COLD", "EMPTY", "MISMATCHED", "BROKEN", "CRASHED", "UNHEALTHY", "EXPIRED", "IDLE", "FAILURES"}}
+	rows := [][]string{{"POOL", "CREATED", "POOLED", "COLD", "EMPTY", "MISMATCHED", "BROKEN", "CRASHED", "UNHEALTHY",
+		"EXPIRED", "IDLE", "FAILURES"}}
 	for _, p := range list {
 		row := []string{p.Name}
-		for _, n := range []uint64{p.Stats.Created, p.Stats.Pooled, p.Stats.Cold, p.Stats.Empty, p.Stats.Mismatched, p.Stats.Broken,
+		for _, n := range []uint64{p.Stats.Created, p.Stats.Pooled, p.Stats.Cold, p.Stats.Empty, p.Stats.Mismatched,
+			p.Stats.Broken,
 			p.Stats.Crashed, p.Stats.Unhealthy, p.Stats.Expired, p.Stats.Idle, p.Stats.Failures} {
 			row = append(row, strconv.FormatUint(n, 10))
 		}

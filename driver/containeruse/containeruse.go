@@ -72,18 +72,22 @@ func (Driver) Describe() driver.Description {
 		"hostname":    engine,
 		"files.write": {Support: driver.Partly, Note: "the workspace alone, as a branch of its repository"},
 		"scratch":     engine, "mounts.private": engine,
-		"egress.host": {Support: driver.Partly, Note: "a network of the engine's that reaches everything"}, "egress.loopback": yes,
-		"limits.time": {Support: driver.Partly, Note: "ends the client, and deletes the environment"}, "limits.output": yes,
-		"layer.user": engine, "layer.pid": engine, "layer.mount": engine, "layer.ipc": engine, "layer.uts": engine, "layer.cgroupns": engine,
-		"layer.rlimits": engine,
-		"result.killed": {Note: "cu delete removes what is left"},
+		"egress.host":     {Support: driver.Partly, Note: "a network of the engine's that reaches everything"},
+		"egress.loopback": yes,
+		"limits.time":     {Support: driver.Partly, Note: "ends the client, and deletes the environment"},
+		"limits.output":   yes,
+		"layer.user":      engine, "layer.pid": engine, "layer.mount": engine, "layer.ipc": engine, "layer.uts": engine,
+		"layer.cgroupns": engine,
+		"layer.rlimits":  engine,
+		"result.killed":  {Note: "cu delete removes what is left"},
 	}
 	for i := range driver.Features {
 		if name := driver.Features[i].Name; c[name] == (driver.Claim{}) {
 			c[name] = no
 		}
 	}
-	return driver.Description{Summary: "an environment of container-use (tested against a stand-in for cu only)", Claims: c}
+	return driver.Description{Summary: "an environment of container-use (tested against a stand-in for cu only)",
+		Claims: c}
 }
 
 // Check reports what of a policy an environment cannot have.
@@ -99,7 +103,8 @@ func (d Driver) Check(p *policy.Policy) error {
 	}
 	for _, r := range p.Files {
 		if r.Access != policy.Hide && r.Path != p.OCI.Process.Cwd {
-			return &driver.UnsupportedError{Driver: Name, Rules: []string{"files." + r.Path}, Fix: "an environment has the working directory's repository alone"}
+			return &driver.UnsupportedError{Driver: Name, Rules: []string{"files." + r.Path},
+				Fix: "an environment has the working directory's repository alone"}
 		}
 	}
 	return nil
@@ -161,7 +166,8 @@ func (Driver) Available(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if _, err := output(ctx, cu, "", "environment", "create", "--help"); err != nil {
-		return &driver.UnavailableError{What: "driver " + Name, Cause: cu + " has no command \"environment create\"", Err: err,
+		return &driver.UnavailableError{What: "driver " + Name,
+			Cause: cu + " has no command \"environment create\"", Err: err,
 			Fix: "this release of container-use makes environments for agents only, by MCP; use --driver docker"}
 	}
 	return nil
@@ -179,7 +185,8 @@ func find() (string, error) {
 			missing = err
 		}
 	}
-	return "", &driver.UnavailableError{What: "driver " + Name, Cause: missing.Error(), Fix: missing.Hint("install container-use (https://container-use.com), or use --driver docker")}
+	return "", &driver.UnavailableError{What: "driver " + Name, Cause: missing.Error(),
+		Fix: missing.Hint("install container-use (https://container-use.com), or use --driver docker")}
 }
 
 // output runs cu in a directory and returns what it printed.

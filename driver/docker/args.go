@@ -117,7 +117,8 @@ func (d Driver) Args(p *policy.Policy, f Facts) ([]string, error) {
 	// Its first process gets signals as any other does, and orphans are reaped.
 	// The engine puts that program into /sbin, which must be the image's.
 	if coversInit(p) {
-		e.Rules = append(e.Rules, "files./sbin (the engine's own first process lies there; --profile docker shows the image's system and not the host's)")
+		e.Rules = append(e.Rules,
+			"files./sbin (the engine's own first process lies there; --profile docker shows the image's system and not the host's)")
 	}
 	add("--init")
 	if f.Init != "" {
@@ -393,7 +394,8 @@ func (l *list) volumes() (private []specs.Mount) {
 			under) || at == "/" || strings.ContainsAny(at, ":"):
 			// Docker takes one without a slash for another, beside what is mounted there.
 			l.refuse("image.volumes." + quote.Inside(at))
-		case slices.ContainsFunc(l.all, func(m mount) bool { return m.at == at }) || slices.ContainsFunc(l.p.OCI.Mounts, there):
+		case slices.ContainsFunc(l.all, func(m mount) bool { return m.at == at }) ||
+			slices.ContainsFunc(l.p.OCI.Mounts, there):
 			// Something else is there.
 		case slices.ContainsFunc(l.all, func(m mount) bool { return under(m.at) }),
 			slices.ContainsFunc(l.p.OCI.Mounts,
@@ -463,7 +465,8 @@ func mounts(p *policy.Policy, f Facts) (args, refused []string) {
 	for i := range private {
 		l.other(&private[i], rest, storage)
 	}
-	if f.Hosts != "" && p.Egress.Mode != policy.EgressHost && !slices.ContainsFunc(l.all, func(m mount) bool { return within("/etc/hosts", m.at) }) {
+	if f.Hosts != "" && p.Egress.Mode != policy.EgressHost &&
+		!slices.ContainsFunc(l.all, func(m mount) bool { return within("/etc/hosts", m.at) }) {
 		l.bind(f.Hosts, "/etc/hosts", policy.ReadExec)
 	}
 	slices.SortStableFunc(l.all, func(a, b mount) int {
@@ -577,7 +580,8 @@ func isProxy(kv string) bool {
 
 // clients reports whether the client, or what it starts, obeys a variable.
 func clients(key string) bool {
-	for _, prefix := range [...]string{"DOCKER_", "BUILDKIT_", "COMPOSE_", "CONTAINER", "PODMAN_", "STORAGE_", "BUILDAH_", "REGISTRY_", "XDG_", "LD_", "GO", "SSH_", "OTEL_", "NO_COLOR", "_CONTAINERS_", "DBUS_", "LISTEN_", "NOTIFY_"} {
+	for _, prefix := range [...]string{"DOCKER_", "BUILDKIT_", "COMPOSE_", "CONTAINER", "PODMAN_", "STORAGE_", "BUILDAH_",
+		"REGISTRY_", "XDG_", "LD_", "GO", "SSH_", "OTEL_", "NO_COLOR", "_CONTAINERS_", "DBUS_", "LISTEN_", "NOTIFY_"} {
 		if strings.HasPrefix(key, prefix) {
 			return true
 		}

@@ -104,7 +104,8 @@ func (d Driver) Describe() driver.Description {
 		"mounts.system": part("the engine's own"), "masked": part("as the engine has it"),
 		"mounts.other": no("only tmpfs and binds"),
 		"devices":      yes,
-		"egress.none":  yes, "egress.loopback": yes, "egress.host": yes, "egress.proxy": noProxy, "egress.publish": noProxy, "layer.egress": noProxy,
+		"egress.none":  yes, "egress.loopback": yes, "egress.host": yes, "egress.proxy": noProxy, "egress.publish": noProxy,
+		"layer.egress":  noProxy,
 		"layer.protect": {Note: "only the native driver makes calls for a command"},
 		"limits.time":   part("SIGTERM goes to the command alone, SIGKILL to all"), "limits.output": yes,
 		"limits.other":   no("memory, cpu and processes are what it limits"),
@@ -112,8 +113,9 @@ func (d Driver) Describe() driver.Description {
 		"capabilities":   no("the command has none, and gains none"),
 		"oci.other":      no("no profile sets it"),
 		"layer.user":     part(user),
-		"layer.pid":      yes, "layer.mount": yes, "layer.net": yes, "layer.ipc": yes, "layer.uts": yes, "layer.cgroupns": yes,
-		"layer.seccomp": yes, "layer.no_new_privs": yes, "layer.rlimits": yes,
+		"layer.pid":      yes, "layer.mount": yes, "layer.net": yes, "layer.ipc": yes, "layer.uts": yes,
+		"layer.cgroupns": yes,
+		"layer.seccomp":  yes, "layer.no_new_privs": yes, "layer.rlimits": yes,
 		"layer.landlock":      no("an engine has no option for it"),
 		"layer.cgroup.memory": part("where the engine can; swap too, where it counts swap"),
 		"layer.cgroup.cpu":    part("where the engine can"),
@@ -139,7 +141,8 @@ func (d Driver) Check(p *policy.Policy) error {
 		return err
 	}
 	if d.Image == "" {
-		return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"a run without an image"}, Fix: "name one with --image, or in the profile (image: node:20-alpine)"}
+		return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"a run without an image"},
+			Fix: "name one with --image, or in the profile (image: node:20-alpine)"}
 	}
 	// An image's name that begins with a dash would be an option.
 	if strings.HasPrefix(d.Image, "-") || strings.ContainsAny(d.Image, " \t\n\x00") {
@@ -161,7 +164,8 @@ func (d Driver) Check(p *policy.Policy) error {
 // Lowered returns the arguments of the client that create the container.
 func (d Driver) Lowered(p *policy.Policy) (any, error) {
 	env, passed, _ := environment(p.OCI.Process.Env)
-	f := Facts{Podman: d.Podman, Rootless: d.Podman && os.Geteuid() != 0, IsDir: isDir, IsFile: isFile, Name: "sbxrun-PID-RANDOM", Labels: []string{labelRun + "=sbxrun-PID-RANDOM"}, Stdin: true}
+	f := Facts{Podman: d.Podman, Rootless: d.Podman && os.Geteuid() != 0, IsDir: isDir, IsFile: isFile,
+		Name: "sbxrun-PID-RANDOM", Labels: []string{labelRun + "=sbxrun-PID-RANDOM"}, Stdin: true}
 	if len(env) != 0 {
 		f.EnvFile = "/dev/fd/3"
 	}
@@ -273,7 +277,8 @@ func (c *client) run(ctx context.Context, cmd *exec.Cmd, op string) (string, err
 		return "", &engineError{op: c.d.Name() + " " + op, text: "the engine's answer is too long"}
 	}
 	if ctx.Err() != nil {
-		return "", &engineError{op: c.d.Name() + " " + op, text: "no answer from the engine: " + ctx.Err().Error(), silent: true}
+		return "", &engineError{op: c.d.Name() + " " + op, text: "no answer from the engine: " + ctx.Err().Error(),
+			silent: true}
 	}
 	e := &engineError{op: c.d.Name() + " " + op, text: said(errs.String()), code: cmd.ProcessState.ExitCode()}
 	e.text = cmp.Or(e.text, err.Error())
@@ -286,7 +291,8 @@ func said(s string) string {
 	lines := strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' })
 	last := ""
 	for _, l := range lines {
-		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "See '") && !strings.HasPrefix(l, "Run '") && !strings.HasPrefix(l, "WARNING:") {
+		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "See '") && !strings.HasPrefix(l, "Run '") &&
+			!strings.HasPrefix(l, "WARNING:") {
 			last = l
 		}
 	}

@@ -52,7 +52,8 @@ func (f *Facts) declare(i *imageConfig) {
 // isMissing reports that the engine has no such image.
 func isMissing(err error) bool {
 	s := strings.ToLower(err.Error())
-	return strings.Contains(s, "no such image") || strings.Contains(s, "image not known") || strings.Contains(s, "no such object")
+	return strings.Contains(s, "no such image") || strings.Contains(s, "image not known") ||
+		strings.Contains(s, "no such object")
 }
 
 // maxAccounts bounds the files that an engine reads whole before it starts a
@@ -172,12 +173,14 @@ func below(root string) lookupFunc {
 func (r *container) lookup(ctx context.Context) lookupFunc {
 	return func(name string) (fs.FileInfo, string, error) {
 		if shown(r.policy, name) {
-			return nil, "", &driver.UnsupportedError{Driver: r.c.d.Name(), Rules: []string{"image.etc (a link to " + quote.Inside(name) + ", where the policy has something else)"}}
+			return nil, "", &driver.UnsupportedError{Driver: r.c.d.Name(),
+				Rules: []string{"image.etc (a link to " + quote.Inside(name) + ", where the policy has something else)"}}
 		}
 		h, ok := r.stat(ctx, name, false)
 		switch {
 		case !ok:
-			return nil, "", &engineError{op: r.c.d.Name() + " cp", text: "the engine does not show " + quote.Inside(name) + " of the image", silent: ctx.Err() != nil}
+			return nil, "", &engineError{op: r.c.d.Name() + " cp", text: "the engine does not show " + quote.Inside(name) +
+				" of the image", silent: ctx.Err() != nil}
 		case h == nil:
 			return nil, "", nil
 		}
@@ -187,6 +190,7 @@ func (r *container) lookup(ctx context.Context) lookupFunc {
 
 // shown reports whether a policy shows something of the host at a path.
 func shown(p *policy.Policy, name string) bool {
-	return slices.ContainsFunc(p.Files, func(r policy.FileRule) bool { return r.Access != policy.Hide && within(name, r.Path) }) ||
+	return slices.ContainsFunc(p.Files,
+		func(r policy.FileRule) bool { return r.Access != policy.Hide && within(name, r.Path) }) ||
 		slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return m.Type == "bind" && within(name, m.Destination) })
 }

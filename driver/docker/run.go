@@ -72,8 +72,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return nil, err
 	}
 	if !local(host) && len(p.Files) != 0 {
-		return nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"files (the engine is at " + host + ", where this host's paths are other files)"},
-			Fix: "use an engine on this machine, or show nothing of it: --workspace none"}
+		return nil, &driver.UnsupportedError{Driver: d.Name(),
+			Rules: []string{"files (the engine is at " + host + ", where this host's paths are other files)"},
+			Fix:   "use an engine on this machine, or show nothing of it: --workspace none"}
 	}
 	if imageErr != nil {
 		if !isMissing(imageErr) {
@@ -184,7 +185,8 @@ func (c *client) image(ctx context.Context) (*imageConfig, error) {
 		return nil, err
 	}
 	var list []imageConfig
-	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].ID == "" || list[0].Config == nil {
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 || list[0].ID == "" ||
+		list[0].Config == nil {
 		return nil, &engineError{op: c.d.Name() + " image inspect", text: "the image's configuration cannot be read"}
 	}
 	return &list[0], nil
@@ -279,7 +281,8 @@ func (r *container) guard() error {
 		return err
 	}
 	defer in.Close()
-	cmd := exec.Command("/bin/sh", "-c", `read -r _ && exit; "$0" rm -f -v "$1"; sleep 2; "$0" rm -f -v "$1"`, r.c.path, r.name)
+	cmd := exec.Command("/bin/sh", "-c", `read -r _ && exit; "$0" rm -f -v "$1"; sleep 2; "$0" rm -f -v "$1"`,
+		r.c.path, r.name)
 	cmd.Stdin, cmd.Env = in, r.c.env
 	detach(cmd)
 	if err := cmd.Start(); err != nil {
@@ -307,7 +310,8 @@ const hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n
 // create makes the container.
 func (r *container) create(ctx context.Context, e *engine, stdin bool) error {
 	p := r.policy
-	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name, Labels: []string{labelRun + "=" + r.name}, Stdin: stdin,
+	f := Facts{Podman: r.c.d.Podman, Rootless: e.rootless, IsDir: isDir, IsFile: isFile, Name: r.name,
+		Labels: []string{labelRun + "=" + r.name}, Stdin: stdin,
 		NoAppArmor: !e.apparmor}
 	f.declare(r.image)
 	if r.c.d.Podman {
@@ -416,7 +420,8 @@ func (r *container) cleanup() {
 // for and does not always come with: "" if that is there, or nothing is. It has to
 // be static, for it runs in the image.
 func initProgram() string {
-	for _, own := range [...]string{"/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/local/lib/podman/catatonit"} {
+	for _, own := range [...]string{"/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit",
+		"/usr/lib/podman/catatonit", "/usr/local/lib/podman/catatonit"} {
 		if isFile(own) {
 			return ""
 		}
@@ -522,7 +527,8 @@ func (r *container) remove() error {
 // isGone reports that the engine knows no such container.
 func isGone(err error) bool {
 	s := strings.ToLower(err.Error())
-	return strings.Contains(s, "no such container") || strings.Contains(s, "no such object") || strings.Contains(s, "no container with")
+	return strings.Contains(s, "no such container") || strings.Contains(s, "no such object") ||
+		strings.Contains(s, "no container with")
 }
 
 // state is what the engine recorded of a container.
@@ -548,7 +554,8 @@ func (r *container) inspect() (*state, error) {
 
 // stuck is the error for an engine that does not answer.
 func (r *container) stuck() error {
-	return &driver.LostError{Err: &driver.UnavailableError{What: "driver " + r.c.d.Name(), Cause: "the engine does not answer, so the command may still be running: container " + r.name},
+	return &driver.LostError{Err: &driver.UnavailableError{What: "driver " + r.c.d.Name(),
+		Cause: "the engine does not answer, so the command may still be running: container " + r.name},
 		Fix: "what is left of it is removed when the engine answers; an image can hold it up, so look at what is in this one"}
 }
 
@@ -571,7 +578,8 @@ func (r *container) Wait() (*driver.Status, error) {
 	killed := r.killed
 	r.mu.Unlock()
 	var missing error
-	if err == nil && s.Status == "exited" && s.Error == "" && !killed && (s.ExitCode == driver.ExitNotFound || s.ExitCode == driver.ExitNotExecutable) {
+	if err == nil && s.Status == "exited" && s.Error == "" && !killed &&
+		(s.ExitCode == driver.ExitNotFound || s.ExitCode == driver.ExitNotExecutable) {
 		missing = r.commandError(context.Background(), s.ExitCode)
 	}
 	if e := r.remove(); err == nil && e != nil {
@@ -592,9 +600,11 @@ func (r *container) Wait() (*driver.Status, error) {
 		st.Signal = syscall.SIGKILL
 		return st, nil
 	case err != nil && isGone(err):
-		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: somebody removed the container while the command ran", name), Fix: "containers named sbxrun-… belong to running commands"}
+		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: somebody removed the container while the command ran",
+			name), Fix: "containers named sbxrun-… belong to running commands"}
 	case err != nil:
-		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: the engine went away while the command ran: %w", name, err), Fix: "start the engine again; the next run removes what is left of the container"}
+		return nil, &driver.LostError{Err: fmt.Errorf("driver %s: the engine went away while the command ran: %w", name, err),
+			Fix: "start the engine again; the next run removes what is left of the container"}
 	case s.Running && clientErr != nil && (unread(r.client.Stdout) || unread(r.client.Stderr)):
 		// The client got what the command gets elsewhere.
 		st.Signal = syscall.SIGPIPE
@@ -606,7 +616,8 @@ func (r *container) Wait() (*driver.Status, error) {
 		st.Signal = syscall.SIGKILL
 		return st, nil
 	case s.Status == "created" && s.Error == "":
-		return nil, &driver.SetupError{Driver: name, Err: errors.New("the container did not start"), Fix: "what the engine said of it is on the command's standard error"}
+		return nil, &driver.SetupError{Driver: name, Err: errors.New("the container did not start"),
+			Fix: "what the engine said of it is on the command's standard error"}
 	case s.Error != "":
 		if err := startError(s.Error); err != nil {
 			return nil, err
@@ -670,7 +681,8 @@ func newName() (string, error) {
 	if _, err := rand.Read(b[:]); err != nil {
 		return "", err
 	}
-	return strings.Join([]string{"sbxrun", machine(), strconv.Itoa(os.Getpid()), startedAt(os.Getpid()), hex.EncodeToString(b[:])}, "-"), nil
+	return strings.Join([]string{"sbxrun", machine(), strconv.Itoa(os.Getpid()), startedAt(os.Getpid()),
+		hex.EncodeToString(b[:])}, "-"), nil
 }
 
 // machine tells this host, and those who see the same processes of it, from others that

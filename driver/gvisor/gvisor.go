@@ -105,15 +105,18 @@ func (d Driver) Describe() driver.Description {
 		"seccomp.custom": {Support: driver.Yes, Note: "compiled by the runtime"},
 		"capabilities":   no("the command has none, and gains none"),
 		"oci.other":      no("no profile sets it"),
-		"layer.user":     yes, "layer.pid": yes, "layer.mount": yes, "layer.net": yes, "layer.ipc": yes, "layer.uts": yes, "layer.cgroupns": yes,
-		"layer.seccomp": yes, "layer.no_new_privs": yes,
+		"layer.user":     yes, "layer.pid": yes, "layer.mount": yes, "layer.net": yes, "layer.ipc": yes, "layer.uts": yes,
+		"layer.cgroupns": yes,
+		"layer.seccomp":  yes, "layer.no_new_privs": yes,
 		"layer.landlock":      no("runtimes do not apply it"),
 		"layer.cgroup.memory": yes, "layer.cgroup.cpu": yes, "layer.cgroup.pids": yes, "layer.rlimits": yes,
-		"layer.selinux": no("labels are not passed on"), "layer.apparmor": no("profiles are not passed on"), "layer.protect": {Note: "only the native driver makes calls for a command"},
+		"layer.selinux": no("labels are not passed on"), "layer.apparmor": no("profiles are not passed on"),
+		"layer.protect": {Note: "only the native driver makes calls for a command"},
 		"layer.egress":  no("only the native driver has network by name"),
 		"result.signal": partly("runtimes give 128+N for both, and process 1 cannot signal itself"),
 		"result.limits": yes,
-		"result.killed": partly("processes are ended; the runtime's own cgroups and state stay until the next run removes them"),
+		"result.killed": partly(
+			"processes are ended; the runtime's own cgroups and state stay until the next run removes them"),
 	}
 	summary := "the OCI runtime " + d.program()
 	switch d.program() {
@@ -147,7 +150,8 @@ type Options struct {
 
 // What a runtime makes in /dev by itself; see "Default Devices" and "Default
 // Filesystems" in the OCI runtime specification.
-var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "stdin", "stdout", "stderr", "fd", "core", "console", "ptmx"}
+var devices = []string{"null", "zero", "full", "random", "urandom", "tty", "stdin", "stdout", "stderr", "fd", "core",
+	"console", "ptmx"}
 
 // Spec lowers a policy, with its file system tree, to a runtime's configuration
 // and what its bundle holds. Optional parts of the tree that change what is not
@@ -183,7 +187,8 @@ func (d Driver) Spec(p *policy.Policy, tree *mounts.Tree, o Options) (*specs.Spe
 		Node{Path: "data/nothing", Mode: 0}, Node{Path: "data/none", Dir: true, Mode: 0})
 	for i := range ops {
 		if !utf8.ValidString(ops[i].Target) || !utf8.ValidString(ops[i].Source) {
-			return nil, nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"a path that is not UTF-8: " + strconv.Quote(ops[i].Target)}, Fix: notUTF8}
+			return nil, nil, &driver.UnsupportedError{Driver: d.Name(),
+				Rules: []string{"a path that is not UTF-8: " + strconv.Quote(ops[i].Target)}, Fix: notUTF8}
 		}
 		if err := l.op(&ops[i]); err != nil {
 			return nil, nil, &driver.UnsupportedError{Driver: d.Name(), Rules: []string{err.Error()}}
@@ -266,7 +271,8 @@ func (l *lowering) op(o *mounts.Op) error {
 		l.mount(o.Target, "bind", o.Source, l.options(o.Attr, bind)...)
 	case mounts.Scratch, mounts.Tmpfs:
 		l.point(o, true)
-		l.mount(o.Target, "tmpfs", "tmpfs", l.options(o.Attr, "mode="+strconv.FormatUint(uint64(mode(o)), 8), "size="+strconv.FormatUint(l.tree.Size(o), 10))...)
+		l.mount(o.Target, "tmpfs", "tmpfs", l.options(o.Attr, "mode="+strconv.FormatUint(uint64(mode(o)), 8),
+			"size="+strconv.FormatUint(l.tree.Size(o), 10))...)
 	case mounts.Proc:
 		l.point(o, true)
 		l.mount(o.Target, "proc", "proc", l.options(o.Attr)...)
@@ -322,11 +328,13 @@ func (d Driver) check(p *policy.Policy) error {
 	}
 	for _, text := range slices.Concat(p.OCI.Process.Args, p.OCI.Process.Env, []string{p.OCI.Process.Cwd}) {
 		if !utf8.ValidString(text) {
-			return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"process: an argument or variable that is not UTF-8"}, Fix: notUTF8}
+			return &driver.UnsupportedError{Driver: d.Name(),
+				Rules: []string{"process: an argument or variable that is not UTF-8"}, Fix: notUTF8}
 		}
 	}
 	for _, t := range [...]specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace, specs.MountNamespace} {
-		if p.OCI.Linux == nil || !slices.ContainsFunc(p.OCI.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == t && n.Path == "" }) {
+		if p.OCI.Linux == nil || !slices.ContainsFunc(p.OCI.Linux.Namespaces,
+			func(n specs.LinuxNamespace) bool { return n.Type == t && n.Path == "" }) {
 			return &driver.UnsupportedError{Driver: d.Name(), Rules: []string{"no " + string(t) + " namespace"}}
 		}
 	}

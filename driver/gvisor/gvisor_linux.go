@@ -95,7 +95,8 @@ func (d Driver) probe(ctx context.Context) error {
 	for _, f := range []string{"/bin", "/usr", "/lib", "/lib64"} {
 		p.Files = append(p.Files, policy.FileRule{Path: f, Access: policy.ReadExec, Optional: true})
 	}
-	for _, n := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace, specs.MountNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
+	for _, n := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace, specs.MountNamespace,
+		specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
 		p.OCI.Linux.Namespaces = append(p.OCI.Linux.Namespaces, specs.LinuxNamespace{Type: n})
 	}
 	res, err := driver.Run(ctx, d, p, driver.RunOptions{Capture: true})
@@ -146,7 +147,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err := supervisor.Lookup(p, ops); err != nil {
 		return nil, err
 	}
-	dir, err := rundir.Make(cmp.Or(d.RunDir, rundir.Parent(os.Geteuid())), d.program(), func(dead string) { d.delete(path, dead) })
+	dir, err := rundir.Make(cmp.Or(d.RunDir, rundir.Parent(os.Geteuid())), d.program(),
+		func(dead string) { d.delete(path, dead) })
 	if err != nil {
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
@@ -168,7 +170,8 @@ type container struct {
 // id names the container; it is that of its directory.
 func id(dir string) string { return "sbxrun-" + filepath.Base(dir) }
 
-func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tree, stdio driver.Stdio, clean func()) (driver.Process, error) {
+func (c *container) start(ctx context.Context, p *policy.Policy, tree *mounts.Tree, stdio driver.Stdio,
+	clean func()) (driver.Process, error) {
 	d := c.d
 	fail := func(err error) (driver.Process, error) {
 		clean()
@@ -273,7 +276,8 @@ const runtimeThreads = 24
 // a runtime can make a limited group within one that has processes.
 func pidsOnV1() bool {
 	l, err := cgroups.Read()
-	return err == nil && slices.ContainsFunc(l.Hierarchies, func(h cgroups.Hierarchy) bool { return !h.V2 && h.Controllers.Has(cgroups.Pids) })
+	return err == nil && slices.ContainsFunc(l.Hierarchies,
+		func(h cgroups.Hierarchy) bool { return !h.V2 && h.Controllers.Has(cgroups.Pids) })
 }
 
 // bundle writes what a runtime wants to find.
@@ -553,7 +557,8 @@ func notStarted(msg string) error {
 	}
 	switch {
 	case !about:
-	case strings.Contains(msg, "not found in $PATH") || strings.Contains(strings.ToLower(msg), "no such file or directory"):
+	case strings.Contains(msg, "not found in $PATH") ||
+		strings.Contains(strings.ToLower(msg), "no such file or directory"):
 		return syscall.ENOENT
 	case strings.Contains(strings.ToLower(msg), "permission denied") || strings.Contains(msg, "is a directory"):
 		return syscall.EACCES

@@ -78,7 +78,8 @@ func (b *box) Exec(ctx context.Context, process *specs.Process, stdio driver.Std
 
 // ExecWithin starts a command without limits of its own: nothing here could hold
 // them.
-func (b *box) ExecWithin(ctx context.Context, process *specs.Process, limits *specs.LinuxResources, stdio driver.Stdio) (driver.Process, error) {
+func (b *box) ExecWithin(ctx context.Context, process *specs.Process, limits *specs.LinuxResources,
+	stdio driver.Stdio) (driver.Process, error) {
 	if limits != nil {
 		return nil, &driver.UnsupportedError{Driver: Name, Rules: []string{"limits of one command"},
 			Fix: "leave them out; prlimit(1) and systemd-run(1) limit commands on the host"}

@@ -86,24 +86,26 @@ func (Driver) Describe() driver.Description {
 		Auto:    true,
 		Claims: driver.Claims{
 			"process": yes, "terminal": yes,
-			"user":            partly("the command keeps the caller's id, without capabilities; what that owns can be given other modes, owners and times"),
-			"hostname":        partly("the host's name is seen"),
-			"files.read":      yes,
-			"files.write":     yes,
-			"files.overlay":   no("there is no mount of the sandbox's own"),
-			"files.noexec":    yes,
-			"files.hide":      no("Landlock cannot take back below a path what it grants above it"),
-			"files.nested":    no("Landlock cannot take back below a path what it grants above it"),
-			"files.root":      yes,
-			"synthetic":       partly("they are not there, and the host's are not readable"),
-			"scratch":         partly("HOME and TMPDIR are on the host's disk, without a bound"),
-			"mounts.private":  partly("HOME and TMPDIR are directories of the run's own; /tmp and other places are not granted"),
-			"mounts.sized":    no("there is no mount of the sandbox's own"),
-			"mounts.noexec":   no("there is no mount of the sandbox's own"),
-			"mounts.bind":     no("there is no mount of the sandbox's own"),
-			"mounts.other":    no("there is no mount of the sandbox's own"),
-			"mounts.system":   partly("/proc is the host's, read-only; /dev has the usual devices of the host"),
-			"masked":          partly("nothing in /proc can be written, and what needs a capability cannot be read; the rest is seen"),
+			"user": partly(
+				"the command keeps the caller's id, without capabilities; what that owns can be given other modes, owners and times"),
+			"hostname":       partly("the host's name is seen"),
+			"files.read":     yes,
+			"files.write":    yes,
+			"files.overlay":  no("there is no mount of the sandbox's own"),
+			"files.noexec":   yes,
+			"files.hide":     no("Landlock cannot take back below a path what it grants above it"),
+			"files.nested":   no("Landlock cannot take back below a path what it grants above it"),
+			"files.root":     yes,
+			"synthetic":      partly("they are not there, and the host's are not readable"),
+			"scratch":        partly("HOME and TMPDIR are on the host's disk, without a bound"),
+			"mounts.private": partly("HOME and TMPDIR are directories of the run's own; /tmp and other places are not granted"),
+			"mounts.sized":   no("there is no mount of the sandbox's own"),
+			"mounts.noexec":  no("there is no mount of the sandbox's own"),
+			"mounts.bind":    no("there is no mount of the sandbox's own"),
+			"mounts.other":   no("there is no mount of the sandbox's own"),
+			"mounts.system":  partly("/proc is the host's, read-only; /dev has the usual devices of the host"),
+			"masked": partly(
+				"nothing in /proc can be written, and what needs a capability cannot be read; the rest is seen"),
 			"devices":         yes,
 			"egress.none":     partly("no sockets at all, of any family, but connected pairs"),
 			"egress.loopback": no("a command that could make sockets could reach the host's servers"),
@@ -115,11 +117,13 @@ func (Driver) Describe() driver.Description {
 			"seccomp.custom": {Support: driver.Yes, Note: "compiled by sbxrun-seccomp, a program beside sbxrun"},
 			"capabilities":   no("the command has none, and gains none"),
 			"oci.other":      no("no profile sets it"),
-			"layer.user":     no(namespaces), "layer.pid": no(namespaces), "layer.mount": no(namespaces), "layer.net": no(namespaces),
+			"layer.user":     no(namespaces), "layer.pid": no(namespaces), "layer.mount": no(namespaces),
+			"layer.net": no(namespaces),
 			"layer.ipc": no(namespaces), "layer.uts": no(namespaces), "layer.cgroupns": no(namespaces),
 			"layer.seccomp": yes, "layer.landlock": yes, "layer.no_new_privs": yes,
 			"layer.cgroup.memory": yes, "layer.cgroup.cpu": yes, "layer.cgroup.pids": yes, "layer.rlimits": yes,
-			"layer.selinux": no("labels come with mounts"), "layer.apparmor": no("profiles come with namespaces"), "layer.protect": {Note: "only the native driver makes calls for a command"},
+			"layer.selinux": no("labels come with mounts"), "layer.apparmor": no("profiles come with namespaces"),
+			"layer.protect": {Note: "only the native driver makes calls for a command"},
 			"layer.egress":  partly(proxied),
 			"result.signal": yes, "result.limits": yes,
 			"result.killed": partly("before Linux 6.12 the command can end what would end it, if it runs as the same user"),
@@ -279,14 +283,17 @@ func check(p *policy.Policy) error {
 		}
 		return err
 	}
-	e := &driver.UnsupportedError{Driver: Name, Fix: "show the directories in it that are needed: Landlock cannot take back below a path what it grants above it"}
+	e := &driver.UnsupportedError{Driver: Name,
+		Fix: "show the directories in it that are needed: Landlock cannot take back below a path what it grants above it"}
 	for i := range p.OCI.Mounts {
 		m := &p.OCI.Mounts[i]
-		if m.Type != "tmpfs" || policy.Below(m.Destination, "/dev") || m.Destination == "/tmp" || m.Destination == "/var/tmp" || m.Destination == "/run" {
+		if m.Type != "tmpfs" || policy.Below(m.Destination, "/dev") || m.Destination == "/tmp" ||
+			m.Destination == "/var/tmp" || m.Destination == "/run" {
 			continue
 		}
 		// A right to a directory is one to all below it: what private storage would cover, too.
-		if slices.ContainsFunc(p.Files, func(r policy.FileRule) bool { return r.Access&policy.Read != 0 && policy.Below(m.Destination, r.Path) }) {
+		if slices.ContainsFunc(p.Files,
+			func(r policy.FileRule) bool { return r.Access&policy.Read != 0 && policy.Below(m.Destination, r.Path) }) {
 			e.Rules = append(e.Rules, "oci.mounts."+m.Destination+" (private storage in a directory of the host that is shown)")
 		}
 	}

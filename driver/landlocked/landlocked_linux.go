@@ -29,10 +29,12 @@ func (Driver) Available(context.Context) error {
 		cause, fix := sys.NoLandlock()
 		return &driver.UnavailableError{What: "driver " + Name, Cause: cause, Fix: fix}
 	case abi < MinABI:
-		return &driver.UnavailableError{What: "driver " + Name, Cause: "this kernel's Landlock (ABI " + strconv.Itoa(abi) + ") cannot keep files from being truncated", Fix: "run on Linux 6.2 or later"}
+		return &driver.UnavailableError{What: "driver " + Name, Cause: "this kernel's Landlock (ABI " + strconv.Itoa(abi) +
+			") cannot keep files from being truncated", Fix: "run on Linux 6.2 or later"}
 	}
 	if _, err := os.ReadFile("/proc/thread-self/children"); err != nil {
-		return &driver.UnavailableError{What: "driver " + Name, Cause: "a process's children cannot be listed", Err: err, Fix: "mount /proc, on a kernel with CONFIG_PROC_CHILDREN"}
+		return &driver.UnavailableError{What: "driver " + Name, Cause: "a process's children cannot be listed", Err: err,
+			Fix: "mount /proc, on a kernel with CONFIG_PROC_CHILDREN"}
 	}
 	return nil
 }
@@ -113,7 +115,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		Init: func(init *sys.Program) {
 			root = init.NewReg()
 			init.Layer(uint32(policy.LayerLandlock))
-			init.Call(root, sys.Step{Op: "openat", Object: "/"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str("/"), sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
+			init.Call(root, sys.Step{Op: "openat", Object: "/"}, unix.SYS_OPENAT, sys.Imm(unix.AT_FDCWD), init.Str("/"),
+				sys.Imm(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), sys.Imm(0))
 			ruleset = landlock.Append(init, root, abi, rules)
 		},
 		Restrict: func(cmd *sys.Program) {
@@ -121,11 +124,13 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 				namespaces.AppendDropCapabilities(cmd)
 			} else {
 				// EINVAL: before Linux 4.3.
-				cmd.Call(0, sys.Step{Op: "prctl", Object: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT), sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0)).Allow(unix.EINVAL)
+				cmd.Call(0, sys.Step{Op: "prctl", Object: "PR_CAP_AMBIENT"}, unix.SYS_PRCTL, sys.Imm(unix.PR_CAP_AMBIENT),
+					sys.Imm(unix.PR_CAP_AMBIENT_CLEAR_ALL), sys.Imm(0), sys.Imm(0), sys.Imm(0)).Allow(unix.EINVAL)
 				namespaces.AppendClearCapabilities(cmd)
 			}
 			cmd.Layer(uint32(policy.LayerNoNewPrivs))
-			cmd.Call(0, sys.Step{Op: "prctl", Object: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS), sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
+			cmd.Call(0, sys.Step{Op: "prctl", Object: "no_new_privs"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NO_NEW_PRIVS),
+				sys.Imm(1), sys.Imm(0), sys.Imm(0), sys.Imm(0))
 			cmd.Layer(uint32(policy.LayerLandlock))
 			landlock.AppendRestrict(cmd, ruleset)
 			if net != nil {
@@ -137,7 +142,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 			cmd.Layer(uint32(policy.LayerSeccomp))
 			for _, f := range filters {
 				//	int seccomp(SECCOMP_SET_MODE_FILTER, unsigned int flags, struct sock_fprog *prog);
-				cmd.Call(0, sys.Step{Op: "seccomp", Object: "filter"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(f.Flags), cmd.Fprog(f.Filter))
+				cmd.Call(0, sys.Step{Op: "seccomp", Object: "filter"}, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER),
+					sys.Imm(f.Flags), cmd.Fprog(f.Filter))
 			}
 		},
 		Gone: net.end,
@@ -210,13 +216,17 @@ func reopened(fd int) landlock.Access {
 func explain(e *reexec.StepError) error {
 	switch layer := policy.Layers(e.Layer); {
 	case e.Op == "openat2" && e.Errno == syscall.ELOOP:
-		return &driver.SetupError{Driver: Name, Err: e, Fix: "a part of this path became a symbolic link while the command was set up; if that was you, run again"}
+		return &driver.SetupError{Driver: Name, Err: e,
+			Fix: "a part of this path became a symbolic link while the command was set up; if that was you, run again"}
 	case e.Op == "landlock_create_ruleset" || e.Op == "landlock_restrict_self":
-		return &driver.UnavailableError{What: "layer landlock", Cause: "the kernel refused the rules", Err: e, Fix: "run outside of a container that filters Landlock's calls"}
+		return &driver.UnavailableError{What: "layer landlock", Cause: "the kernel refused the rules", Err: e,
+			Fix: "run outside of a container that filters Landlock's calls"}
 	case layer == policy.LayerSeccomp:
-		return &driver.UnavailableError{What: "layer seccomp", Cause: "the kernel refused the system call filter", Err: e, Fix: "run on a kernel with CONFIG_SECCOMP_FILTER"}
+		return &driver.UnavailableError{What: "layer seccomp", Cause: "the kernel refused the system call filter", Err: e,
+			Fix: "run on a kernel with CONFIG_SECCOMP_FILTER"}
 	case layer == policy.LayerCgroup:
-		return &driver.UnavailableError{What: "layer cgroup", Cause: "the command could not be put into its cgroup", Err: e, Fix: "go without it: --allow-degraded cgroup"}
+		return &driver.UnavailableError{What: "layer cgroup", Cause: "the command could not be put into its cgroup", Err: e,
+			Fix: "go without it: --allow-degraded cgroup"}
 	}
 	return nil
 }

@@ -10,7 +10,8 @@ import (
 )
 
 func unavailable() error {
-	return &driver.UnavailableError{What: "driver " + Name, Cause: "Landlock is Linux's", Fix: "use another driver; see sbxrun driver list"}
+	return &driver.UnavailableError{What: "driver " + Name, Cause: "Landlock is Linux's",
+		Fix: "use another driver; see sbxrun driver list"}
 }
 
 // Available reports that the driver needs Linux.

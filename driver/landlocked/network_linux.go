@@ -25,8 +25,9 @@ type network struct {
 
 func (d Driver) network(p *policy.Policy) (*network, error) {
 	if !guard.Supported() {
-		return nil, &driver.UnavailableError{What: "network by name", Cause: "this kernel cannot hold calls back so that they are made exactly once, or a filter forbids it",
-			Fix: "run on Linux 5.19 or later; or without a network: --net none"}
+		return nil, &driver.UnavailableError{What: "network by name",
+			Cause: "this kernel cannot hold calls back so that they are made exactly once, or a filter forbids it",
+			Fix:   "run on Linux 5.19 or later; or without a network: --net none"}
 	}
 	local, err := gateway.Serve(p, d.Upstream, d.NoProxy)
 	if err != nil {

@@ -325,7 +325,8 @@ func add(o *hujson.Object, name string, value hujson.Value, depth int) {
 	if n := len(o.Members); n > 0 && o.Members[n-1].Value.AfterExtra != nil {
 		value.AfterExtra = hujson.Extra{} // a comma at the end, as before
 	}
-	o.Members = append(o.Members, hujson.ObjectMember{Name: hujson.Value{BeforeExtra: before, Value: hujson.String(name)}, Value: value})
+	o.Members = append(o.Members, hujson.ObjectMember{Name: hujson.Value{BeforeExtra: before, Value: hujson.String(name)},
+		Value: value})
 }
 
 // literal is a value, formatted to stand so deep.
@@ -386,7 +387,8 @@ func (c CodexEnvironment) Apply(before []byte) ([]byte, error) {
 	}
 	for _, key := range []string{"default", "include_local"} {
 		if v, ok := was[key]; ok {
-			return nil, &EditError{Cause: fmt.Sprintf("says %s = %v already", key, v), Fix: "take that line out, or change the file by hand: --print shows to what"}
+			return nil, &EditError{Cause: fmt.Sprintf("says %s = %v already", key, v),
+				Fix: "take that line out, or change the file by hand: --print shows to what"}
 		}
 	}
 	text := string(before)
@@ -396,7 +398,8 @@ func (c CodexEnvironment) Apply(before []byte) ([]byte, error) {
 	after := []byte(codexHead + text + entry)
 	// What it says now is what it said and the entry, and nothing else.
 	if err := toml.Unmarshal(after, &is); err != nil {
-		return nil, &EditError{Cause: "cannot have an entry added: " + err.Error(), Fix: "change it by hand: --print shows to what"}
+		return nil, &EditError{Cause: "cannot have an entry added: " + err.Error(),
+			Fix: "change it by hand: --print shows to what"}
 	}
 	list, _ := is["environments"].([]any)
 	old, _ := was["environments"].([]any)
@@ -419,7 +422,8 @@ func (c CodexEnvironment) Revert(now, _ []byte) ([]byte, error) {
 	}
 	text := string(now)
 	if strings.Count(text, codexHead) != 1 || strings.Count(text, entry) != 1 {
-		return nil, &EditError{Cause: "was changed since, where sbxrun had changed it", Fix: "take out the environment " + codexID + ", default and include_local by hand"}
+		return nil, &EditError{Cause: "was changed since, where sbxrun had changed it",
+			Fix: "take out the environment " + codexID + ", default and include_local by hand"}
 	}
 	text = strings.Replace(strings.Replace(text, codexHead, "", 1), entry, "", 1)
 	var is map[string]any
@@ -445,7 +449,10 @@ func (CodexSandbox) Apply(before []byte) ([]byte, error) {
 		return nil, err
 	}
 	if v, ok := was["default_permissions"]; ok && v != ":danger-full-access" {
-		return nil, &EditError{Cause: fmt.Sprintf("says default_permissions = %q, by which Codex makes a sandbox of its own, and that cannot be made in another one", v), Fix: "take that line out; sbxrun's sandbox has the commands"}
+		return nil,
+			&EditError{Cause: fmt.Sprintf(
+				"says default_permissions = %q, by which Codex makes a sandbox of its own, and that cannot be made in another one",
+				v), Fix: "take that line out; sbxrun's sandbox has the commands"}
 	}
 	v, ok := was["sandbox_mode"]
 	if v == "danger-full-access" {
@@ -455,13 +462,16 @@ func (CodexSandbox) Apply(before []byte) ([]byte, error) {
 	if ok {
 		at := codexMode.FindIndex(before)
 		if at == nil {
-			return nil, &EditError{Cause: fmt.Sprintf("says sandbox_mode = %q, and Codex's own sandbox cannot be made in another one", v), Fix: `say sandbox_mode = "danger-full-access" there`}
+			return nil,
+				&EditError{Cause: fmt.Sprintf("says sandbox_mode = %q, and Codex's own sandbox cannot be made in another one", v),
+					Fix: `say sandbox_mode = "danger-full-access" there`}
 		}
 		after = slices.Concat(before[:at[0]], []byte(codexSandbox), before[at[1]:])
 	}
 	was["sandbox_mode"] = "danger-full-access"
 	if is, err := parseTOML(after); err != nil || !reflect.DeepEqual(is, was) {
-		return nil, &EditError{Cause: "cannot be changed without changing more", Fix: `say sandbox_mode = "danger-full-access" there, by hand`}
+		return nil, &EditError{Cause: "cannot be changed without changing more",
+			Fix: `say sandbox_mode = "danger-full-access" there, by hand`}
 	}
 	return after, nil
 }
@@ -532,7 +542,8 @@ func (y YAML) Apply(before []byte) ([]byte, error) {
 	}
 	for k, v := range was {
 		if !reflect.DeepEqual(is[k], v) {
-			return nil, &EditError{Cause: "cannot have a line added without changing " + k, Fix: "add it by hand: " + strings.TrimSpace(line)}
+			return nil, &EditError{Cause: "cannot have a line added without changing " + k,
+				Fix: "add it by hand: " + strings.TrimSpace(line)}
 		}
 	}
 	return after, nil

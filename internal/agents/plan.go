@@ -248,7 +248,8 @@ func (s *Site) Shell() string { return filepath.Join(s.Data, "sbxrun", "agents",
 // policy.
 func wrapperFor(agent string, site Site, o Options) []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#!/bin/sh\n# The shell of %s, in a sandbox. Written by sbxrun integrate %s; with --undo it goes.\n", agent, agent)
+	fmt.Fprintf(&b, "#!/bin/sh\n# The shell of %s, in a sandbox. Written by sbxrun integrate %s; with --undo it goes.\n",
+		agent, agent)
 	if o.Managed {
 		// The home is then that of the password file.
 		b.WriteString("unset HOME XDG_CONFIG_HOME\n")
@@ -386,7 +387,8 @@ func (p *Plan) Apply() ([]Change, error) {
 	for _, u := range undone {
 		change(u.Change)
 		// Who is killed has both plans' files to undo.
-		k.Files = append(k.Files, keptFile{Path: u.Path, Existed: u.After != nil, Before: u.After, After: u.After, Was: u.Before, Made: u.made})
+		k.Files = append(k.Files, keptFile{Path: u.Path, Existed: u.After != nil, Before: u.After, After: u.After,
+			Was: u.Before, Made: u.made})
 	}
 	if len(k.Files) == 0 && old == nil {
 		return nil, nil
@@ -528,7 +530,8 @@ func (p *Plan) undone(k *kept) ([]undoing, error) {
 		case edit == nil && f.Existed == (f.After != nil) && bytes.Equal(f.Before, f.After):
 			u.After = now // nothing of a plan's is in there
 		case edit == nil:
-			return nil, &EditError{f.Path, "it was changed since, by a plan with other means", "undo with the flags that it was done with"}
+			return nil, &EditError{f.Path, "it was changed since, by a plan with other means",
+				"undo with the flags that it was done with"}
 		default:
 			if u.After, err = edit.Revert(now, f.Before); err != nil {
 				return nil, in(f.Path, err)
@@ -575,7 +578,8 @@ func (p *Plan) kept() (*kept, error) {
 	}
 	var k kept
 	if err := json.Unmarshal(b, &k); err != nil {
-		return nil, &EditError{p.state, "cannot be read: " + err.Error(), "it holds what the files of the agent were: put them back by hand, and remove it"}
+		return nil, &EditError{p.state, "cannot be read: " + err.Error(),
+			"it holds what the files of the agent were: put them back by hand, and remove it"}
 	}
 	return &k, nil
 }

@@ -32,7 +32,8 @@ func (p Prompt) String() string {
 	line("# Sandbox")
 	line("")
 	if p.Outside != "" {
-		line("Your shell commands run on the host, WITHOUT a sandbox, because %s: with all that the person who started you can do.", p.Outside)
+		line(
+			"Your shell commands run on the host, WITHOUT a sandbox, because %s: with all that the person who started you can do.", p.Outside)
 	} else {
 		p.sandbox(line)
 	}
@@ -40,7 +41,8 @@ func (p Prompt) String() string {
 		line("")
 		line("## Commands")
 		line("")
-		line("`execute_command` runs a script if it may call every command in it. `sbxrun command check SCRIPT` tells, and runs nothing.")
+		line(
+			"`execute_command` runs a script if it may call every command in it. `sbxrun command check SCRIPT` tells, and runs nothing.")
 		line("")
 		if len(p.Allowed) > 0 {
 			line("- Allowed: %s.", codes(p.Allowed, len(p.Allowed)))
@@ -54,8 +56,10 @@ func (p Prompt) String() string {
 
 // sandbox is what the policy makes of them.
 func (p Prompt) sandbox(line func(string, ...any)) {
-	line("Your shell commands run in a sandbox of sbxrun, under the profile %s. The operating system enforces it. No command, argument or file can loosen it;", code(p.Policy.Profile))
-	line("only the person who started you can. A refusal is final: do not look for a way around it, but say what you need and why.")
+	line(
+		"Your shell commands run in a sandbox of sbxrun, under the profile %s. The operating system enforces it. No command, argument or file can loosen it;", code(p.Policy.Profile))
+	line(
+		"only the person who started you can. A refusal is final: do not look for a way around it, but say what you need and why.")
 	line("")
 	line("## Files")
 	line("")
@@ -100,7 +104,8 @@ func (p Prompt) files(line func(string, ...any)) {
 	}
 	line("- Everything else does not exist for you (\"No such file or directory\").")
 	if n := len(p.Policy.Protect); n > 0 {
-		line("- Files that other programs obey cannot be changed, or made, in what you can write of the host (\"Permission denied\"), only in private directories: %s.", codes(p.Policy.Protect, 12))
+		line(
+			"- Files that other programs obey cannot be changed, or made, in what you can write of the host (\"Permission denied\"), only in private directories: %s.", codes(p.Policy.Protect, 12))
 	}
 }
 

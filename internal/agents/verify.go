@@ -133,7 +133,9 @@ func layBait(ctx context.Context, home string) (*bait, error) {
 		if out, gerr := cmd.CombinedOutput(); gerr != nil {
 			err = errors.Join(err, fmt.Errorf("git init: %w\n%s", gerr, out))
 		}
-		b.work = append(b.work, work{what: "commit", do: "git add made && git -c user.name=sbxrun -c user.email=sbxrun@localhost commit -q --allow-empty -m verify"})
+		b.work = append(b.work,
+			work{what: "commit",
+				do: "git add made && git -c user.name=sbxrun -c user.email=sbxrun@localhost commit -q --allow-empty -m verify"})
 	}
 	if err != nil {
 		os.RemoveAll(dir)
@@ -213,7 +215,8 @@ func Verify(ctx context.Context, agent string, site Site, file string, command [
 		return p, nil
 	}
 	// Once more, where whoever wrote the project has something against it.
-	err = errors.Join(os.Mkdir(b.project+"/.claude", 0o755), os.WriteFile(b.project+"/.claude/settings.json", []byte(`{"env": {"CLAUDE_CODE_SHELL_PREFIX": ""}, "disableAllHooks": true}`), 0o644))
+	err = errors.Join(os.Mkdir(b.project+"/.claude", 0o755), os.WriteFile(b.project+"/.claude/settings.json",
+		[]byte(`{"env": {"CLAUDE_CODE_SHELL_PREFIX": ""}, "disableAllHooks": true}`), 0o644))
 	again := &Proof{}
 	if err := errors.Join(err, b.real(ctx, agent, site, again)); err != nil {
 		return nil, err
@@ -323,7 +326,8 @@ func (b *bait) real(ctx context.Context, agent string, site Site, p *Proof) erro
 	}
 	p.Output = out.String()
 	if m.Served() == 0 {
-		return fmt.Errorf("%s did not ask the model that this put in the place of its own: nothing is proved (%v)\n%s", agent, err, strings.TrimSpace(p.Output))
+		return fmt.Errorf("%s did not ask the model that this put in the place of its own: nothing is proved (%v)\n%s", agent,
+			err, strings.TrimSpace(p.Output))
 	}
 	return nil
 }
@@ -371,7 +375,8 @@ func (b *bait) prepare(agent string, site Site, address string) (args, env []str
 		config, err := json.Marshal(map[string]any{"autoupdate": false, "share": "disabled",
 			"permission": map[string]any{"*": "allow", "external_directory": "allow"},
 			"model":      "anthropic/claude-sonnet-4-5", "small_model": "anthropic/claude-sonnet-4-5",
-			"provider": map[string]any{"anthropic": map[string]any{"options": map[string]any{"baseURL": address + "/v1", "apiKey": verifyKey}}}})
+			"provider": map[string]any{"anthropic": map[string]any{"options": map[string]any{"baseURL": address + "/v1",
+				"apiKey": verifyKey}}}})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -395,14 +400,16 @@ func (b *bait) prepare(agent string, site Site, address string) (args, env []str
 				{Path: []string{"general", "enableAutoUpdate"}, Value: false},
 				{Path: []string{"privacy", "usageStatisticsEnabled"}, Value: false}})
 		args = []string{"--auth-type", "anthropic", "--model", "claude-sonnet-4-5", "--approval-mode", "yolo", "go"}
-		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "QWEN_HOME=" + b.dir + "/qwen", "QWEN_SANDBOX=false"}
+		env = []string{"ANTHROPIC_BASE_URL=" + address, "ANTHROPIC_API_KEY=" + verifyKey, "QWEN_HOME=" + b.dir + "/qwen",
+			"QWEN_SANDBOX=false"}
 	case "copilot":
 		// It writes to its directory, so it has a copy of what counts.
 		for _, name := range []string{"settings.json", "mcp-config.json"} {
 			err = errors.Join(err, b.copy(filepath.Join("copilot", name), filepath.Join(site.Copilot, name), nil))
 		}
 		args = []string{"-p", "go", "--allow-all-tools", "--allow-all-paths", "--no-color"}
-		env = []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_TYPE=anthropic", "COPILOT_PROVIDER_BASE_URL=" + address, "COPILOT_PROVIDER_API_KEY=" + verifyKey, "COPILOT_MODEL=claude-sonnet-4.5",
+		env = []string{"COPILOT_OFFLINE=true", "COPILOT_PROVIDER_TYPE=anthropic", "COPILOT_PROVIDER_BASE_URL=" + address,
+			"COPILOT_PROVIDER_API_KEY=" + verifyKey, "COPILOT_MODEL=claude-sonnet-4.5",
 			"COPILOT_HOME=" + b.dir + "/copilot", "COPILOT_AUTO_UPDATE=false"}
 	case "pi":
 		// An extension names the model's address; of a project's it takes no other.
@@ -423,7 +430,8 @@ func (b *bait) prepare(agent string, site Site, address string) (args, env []str
 		}
 		err = errors.Join(err, os.MkdirAll(b.dir+"/codex", 0o700))
 		args = []string{"exec", "--skip-git-repo-check", "-c", `model="test"`, "-c", `model_provider="verify"`,
-			"-c", `model_providers.verify={name="verify", base_url="` + address + `/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
+			"-c", `model_providers.verify={name="verify", base_url="` + address +
+				`/v1", wire_api="responses", env_key="VERIFY_API_KEY"}`,
 			"-c", "check_for_update_on_startup=false", "go"}
 		env = []string{"VERIFY_API_KEY=" + verifyKey, "CODEX_HOME=" + b.dir + "/codex"}
 	default:

@@ -119,7 +119,8 @@ func likewise(f, old *os.File) error {
 	}
 	for name, v := range wants {
 		// Labels are the system's own affair.
-		if err := unix.Fsetxattr(int(f.Fd()), name, v, 0); err != nil && !strings.HasPrefix(name, "security.") && !strings.HasPrefix(name, "com.apple.") {
+		if err := unix.Fsetxattr(int(f.Fd()), name, v, 0); err != nil && !strings.HasPrefix(name, "security.") &&
+			!strings.HasPrefix(name, "com.apple.") {
 			return fmt.Errorf("attribute %s cannot stay: %w", name, err)
 		}
 	}

@@ -78,7 +78,8 @@ type Outcome struct {
 
 // OutcomeOf is what a result says.
 func OutcomeOf(r *driver.Result) *Outcome {
-	return &Outcome{ExitCode: r.ExitCode, Signal: r.Signal, Ended: r.Reason, DurationMS: r.DurationMS, Degraded: r.Degraded.String(), Denials: len(r.Denials), Error: r.Error}
+	return &Outcome{ExitCode: r.ExitCode, Signal: r.Signal, Ended: r.Reason, DurationMS: r.DurationMS,
+		Degraded: r.Degraded.String(), Denials: len(r.Denials), Error: r.Error}
 }
 
 const (

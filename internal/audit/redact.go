@@ -46,7 +46,8 @@ func NewRedactor(environ []string, secrets ...string) *Redactor {
 // telling reports whether a name is that of a secret.
 func telling(name string) bool {
 	name = strings.ToLower(strings.NewReplacer("-", "", "_", "", ".", "").Replace(name))
-	for _, part := range []string{"password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "privatekey", "credential", "authorization"} {
+	for _, part := range []string{"password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey",
+		"privatekey", "credential", "authorization"} {
 		if strings.Contains(name, part) {
 			return true
 		}

@@ -46,9 +46,10 @@ func (b *Beside) Main(args []string) int {
 		return code
 	}
 	engine.Killable()
-	root := &cobra.Command{Use: "sbxrun", Short: "Does some of the work of sbxrun: not for people", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		return engine.Usage("this program is started by sbxrun", "see sbxrun --help")
-	}}
+	root := &cobra.Command{Use: "sbxrun", Short: "Does some of the work of sbxrun: not for people", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return engine.Usage("this program is started by sbxrun", "see sbxrun --help")
+		}}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(b.commands()...)
 	return execute(root, args)
@@ -81,8 +82,10 @@ never the boundary: what an allowed command may do is the sandbox's to say.`,
 		},
 	}, o)
 	check.Flags().BoolVar(&o.json, "json", false, "print the decision as JSON")
-	check.Flags().VarPF(&value{"FILE", into(&policyFile, checked)}, "command-policy", "", "JSON file with the lists (default: the built-in ones)")
-	return group(&cobra.Command{Use: "command COMMAND", Short: "Ask a command policy what it says of a script: check"}, "check", check)
+	check.Flags().VarPF(&value{"FILE", into(&policyFile, checked)}, "command-policy", "",
+		"JSON file with the lists (default: the built-in ones)")
+	return group(&cobra.Command{Use: "command COMMAND", Short: "Ask a command policy what it says of a script: check"},
+		"check", check)
 }
 
 // executeBeside becomes the program that does the work of this command line.

@@ -41,7 +41,8 @@ func explainChanges(c *driver.Changes, model bool) {
 	if c.Skipped > 0 {
 		text += "; " + strconv.Itoa(c.Skipped) + " left out"
 	}
-	say.note(text, "sbxrun diff "+c.ID+" shows them; sbxrun apply "+c.ID+" takes them over, sbxrun discard "+c.ID+" does not")
+	say.note(text, "sbxrun diff "+c.ID+" shows them; sbxrun apply "+c.ID+" takes them over, sbxrun discard "+c.ID+
+		" does not")
 }
 
 // tellChanges says what became of the changes of a session that ended.
@@ -82,7 +83,8 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 		set, err := st.Load(args[0])
 		switch {
 		case errors.Is(err, workspace.ErrNotFound) && runs:
-			return nil, errors.New("session " + args[0] + " has no changes: its commands have changed nothing so far, or it was created without --workspace overlay")
+			return nil, errors.New("session " + args[0] +
+				" has no changes: its commands have changed nothing so far, or it was created without --workspace overlay")
 		case errors.Is(err, workspace.ErrNotFound):
 			return nil, engine.Hinted(err, "sbxrun diff --list shows all that there are")
 		}
@@ -103,7 +105,8 @@ func chosen(st *workspace.Store, f *facts, args []string) (*workspace.Set, error
 		if err != nil {
 			return nil, err
 		}
-		return nil, engine.Hinted(errors.New("no changes of "+f.Cwd+" are kept"), "sbxrun --workspace overlay keeps what a command changes; sbxrun diff --list shows the changes of other directories")
+		return nil, engine.Hinted(errors.New("no changes of "+f.Cwd+" are kept"),
+			"sbxrun --workspace overlay keeps what a command changes; sbxrun diff --list shows the changes of other directories")
 	}
 	if others > 0 {
 		say.note("change set "+id+", the last of "+strconv.Itoa(others+1)+" of this directory",
@@ -256,7 +259,8 @@ func remark(st *workspace.Status) string {
 
 // printChange prints one change. Escape is for a terminal: what a sandbox wrote may not
 // act on that.
-func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *workspace.Status, stat, escape bool) error {
+func printChange(w io.Writer, set *workspace.Set, ws *workspace.Workspace, st *workspace.Status, stat,
+	escape bool) error {
 	name := st.Path
 	if st.New != nil && st.New.Type == workspace.Dir || st.New == nil && st.Old != nil && st.Old.Type == workspace.Dir {
 		name += "/"
@@ -382,7 +386,8 @@ taken over.`,
 			ao.OnConflict = workspace.Stop
 		}
 		return err
-	}}, "on-conflict", "what was changed in the workspace too: change nothing at all, keep the workspace's, or take the sandbox's (default stop)")
+	}}, "on-conflict",
+		"what was changed in the workspace too: change nothing at all, keep the workspace's, or take the sandbox's (default stop)")
 	c.Flags().BoolVar(&keep, "keep", false, "keep the change set")
 	c.Flags().BoolVar(&o.json, "json", false, "print what was done as JSON")
 	return c
@@ -390,7 +395,8 @@ taken over.`,
 
 // applied tells what came of applying a set, and removes it if nothing of it is
 // left to do.
-func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.Report, err error, how workspace.OnConflict, keep bool) error {
+func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.Report, err error,
+	how workspace.OnConflict, keep bool) error {
 	if o.json {
 		if jerr := PrintJSON(r); jerr != nil {
 			return jerr
@@ -407,7 +413,8 @@ func (o *options) applied(st *workspace.Store, set *workspace.Set, r *workspace.
 		return exitError(1)
 	}
 	if err != nil {
-		return engine.Hinted(err, strconv.Itoa(len(r.Remaining))+" of "+strconv.Itoa(set.Len())+" changes were not made; when the cause is gone, sbxrun apply "+set.ID+" makes the rest")
+		return engine.Hinted(err, strconv.Itoa(len(r.Remaining))+" of "+strconv.Itoa(set.Len())+
+			" changes were not made; when the cause is gone, sbxrun apply "+set.ID+" makes the rest")
 	}
 	text := count(uint64(len(r.Applied)), "change", "changes") + " made in " + set.Workspace
 	if r.Done > 0 {
@@ -435,11 +442,13 @@ func refused(set *workspace.Set, r *workspace.Report, how workspace.OnConflict) 
 				flags = append(flags, flag)
 			}
 		}
-		hints = append(hints, strings.Join(flags, " ")+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
+		hints = append(hints,
+			strings.Join(flags, " ")+" lets such paths be changed: look at them first, with sbxrun diff "+set.ID)
 	}
 	switch {
 	case len(r.Conflicts) > 0 && how == workspace.Overwrite:
-		hints = append(hints, "sbxrun writes nothing there: make it a directory again that you can read, or leave these paths out with --on-conflict keep")
+		hints = append(hints,
+			"sbxrun writes nothing there: make it a directory again that you can read, or leave these paths out with --on-conflict keep")
 	case len(r.Conflicts) > 0:
 		hints = append(hints, "--on-conflict keep leaves the workspace's, --on-conflict overwrite takes the sandbox's")
 	}

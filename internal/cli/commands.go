@@ -21,7 +21,8 @@ import (
 
 func subcommands() []*cobra.Command {
 	return append([]*cobra.Command{
-		newRun("run"), newAgent(), newShell(), newHook(), newSession(), newDiff(), newApply(), newDiscard(), newPrune(), newSpec(), newWhy(), newProfile(), newDoctor(), newSetup(), newDriver(), newVersion(), newCompletion(),
+		newRun("run"), newAgent(), newShell(), newHook(), newSession(), newDiff(), newApply(), newDiscard(), newPrune(),
+		newSpec(), newWhy(), newProfile(), newDoctor(), newSetup(), newDriver(), newVersion(), newCompletion(),
 	}, (&Beside{}).commands()...)
 }
 
@@ -195,7 +196,8 @@ names it. --json has all of it.`,
 			if len(args) == 1 {
 				i := slices.IndexFunc(known, func(d driver.Driver) bool { return d.Name() == args[0] })
 				if i < 0 {
-					return engine.Usage("there is no driver "+strconv.Quote(args[0]), "there are "+strings.Join(engine.DriverNames(f), ", "))
+					return engine.Usage("there is no driver "+strconv.Quote(args[0]),
+						"there are "+strings.Join(engine.DriverNames(f), ", "))
 				}
 				if known = known[i : i+1]; !o.json {
 					return printClaims(known[0].Describe().Claims)

@@ -45,7 +45,8 @@ func explainDependencies(list []driver.Dependency) {
 		case d.ExitCode == nil:
 			return
 		case *d.ExitCode != 0:
-			say.note("installing what "+d.File+" names failed, so the command did not run: "+d.Command+" ended with "+strconv.Itoa(*d.ExitCode), installHint(*d.ExitCode, d.Manager))
+			say.note("installing what "+d.File+" names failed, so the command did not run: "+d.Command+" ended with "+
+				strconv.Itoa(*d.ExitCode), installHint(*d.ExitCode, d.Manager))
 			return
 		}
 		say.detail("installed what " + d.File + " names: " + d.Command)
@@ -79,7 +80,8 @@ func (o *options) installInSession(id, dir string) error {
 				return err
 			}
 			if res.ExitCode != 0 {
-				return engine.Hinted(errors.New("installing what "+d.File+" names failed: "+d.Command+" ended with "+strconv.Itoa(res.ExitCode)), installHint(res.ExitCode, d.Manager))
+				return engine.Hinted(errors.New("installing what "+d.File+" names failed: "+d.Command+" ended with "+
+					strconv.Itoa(res.ExitCode)), installHint(res.ExitCode, d.Manager))
 			}
 		}
 		return nil

@@ -38,7 +38,8 @@ home and workspace. The exit code is 0 if there are none, else 1.`,
 				return o.listSecrets()
 			}
 			if c.Flags().Changed("profile") {
-				return engine.Usage("--profile is for --secrets: doctor tries what strict needs", "add --secrets, or leave out --profile")
+				return engine.Usage("--profile is for --secrets: doctor tries what strict needs",
+					"add --secrets, or leave out --profile")
 			}
 			d, err := engine.Diagnose(context.Background())
 			if err != nil {
@@ -68,7 +69,8 @@ func (o *options) listSecrets() error {
 		return err
 	}
 	if !r.Isolated {
-		return engine.Usage("the profile "+r.Policy.Profile+" isolates nothing: every file can be read", "name another with --profile")
+		return engine.Usage("the profile "+r.Policy.Profile+" isolates nothing: every file can be read",
+			"name another with --profile")
 	}
 	found, complete := profiles.Credentials(r.Policy, &f.Facts)
 	if o.json {

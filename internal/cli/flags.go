@@ -145,7 +145,8 @@ func (o *options) reportFlags(fs *pflag.FlagSet) {
 		o.script, o.hasScript = s, true
 		return nil
 	}}, "script", "c", "run a shell script (bash, else sh); what follows are its $0, $1, …")
-	fs.BoolVar(&o.looks, "explain", false, "also tell what the command looks for and the sandbox does not show; takes time")
+	fs.BoolVar(&o.looks, "explain", false,
+		"also tell what the command looks for and the sandbox does not show; takes time")
 	fs.BoolP("interactive", "i", false, "pass stdin on, which is always done: for the habit of -it")
 	fs.BoolVar(&o.json, "json", false, "capture the output and print one result object")
 	arg(fs, "result-file", "FILE", "write the result object to a file", into(&o.resultFile, checked))

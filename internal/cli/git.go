@@ -17,11 +17,12 @@ import (
 // gitFlags defines the flags of a workspace that is cloned.
 func (o *options) gitFlags(fs *pflag.FlagSet) {
 	c := &o.checkout
-	arg(fs, "git", "URL[#REF]", "clone a repository for the workspace; REF is a branch, tag, commit or pull/N/head", func(s string) error {
-		g, err := workspace.ParseGit(s)
-		c.Git = g
-		return err
-	})
+	arg(fs, "git", "URL[#REF]", "clone a repository for the workspace; REF is a branch, tag, commit or pull/N/head",
+		func(s string) error {
+			g, err := workspace.ParseGit(s)
+			c.Git = g
+			return err
+		})
 	arg(fs, "git-depth", "N", "commits of history that --git clones (default 1); none is all", func(s string) error {
 		n := 0
 		if s != "none" {
@@ -34,10 +35,11 @@ func (o *options) gitFlags(fs *pflag.FlagSet) {
 		c.Depth = &n
 		return nil
 	})
-	arg(fs, "git-token-env", "NAME", "variable that holds a token for --git; nothing but the clone gets it", func(s string) error {
-		c.TokenEnv = s
-		return profiles.CheckVariable(s)
-	})
+	arg(fs, "git-token-env", "NAME", "variable that holds a token for --git; nothing but the clone gets it",
+		func(s string) error {
+			c.TokenEnv = s
+			return profiles.CheckVariable(s)
+		})
 	fs.BoolVar(&c.Install, "install-deps", false,
 		"first install what the workspace's files say it depends on, in the sandbox")
 }

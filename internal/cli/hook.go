@@ -24,7 +24,8 @@ func newHook() *cobra.Command {
 	s := &shell{}
 	fs := s.flags()
 	decision := ""
-	fs.VarPF(&value{"ask|allow", oneOf(&decision, "ask", "allow")}, "decision", "", "whether the call is asked about (default: as Claude Code's own rules say)")
+	fs.VarPF(&value{"ask|allow", oneOf(&decision, "ask", "allow")}, "decision", "",
+		"whether the call is asked about (default: as Claude Code's own rules say)")
 	c := &cobra.Command{
 		Use:   "hook claude-code [flags]",
 		Short: "Rewrite the commands of Claude Code's Bash tool so that they run in a sandbox",
@@ -81,7 +82,8 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 	if err != nil {
 		return err
 	}
-	h := persona.Hook{Program: append([]string{self, "shell"}, words(fs, args[1:], []string{"decision"})...), Decision: *decision}
+	h := persona.Hook{Program: append([]string{self, "shell"}, words(fs, args[1:], []string{"decision"})...),
+		Decision: *decision}
 	if s.ignoreEnv {
 		// The files that count for this hook count for the shell too, whatever a
 		// project sets for its agent.
@@ -104,7 +106,8 @@ func (s *shell) hook(fs *pflag.FlagSet, decision *string, args []string) error {
 		h.Bare = engine.CallAllowed
 	}
 	h.Left = func(tool, command, why string) error {
-		return engine.RecordOutside(&op, audit.Record{Source: "hook", Tool: tool, Command: []string{command}, Cwd: start}, why)
+		return engine.RecordOutside(&op, audit.Record{Source: "hook", Tool: tool, Command: []string{command}, Cwd: start},
+			why)
 	}
 	in, err := io.ReadAll(io.LimitReader(os.Stdin, maxHook))
 	if err != nil {

@@ -67,7 +67,9 @@ or that there is none, where the operator's roll-out leaves this agent out.`,
 	}, o)
 	o.policyFlags(c.Flags())
 	rolloutFlag(c.Flags(), &key)
-	c.Flags().VarPF(&value{"FILE|none", func(f string) error { policyFile = f; return profiles.CheckPath(f) }}, "command-policy", "", "JSON file with the lists of execute_command (default: the built-in ones); none leaves them out")
+	c.Flags().VarPF(&value{"FILE|none", func(f string) error { policyFile = f; return profiles.CheckPath(f) }},
+		"command-policy", "",
+		"JSON file with the lists of execute_command (default: the built-in ones); none leaves them out")
 	return c
 }
 
@@ -116,7 +118,8 @@ asks its own model to run the command; {} in COMMAND stands for the request.`,
 				i.Command, args = fs.Args()[fs.ArgsLenAtDash():], args[:at]
 			}
 			if fs.NArg()-len(i.Command) != 1 {
-				return engine.Usage("integrate needs one agent", "one of claude-code, codex, opencode, gemini, qwen, copilot, pi, goose, shell, mcp")
+				return engine.Usage("integrate needs one agent",
+					"one of claude-code, codex, opencode, gemini, qwen, copilot, pi, goose, shell, mcp")
 			}
 			own := []string{"print", "undo", "verify", "by", "agent", "file", "managed", "quiet", "verbose", "color"}
 			i.Agent, i.Flags = fs.Arg(0), words(fs, args, own)
@@ -152,7 +155,8 @@ func (i *Integration) check(fs *pflag.FlagSet) error {
 	verify, _ := fs.GetBool("verify")
 	switch any := i.Agent == "shell" || i.Agent == "mcp"; {
 	case i.Agent == "codex" && fs.Changed("rollout-key"):
-		return engine.Usage("flag --rollout-key: codex executes by a run, and a run is never part of a roll-out", "leave it out")
+		return engine.Usage("flag --rollout-key: codex executes by a run, and a run is never part of a roll-out",
+			"leave it out")
 	case len(i.Command) > 0 && !(any && verify):
 		return engine.Usage("a command is for --verify of shell and mcp", "leave out what follows --")
 	case i.File != "" && i.Agent != "mcp":
@@ -165,7 +169,8 @@ func (i *Integration) check(fs *pflag.FlagSet) error {
 	if slices.Contains([]string{"codex", "gemini", "qwen", "copilot", "mcp"}, i.Agent) {
 		names := []string{"session", "shell", "ignore-env", "cwd-fd"}
 		if k := slices.IndexFunc(names, fs.Changed); k >= 0 {
-			return engine.Usage("flag --"+names[k]+" is for agents that call a shell; "+i.Agent+" keeps one sandbox", "leave it out")
+			return engine.Usage("flag --"+names[k]+" is for agents that call a shell; "+i.Agent+" keeps one sandbox",
+				"leave it out")
 		}
 	}
 	return i.choose(fs)

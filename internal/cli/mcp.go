@@ -126,10 +126,12 @@ func (o *options) pythonFlags(fs *pflag.FlagSet) {
 		}
 		dir, err := filepath.Abs(s)
 		if err != nil || strings.ContainsAny(dir, " \t") {
-			return engine.Usage(strconv.Quote(s)+" cannot be a directory of wheels: pip would read more than one from it", "rename it, without spaces")
+			return engine.Usage(strconv.Quote(s)+" cannot be a directory of wheels: pip would read more than one from it",
+				"rename it, without spaces")
 		}
 		if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
-			return engine.Usage(quote.Inside(dir)+" is not a directory", "make one with the wheels, with pip download -d, or correct the path")
+			return engine.Usage(quote.Inside(dir)+" is not a directory",
+				"make one with the wheels, with pip download -d, or correct the path")
 		}
 		o.req.ReadOnly = append(o.req.ReadOnly, dir)
 		o.req.Env = append(o.req.Env, "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+dir)
@@ -157,7 +159,9 @@ func (s *Service) httpFlags(fs *pflag.FlagSet) {
 		h.Hosts = append(h.Hosts, n)
 		return nil
 	}}, "http-host", "", "a name by which clients call --http, beside its address")
-	fs.VarPF(&value{"FILE", into(&h.TokenFile, checked)}, "token-file", "", "file with the token that clients of --http bring; made if there is none (default: $"+tokenEnv+", else a new one, on stderr)")
+	fs.VarPF(&value{"FILE", into(&h.TokenFile, checked)}, "token-file", "",
+		"file with the token that clients of --http bring; made if there is none (default: $"+tokenEnv+
+			", else a new one, on stderr)")
 	fs.VarPF(&value{"DURATION", into(&h.Idle, profiles.ParseDuration)}, "idle-timeout", "",
 		"end what a client of --http has, after it was silent for so long (default 30m)")
 }

@@ -120,7 +120,8 @@ func (o *options) run(args []string) error {
 			return exitError(res.ExitCode)
 		}
 		// Not 125: whoever reads that nothing ran runs it again.
-		say.error(engine.Hinted(fmt.Errorf("the command has run, and ended with %d; the result could not be written: %w", res.ExitCode, err), "do not take the missing result for a run that never was"))
+		say.error(engine.Hinted(fmt.Errorf("the command has run, and ended with %d; the result could not be written: %w",
+			res.ExitCode, err), "do not take the missing result for a run that never was"))
 		return exitError(driver.ExitLost)
 	}
 	if !o.json && err == nil {
@@ -173,7 +174,8 @@ func (o *options) do(args []string) (*driver.Result, error) {
 
 // workspace clones what is to be cloned, and makes the policy. The function that it
 // returns removes a clone that does not stay.
-func (o *options) workspace(ctx context.Context, gather func() (*facts, error), stay bool) (r *profiles.Resolved, f *facts, done func(), err error) {
+func (o *options) workspace(ctx context.Context, gather func() (*facts, error),
+	stay bool) (r *profiles.Resolved, f *facts, done func(), err error) {
 	done = func() {}
 	if err = engine.Enough(); err != nil {
 		return
@@ -255,7 +257,8 @@ func (o *options) frugal() bool { return !o.json && o.resultFile == "" && o.resu
 // execute runs a policy's command with the caller's own streams and terminal.
 // Sh makes a script's command one of sh instead of bash. Started may be nil; see
 // [driver.RunOptions].
-func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func(), started func(driver.Process) func()) (*driver.Result, error) {
+func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func(),
+	started func(driver.Process) func()) (*driver.Result, error) {
 	ro := driver.RunOptions{Capture: o.json, Elsewhere: Stay != nil && o.session != "" && !p.OCI.Process.Terminal}
 	ro.Stdio.Stdin, ro.Stdio.Extra, ro.Stdio.Explain = os.Stdin, o.extra, o.looks
 	if ro.Elsewhere {
@@ -305,11 +308,12 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 // follow keeps the network rules of a run's sandbox as the files say. The function
 // that it returns ends it.
 func (o *options) follow(r *profiles.Resolved, f *facts, proc driver.Process) func() {
-	w := engine.Follower{Request: &o.req, Facts: &f.Facts, Began: r, To: proc, Changed: func() { say.note("the network rules have changed", "") }, Broken: func(cause string) {
-		if cause != "" {
-			say.warn(engine.RulesStay + cause)
-		}
-	}}
+	w := engine.Follower{Request: &o.req, Facts: &f.Facts, Began: r, To: proc,
+		Changed: func() { say.note("the network rules have changed", "") }, Broken: func(cause string) {
+			if cause != "" {
+				say.warn(engine.RulesStay + cause)
+			}
+		}}
 	done := make(chan struct{})
 	go w.Follow(done)
 	return func() { close(done) }
@@ -434,7 +438,8 @@ func (o *options) explainLimits(res *driver.Result) {
 // for all that is known. Many commands fail for reasons of their own: of those it is
 // said on a terminal alone.
 func (o *options) hints(res *driver.Result) bool {
-	return !o.looks && !o.agreed && res.Driver == "native" && res.Reason == driver.ReasonExit && res.ExitCode != 0 && len(res.Denials) == 0 &&
+	return !o.looks && !o.agreed && res.Driver == "native" && res.Reason == driver.ReasonExit && res.ExitCode != 0 &&
+		len(res.Denials) == 0 &&
 		terminal.Is(os.Stderr)
 }
 
@@ -443,7 +448,8 @@ func oomNote(what, by string) (text, hint string) {
 	if by == "" {
 		return "the memory limit ended " + what, "--memory sets it"
 	}
-	return "the kernel ended " + what + ": short of memory was " + by + ", not the sandbox", "more memory there, or less for the command: --memory"
+	return "the kernel ended " + what + ": short of memory was " + by + ", not the sandbox",
+		"more memory there, or less for the command: --memory"
 }
 
 // mostDenials is how many refusals of a kind are told one by one, without

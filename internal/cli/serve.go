@@ -143,7 +143,9 @@ func (o *options) serve(b *Beside, s *engine.Server, settings pool.Settings, nam
 
 // errServedOverlay: a server's sandboxes end with whoever borrowed them, and nobody
 // would keep what was changed in one.
-var errServedOverlay = &driver.UnsupportedError{Driver: "native", Rules: []string{"a copy-on-write workspace in a server's sandboxes"}, Fix: "use sbxrun session create --workspace overlay"}
+var errServedOverlay = &driver.UnsupportedError{Driver: "native",
+	Rules: []string{"a copy-on-write workspace in a server's sandboxes"},
+	Fix:   "use sbxrun session create --workspace overlay"}
 
 // leftAge is how old must be what a server takes for left behind; that of sbxrun
 // prune by default.
@@ -172,22 +174,23 @@ func (o *options) servePool(f *facts, name string, settings pool.Settings) (*eng
 	if err := engine.Stays(d, "pools", "serve needs the native driver"); err != nil {
 		return nil, err
 	}
-	return &engine.ServedPool{Name: r.Policy.Profile, Config: pool.Config{Driver: d, Policy: r.Policy, Settings: settings}, Resolve: func(workspace string) (*policy.Policy, error) {
-		q := req
-		if workspace == "" {
-			q = base
-		} else {
-			q.Dir, q.DirFrom = workspace, "workspace"
-		}
-		r, err := resolveRequest(&q, f)
-		if err != nil {
-			return nil, engine.Invalid(err)
-		}
-		if engine.OverlayOf(r.Policy) != "" {
-			return nil, errServedOverlay
-		}
-		return r.Policy, nil
-	}}, nil
+	return &engine.ServedPool{Name: r.Policy.Profile, Config: pool.Config{Driver: d, Policy: r.Policy, Settings: settings},
+		Resolve: func(workspace string) (*policy.Policy, error) {
+			q := req
+			if workspace == "" {
+				q = base
+			} else {
+				q.Dir, q.DirFrom = workspace, "workspace"
+			}
+			r, err := resolveRequest(&q, f)
+			if err != nil {
+				return nil, engine.Invalid(err)
+			}
+			if engine.OverlayOf(r.Policy) != "" {
+				return nil, errServedOverlay
+			}
+			return r.Policy, nil
+		}}, nil
 }
 
 func (b *Beside) newPool() *cobra.Command {

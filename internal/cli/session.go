@@ -41,7 +41,8 @@ one leaves running, the next finds.`,
   sbxrun session exec -d build -- ./server
   sbxrun session stop build && sbxrun session rm build`,
 	}, "create, exec, attach, cp, ls, logs, kill, inspect, stop or rm",
-		newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(), newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
+		newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(),
+		newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
 }
 
 // entered is a session that was looked at before the command for it is made.
@@ -96,7 +97,8 @@ func noCommand(err error, id string) error {
 	if !errors.As(err, &none) {
 		return err
 	}
-	return engine.Hinted(err, "sbxrun session inspect "+id+" lists the commands; exec --detach starts one that stays, with --tty one to attach to")
+	return engine.Hinted(err,
+		"sbxrun session inspect "+id+" lists the commands; exec --detach starts one that stays, with --tty one to attach to")
 }
 
 func newSessionCreate() *cobra.Command {
@@ -139,7 +141,8 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 
 // createSession starts a holder and returns when the session is ready. It ends with
 // the process that owns it, if one does, and with this process until that calls confirm.
-func (o *options) createSession(id string, owner *holder.Process) (info *session.Info, confirm func() error, err error) {
+func (o *options) createSession(id string,
+	owner *holder.Process) (info *session.Info, confirm func() error, err error) {
 	if err := session.CheckID(id); err != nil {
 		return nil, nil, err
 	}
@@ -426,12 +429,13 @@ func (o *options) inSession() (*driver.Result, error) {
 		record := audit.Record{Source: "session", Session: o.session, Command: o.req.Command, Cwd: pr.Cwd,
 			Profile: info.Profile, Driver: info.Driver}
 		res, err = engine.Recorded(log, record, func() (*driver.Result, error) {
-			return o.execute(context.Background(), session.Within(c, info.Driver, pr, o.within()), p, func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
-				if n, ok := proc.(interface{ Command() int }); ok {
-					number = n.Command()
-				}
-				return nil
-			})
+			return o.execute(context.Background(), session.Within(c, info.Driver, pr, o.within()), p,
+				func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
+					if n, ok := proc.(interface{ Command() int }); ok {
+						number = n.Command()
+					}
+					return nil
+				})
 		})
 		if err == nil && res.Reason == driver.ReasonDetached {
 			say.note("detached; the command goes on", "sbxrun session attach "+o.session+" "+strconv.Itoa(number))
@@ -765,7 +769,8 @@ func newSessionKill() *cobra.Command {
 			if err != nil {
 				return notCommand(args[1])
 			}
-			return withSession(args[0], func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0]) })
+			return withSession(args[0],
+				func(_ *session.Store, c *session.Client) error { return noCommand(c.KillCommand(n), args[0]) })
 		},
 	}, o)
 }
@@ -861,7 +866,8 @@ func explainKept(st *session.Store, age time.Duration) {
 			kept++
 		}
 	}
-	switch text := count(kept, "session", "sessions") + " that ended less than " + profiles.FormatDuration(age) + " ago "; kept {
+	switch text := count(kept, "session", "sessions") + " that ended less than " + profiles.FormatDuration(age) +
+		" ago "; kept {
 	case 0:
 	case 1:
 		say.note(text+"was kept", "--older-than 0s removes it too")

@@ -147,7 +147,8 @@ func (s *shell) flags() *pflag.FlagSet {
 	fs.VarPF(&value{"auto|ID", func(id string) error {
 		s.keep = id
 		return session.CheckID(id)
-	}}, "session", "", "run in this session; auto: in one of the calling agent's own, which has these flags and ends with it")
+	}}, "session", "",
+		"run in this session; auto: in one of the calling agent's own, which has these flags and ends with it")
 	rolloutFlag(fs, &s.key)
 	fs.BoolVar(&s.ignoreEnv, "ignore-env", false,
 		"let no SBXRUN_ variable count: a project may be able to set them for an agent")
@@ -278,7 +279,8 @@ func (s *shell) place(start string, agent *standin.Process) error {
 		dir, err = start, nil
 	}
 	if err != nil {
-		return engine.Usage("the directory that the calling process "+strconv.Itoa(agent.Pid)+" runs in is not known: "+err.Error(),
+		return engine.Usage("the directory that the calling process "+strconv.Itoa(agent.Pid)+" runs in is not known: "+
+			err.Error(),
 			"name the workspace: --cd DIR, or "+envShellWorkspace)
 
 	}
@@ -303,7 +305,8 @@ func (s *shell) environ() []string {
 // startIn has a run begin in a directory that need not be the workspace itself.
 func startIn(p *policy.Policy, dir string) error {
 	if !engine.Shown(p, dir) {
-		return engine.Usage("the directory to start in, "+quote.Inside(dir)+", is not in the sandbox: its workspace is "+p.OCI.Process.Cwd,
+		return engine.Usage("the directory to start in, "+quote.Inside(dir)+", is not in the sandbox: its workspace is "+
+			p.OCI.Process.Cwd,
 			"--cd DIR or "+envShellWorkspace+" names another workspace, --ro and --rw show more")
 
 	}
@@ -382,7 +385,8 @@ func (s *shell) retired(st *session.Store, info *session.Info) bool {
 		return false
 	}
 	p, err := st.Policy(info.ID)
-	if err != nil || !slices.ContainsFunc(changed, func(name string) bool { return engine.Access(p, name)&policy.Write == 0 }) {
+	if err != nil || !slices.ContainsFunc(changed,
+		func(name string) bool { return engine.Access(p, name)&policy.Write == 0 }) {
 		return false
 	}
 	child := s.req

@@ -62,7 +62,8 @@ func printRuling(w *engine.Ruling) error {
 			lines = append(lines, []string{"to " + to, g.Shell()})
 		}
 	}
-	if len(w.Grants) == 0 && !strings.HasPrefix(w.Answer, "visible and writable") && w.Answer != "visible, and changes are kept apart" && w.Answer != "reachable" && w.Answer != "allowed" {
+	if len(w.Grants) == 0 && !strings.HasPrefix(w.Answer, "visible and writable") &&
+		w.Answer != "visible, and changes are kept apart" && w.Answer != "reachable" && w.Answer != "allowed" {
 		lines = append(lines, []string{"grant", "none"})
 	}
 	for _, l := range lines {

@@ -267,12 +267,15 @@ func unescape(s string, double bool) string {
 }
 
 // wordsOfShell run another command and are no programs.
-var wordsOfShell = map[string]bool{"command": true, "builtin": true, "exec": true, "eval": true, "time": true, "bash": true, "sh": true, "dash": true, "zsh": true, "ksh": true,
-	"nohup": true, "nice": true, "ionice": true, "timeout": true, "stdbuf": true, "setsid": true, "busybox": true, "source": true, ".": true, "chrt": true, "taskset": true}
+var wordsOfShell = map[string]bool{"command": true, "builtin": true, "exec": true, "eval": true, "time": true,
+	"bash": true, "sh": true, "dash": true, "zsh": true, "ksh": true,
+	"nohup": true, "nice": true, "ionice": true, "timeout": true, "stdbuf": true, "setsid": true, "busybox": true,
+	"source": true, ".": true, "chrt": true, "taskset": true}
 
 // withValue are the flags of programs that run another which take a value.
 var withValue = map[string]string{
-	"env": "uCS", "xargs": "aEIdLnPs", "nice": "n", "timeout": "ks", "stdbuf": "ioe", "ionice": "cnp", "exec": "a", "chrt": "", "taskset": "", "nohup": "", "setsid": "", "command": "", "builtin": "", "time": "fo",
+	"env": "uCS", "xargs": "aEIdLnPs", "nice": "n", "timeout": "ks", "stdbuf": "ioe", "ionice": "cnp", "exec": "a",
+	"chrt": "", "taskset": "", "nohup": "", "setsid": "", "command": "", "builtin": "", "time": "fo",
 }
 
 // ofShell returns the script file, or the script, that a shell is told to run.

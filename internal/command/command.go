@@ -57,25 +57,31 @@ var groups = []struct {
 	name string
 	list []string
 }{
-	{"build and packages", []string{"npm", "yarn", "pnpm", "pip", "pip3", "conda", "mamba", "python", "python3", "go", "cargo", "mvn", "maven", "gradle", "make", "cmake", "bundle", "gem", "composer", "dotnet"}},
+	{"build and packages", []string{"npm", "yarn", "pnpm", "pip", "pip3", "conda", "mamba", "python", "python3", "go",
+		"cargo", "mvn", "maven", "gradle", "make", "cmake", "bundle", "gem", "composer", "dotnet"}},
 	{"test", []string{"pytest", "jest", "mocha", "rspec", "phpunit", "go test", "cargo test", "dotnet test"}},
-	{"lint and format", []string{"eslint", "prettier", "black", "flake8", "pylint", "mypy", "rubocop", "gofmt", "golint", "rustfmt", "clippy", "tsc"}},
+	{"lint and format", []string{"eslint", "prettier", "black", "flake8", "pylint", "mypy", "rubocop", "gofmt", "golint",
+		"rustfmt", "clippy", "tsc"}},
 	{"files", []string{"ls", "cat", "head", "tail", "grep", "find", "wc", "diff", "tree", "file", "stat"}},
 	{"git", []string{"git status", "git diff", "git log", "git branch", "git show", "git blame"}},
-	{"utilities", []string{"echo", "pwd", "cd", "mkdir", "rm", "cp", "mv", "touch", "chmod", "env", "which", "curl", "wget", "tar", "unzip", "jq", "sed", "awk", "sort", "uniq", "xargs"}},
+	{"utilities", []string{"echo", "pwd", "cd", "mkdir", "rm", "cp", "mv", "touch", "chmod", "env", "which", "curl",
+		"wget", "tar", "unzip", "jq", "sed", "awk", "sort", "uniq", "xargs"}},
 }
 
 // defaultDenied are refused in any case.
 var defaultDenied = []string{
-	"sudo", "su", "rm -rf", "chmod 777", "chown", "mount", "umount", "iptables", "ip6tables", "systemctl", "service", "kill", "killall",
+	"sudo", "su", "rm -rf", "chmod 777", "chown", "mount", "umount", "iptables", "ip6tables", "systemctl", "service",
+	"kill", "killall",
 	"reboot", "shutdown", "dd", "mkfs", "fdisk", "parted", "nc", "netcat", "nmap", "ssh", "scp", "rsync",
 }
 
 // builtins are the shell's own words that start no program and open nothing that
 // a redirection could not.
 var builtins = []string{
-	":", "true", "false", "test", "[", "printf", "export", "set", "unset", "read", "return", "exit", "shift", "wait", "local", "declare",
-	"readonly", "typeset", "getopts", "break", "continue", "let", "shopt", "umask", "ulimit", "hash", "type", "pushd", "popd", "dirs", "mapfile", "readarray", "trap", "times", "jobs", "fg", "bg", "disown", "alias", "unalias",
+	":", "true", "false", "test", "[", "printf", "export", "set", "unset", "read", "return", "exit", "shift", "wait",
+	"local", "declare",
+	"readonly", "typeset", "getopts", "break", "continue", "let", "shopt", "umask", "ulimit", "hash", "type", "pushd",
+	"popd", "dirs", "mapfile", "readarray", "trap", "times", "jobs", "fg", "bg", "disown", "alias", "unalias",
 }
 
 // New makes the rules of a configuration.
@@ -99,11 +105,13 @@ func New(c Config) (*Rules, error) {
 		field string
 		to    map[string][]rule
 		text  *[]string
-	}{{allow, "allowed_commands", r.allowed, &r.list}, {append(slices.Clone(defaultDenied), c.Denied...), "denied_commands", r.denied, &r.refused}} {
+	}{{allow, "allowed_commands", r.allowed, &r.list},
+		{append(slices.Clone(defaultDenied), c.Denied...), "denied_commands", r.denied, &r.refused}} {
 		for _, text := range list.from {
 			words := strings.Fields(text)
 			if len(words) == 0 || strings.ContainsAny(text, "\x00\n;|&<>$`\"'\\") {
-				return nil, &policy.InvalidError{Field: list.field, Value: text, Want: `a command, or a command and words that follow, such as "go test"`}
+				return nil, &policy.InvalidError{Field: list.field, Value: text,
+					Want: `a command, or a command and words that follow, such as "go test"`}
 			}
 			if !slices.Contains(*list.text, text) {
 				*list.text = append(*list.text, text)
@@ -203,7 +211,8 @@ func quoted(s string) string { return `"` + s + `"` }
 
 // systemDir reports whether programs in a directory are what their names say.
 func systemDir(dir string) bool {
-	return slices.Contains([]string{"/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/usr/local/sbin/"}, dir)
+	return slices.Contains([]string{"/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/usr/local/sbin/"},
+		dir)
 }
 
 // matchesAllowed reports whether the rule's words are the first that are no

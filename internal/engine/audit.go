@@ -15,7 +15,8 @@ func OpenAudit(op *profiles.Operator, env []string) (*audit.Log, error) {
 	if a.File == "" {
 		return nil, nil
 	}
-	l, err := audit.Open(audit.Config{File: a.File, MaxSize: a.MaxSize, Keep: a.Keep}, audit.NewRedactor(append(os.Environ(), env...)))
+	l, err := audit.Open(audit.Config{File: a.File, MaxSize: a.MaxSize, Keep: a.Keep},
+		audit.NewRedactor(append(os.Environ(), env...)))
 	return l, Invalid(err)
 }
 
@@ -39,7 +40,8 @@ func Recorded(l *audit.Log, r audit.Record, run func() (*driver.Result, error)) 
 	}
 	r.Driver, r.Sandboxed = out.Driver, out.Sandboxed && out.Reason != driver.ReasonSetup
 	if failed := l.Run(r, audit.OutcomeOf(out), out.Denials); failed != nil && err == nil {
-		res.ExitCode, res.Error, res.Code, res.Hint = driver.ExitLost, failed.Error(), driver.CodeOf(failed), driver.HintOf(failed)
+		res.ExitCode, res.Error, res.Code, res.Hint = driver.ExitLost, failed.Error(), driver.CodeOf(failed),
+			driver.HintOf(failed)
 		err = failed
 	}
 	return res, err

@@ -147,7 +147,8 @@ func (c *Changes) Result() (*driver.Changes, error) {
 	r := &driver.Changes{Workspace: c.base.Path, Full: c.full}
 	if c.err != nil {
 		r.Error = c.err.Error()
-		return r, Hinted(c.err, "what the command changed is lost; see that there is room in the directory for changes ($XDG_STATE_HOME/sbxrun/changes)")
+		return r, Hinted(c.err,
+			"what the command changed is lost; see that there is room in the directory for changes ($XDG_STATE_HOME/sbxrun/changes)")
 	}
 	if c.set != nil {
 		i := &c.set.Info

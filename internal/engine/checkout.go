@@ -83,7 +83,8 @@ func (c *Checkout) token(f *Facts, given []string) (string, error) {
 
 // Clone makes the workspace of a request: in its directory if it has one, else, to stay,
 // in a directory of the repository's name, or in one that Remove removes.
-func (c *Checkout) Clone(ctx context.Context, f *Facts, req *profiles.Request, stay bool, choose Choice, ro driver.RunOptions) error {
+func (c *Checkout) Clone(ctx context.Context, f *Facts, req *profiles.Request, stay bool, choose Choice,
+	ro driver.RunOptions) error {
 	if c.Depth != nil {
 		c.Git.Depth = *c.Depth
 	}
@@ -100,7 +101,8 @@ func (c *Checkout) Clone(ctx context.Context, f *Facts, req *profiles.Request, s
 	}
 	switch {
 	case dir == "" && req.Workspace == "overlay":
-		return Usage("the changes of a copy-on-write workspace need one that stays, and --git makes one for this run alone", "name a directory to clone into with --cd")
+		return Usage("the changes of a copy-on-write workspace need one that stays, and --git makes one for this run alone",
+			"name a directory to clone into with --cd")
 	case dir == "":
 		if c.own, err = rundir.Make(rundir.Parent(os.Geteuid())+"-clones", "r", nil); err != nil {
 			return err
@@ -177,11 +179,14 @@ const cloneTime = 30 * time.Minute
 
 // run clones in a sandbox of its own, which sees an empty directory and reaches
 // one host: a server's data is as little to be trusted as a command.
-func (c *Checkout) run(ctx context.Context, f *Facts, dir, token string, req *profiles.Request, choose Choice, ro driver.RunOptions) error {
+func (c *Checkout) run(ctx context.Context, f *Facts, dir, token string, req *profiles.Request, choose Choice,
+	ro driver.RunOptions) error {
 	limit := cloneTime
 	own := profiles.Request{
-		Command: c.Git.Command(), Profile: "strict", Dir: dir, DirFrom: req.DirFrom, Workspace: "bind", Unprotect: []string{"all"},
-		Degrade: req.Degrade, Require: req.Require, Timeout: &limit, ClearEnv: true, Env: append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, c.Git.Env(token)...),
+		Command: c.Git.Command(), Profile: "strict", Dir: dir, DirFrom: req.DirFrom, Workspace: "bind",
+		Unprotect: []string{"all"},
+		Degrade:   req.Degrade, Require: req.Require, Timeout: &limit, ClearEnv: true,
+		Env: append([]string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8"}, c.Git.Env(token)...),
 	}
 	mode := policy.EgressNone
 	if host := c.Git.Host(); host != "" {

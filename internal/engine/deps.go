@@ -54,13 +54,15 @@ func installScript(list []workspace.Dependency, fd int) string {
 	n := strconv.Itoa(fd)
 	var b strings.Builder
 	for _, d := range list {
-		b.WriteString("( " + d.Command + " ) </dev/null >&2 " + n + ">&-; s=$?; echo $s >&" + n + "; test $s = 0 || exit $s\n")
+		b.WriteString("( " + d.Command + " ) </dev/null >&2 " + n + ">&-; s=$?; echo $s >&" + n +
+			"; test $s = 0 || exit $s\n")
 		if d.Bin != "" {
 			b.WriteString("PATH=$PWD/" + d.Bin + ":$PATH; export PATH\n")
 		}
 	}
 	// A script of --script is bash's, or sh's where there is no bash.
-	b.WriteString("exec " + n + ">&-\ncase $1 in bash) command -v bash >/dev/null || { shift; set -- sh \"$@\"; };; esac\nexec \"$@\"\n")
+	b.WriteString("exec " + n +
+		">&-\ncase $1 in bash) command -v bash >/dev/null || { shift; set -- sh \"$@\"; };; esac\nexec \"$@\"\n")
 	return b.String()
 }
 

@@ -104,7 +104,8 @@ func tryWeaker(ctx context.Context, f *Facts) *Weaker {
 	for _, w := range []Weaker{
 		{"native", policy.LayerCgroup, "--allow-degraded cgroup"},
 		{"landlock", policy.LayerNamespaces | policy.LayerProtect, "--driver landlock --allow-degraded namespaces,protect"},
-		{"landlock", policy.LayerNamespaces | policy.LayerProtect | policy.LayerCgroup, "--driver landlock --allow-degraded namespaces,protect,cgroup"},
+		{"landlock", policy.LayerNamespaces | policy.LayerProtect | policy.LayerCgroup,
+			"--driver landlock --allow-degraded namespaces,protect,cgroup"},
 	} {
 		checks, err := new(Diagnosis).try(ctx, f, profiles.Request{Driver: w.Driver, Degrade: w.Without})
 		if err == nil && BoundaryError(checks) == nil {

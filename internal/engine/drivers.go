@@ -22,8 +22,12 @@ import (
 // Drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func Drivers(f *Facts) []driver.Driver {
-	return []driver.Driver{native.Driver{Withheld: func(p string, write bool) string { return profiles.Withheld(p, f.Home, write) }}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{},
-		gvisor.Driver{}, gvisor.Driver{Runtime: "runc"}, gvisor.Driver{Runtime: "crun"}, docker.Driver{}, docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
+	return []driver.Driver{native.Driver{Withheld: func(p string, write bool) string {
+		return profiles.Withheld(p, f.Home,
+			write)
+	}}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{},
+		gvisor.Driver{}, gvisor.Driver{Runtime: "runc"}, gvisor.Driver{Runtime: "crun"}, docker.Driver{},
+		docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
 }
 
 // hostDriver returns the driver for the bare host.
@@ -33,7 +37,8 @@ func hostDriver(f *Facts) driver.Driver {
 
 // Select chooses what runs a policy. Log, which may be nil, is told of each driver
 // that was tried.
-func Select(ctx context.Context, f *Facts, r *profiles.Resolved, require policy.Layers, log func(driver.Step)) (driver.Driver, error) {
+func Select(ctx context.Context, f *Facts, r *profiles.Resolved, require policy.Layers,
+	log func(driver.Step)) (driver.Driver, error) {
 	known := Drivers(f)
 	for i := range known {
 		known[i] = withImage(known[i], r.Image)

@@ -41,7 +41,8 @@ func HintOf(err error) string {
 	var unavailable *driver.UnavailableError
 	if profile := os.Getenv(profiles.MarkerEnv); profile != "" && errors.As(err, &unavailable) {
 		// What is missing is not the machine's doing.
-		return "this is in a sandbox of sbxrun already (profile " + quote.Inside(profile) + "), which holds no others: run the command as it is"
+		return "this is in a sandbox of sbxrun already (profile " + quote.Inside(profile) +
+			"), which holds no others: run the command as it is"
 	}
 	return driver.HintOf(err)
 }

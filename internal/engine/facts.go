@@ -111,10 +111,12 @@ const (
 func Enough() error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err == nil && l.Cur < minFiles {
-		return Usage("the limit on open files is "+strconv.FormatUint(l.Cur, 10)+", and sbxrun needs "+strconv.Itoa(minFiles), "raise it: ulimit -n 1024")
+		return Usage("the limit on open files is "+strconv.FormatUint(l.Cur, 10)+", and sbxrun needs "+strconv.Itoa(minFiles),
+			"raise it: ulimit -n 1024")
 	}
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err == nil && os.Getuid() != 0 && l.Cur < minTasks {
-		return Usage("the limit on processes of this user is "+strconv.FormatUint(l.Cur, 10)+", and sbxrun needs "+strconv.Itoa(minTasks), "raise it: ulimit -u 4096; --pids limits the command alone")
+		return Usage("the limit on processes of this user is "+strconv.FormatUint(l.Cur, 10)+", and sbxrun needs "+
+			strconv.Itoa(minTasks), "raise it: ulimit -u 4096; --pids limits the command alone")
 	}
 	return nil
 }
@@ -154,7 +156,8 @@ func WorkingDirectory() (string, error) {
 	}
 	// See getcwd(3): the directory is not below the caller's root.
 	if !strings.HasPrefix(cwd, "/") {
-		return "", Usage("the working directory "+strconv.Quote(cwd)+" cannot be reached from /", "change to another directory")
+		return "", Usage("the working directory "+strconv.Quote(cwd)+" cannot be reached from /",
+			"change to another directory")
 	}
 	return cwd, nil
 }

@@ -91,7 +91,8 @@ func unchanged(was, now map[string]os.FileInfo) bool {
 	}
 	for name, a := range was {
 		b, ok := now[name]
-		if !ok || !os.SameFile(a, b) || a.Size() != b.Size() || !a.ModTime().Equal(b.ModTime()) || time.Since(b.ModTime()) < 2*FollowEvery {
+		if !ok || !os.SameFile(a, b) || a.Size() != b.Size() || !a.ModTime().Equal(b.ModTime()) ||
+			time.Since(b.ModTime()) < 2*FollowEvery {
 			return false
 		}
 	}

@@ -20,7 +20,8 @@ import (
 // it is not known: the usual reason is that the sandbox does not show the
 // place where the host has it. Hide is what the caller asked to hide. Other is
 // asked about what the host has not; missing is what no directory of PATH has.
-func CommandHint(err error, p *policy.Policy, d driver.Driver, hide []string, other func(name string, missing bool) string) string {
+func CommandHint(err error, p *policy.Policy, d driver.Driver, hide []string,
+	other func(name string, missing bool) string) string {
 	var c *driver.CommandError
 	if !errors.As(err, &c) {
 		return ""
@@ -114,7 +115,8 @@ func propose(program string, hide []string) string {
 
 // proposable reports whether a hint may name a path that leads to another.
 func proposable(place, led, home string, hide []string) bool {
-	return quote.Escape(place) == place && hides(hide, place, led) == "" && profiles.Proposable(place, home) && profiles.Proposable(led, home)
+	return quote.Escape(place) == place && hides(hide, place, led) == "" && profiles.Proposable(place, home) &&
+		profiles.Proposable(led, home)
 }
 
 // Foreign says that root cannot write to the working directory because it is another
@@ -123,12 +125,15 @@ func proposable(place, led, home string, hide []string) bool {
 func Foreign(p *policy.Policy) (text, hint string) {
 	dir := p.OCI.Process.Cwd
 	var st unix.Stat_t
-	if os.Geteuid() != 0 || Access(p, dir)&policy.Write == 0 || unix.Stat(dir, &st) != nil || st.Uid == 0 || st.Mode&unix.S_IWOTH != 0 {
+	if os.Geteuid() != 0 || Access(p, dir)&policy.Write == 0 || unix.Stat(dir, &st) != nil || st.Uid == 0 ||
+		st.Mode&unix.S_IWOTH != 0 {
 		return "", ""
 	}
 	id := strconv.FormatUint(uint64(st.Uid), 10)
-	return quote.Inside(dir) + " belongs to user " + id + ": root, without its privileges inside, cannot write there, and Git does not trust it",
-		"run sbxrun as that user (setpriv --reuid " + id + " --regid " + strconv.FormatUint(uint64(st.Gid), 10) + " --clear-groups sbxrun …), or make it root's (chown -R root)"
+	return quote.Inside(dir) + " belongs to user " + id +
+			": root, without its privileges inside, cannot write there, and Git does not trust it",
+		"run sbxrun as that user (setpriv --reuid " + id + " --regid " + strconv.FormatUint(uint64(st.Gid), 10) +
+			" --clear-groups sbxrun …), or make it root's (chown -R root)"
 }
 
 // hides returns what was asked to be hidden and holds one of the files, "" if

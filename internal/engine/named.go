@@ -141,7 +141,8 @@ func EnvFile(name string) ([]string, error) {
 			return nil, Usage(name+":"+strconv.Itoa(n)+": "+err.Error(), driver.HintOf(err))
 		}
 		if !strings.Contains(line, "=") && !kept {
-			return nil, Usage(name+":"+strconv.Itoa(n)+": "+quote.Text(line)+" would pass the caller's value, and a command of an earlier run can have written this file",
+			return nil, Usage(name+":"+strconv.Itoa(n)+": "+quote.Text(line)+
+				" would pass the caller's value, and a command of an earlier run can have written this file",
 				"--env "+quote.Text(line)+" passes it; a file may say so in the directory of sbxrun's configuration")
 		}
 		env = append(env, line)

@@ -57,7 +57,8 @@ func ownPlaces(f *Facts) []profiles.Own {
 	} else {
 		// Of a name that another user has, nothing is obeyed; and a link by that
 		// name would hide whatever it leads to.
-		for name, what := range map[string]string{"sessions": "the directory of sessions", "serve": "the directory of servers"} {
+		for name, what := range map[string]string{"sessions": "the directory of sessions",
+			"serve": "the directory of servers"} {
 			if dir := rundir.Usual(uid) + "-" + name; !rundir.Taken(dir) {
 				hidden(what, dir)
 			}
@@ -74,7 +75,8 @@ func ownPlaces(f *Facts) []profiles.Own {
 	both(shown, "sbxrun's cache", "XDG_CACHE_HOME", ".cache")
 	both(shown, "what agents execute of sbxrun", "XDG_DATA_HOME", ".local/share")
 	for _, dir := range programs.Dirs(f.Home) {
-		out = append(out, profiles.Own{What: "a program that sbxrun executes", Path: dir, Shown: true, Programs: programs.Names})
+		out = append(out, profiles.Own{What: "a program that sbxrun executes", Path: dir, Shown: true,
+			Programs: programs.Names})
 	}
 	if self, err := os.Executable(); err == nil {
 		names := companions
@@ -82,7 +84,8 @@ func ownPlaces(f *Facts) []profiles.Own {
 			names = []string{filepath.Base(self)}
 		}
 		for _, name := range names {
-			out = append(out, profiles.Own{What: "sbxrun itself", Path: filepath.Join(filepath.Dir(self), name), File: true, Shown: true})
+			out = append(out, profiles.Own{What: "sbxrun itself", Path: filepath.Join(filepath.Dir(self), name), File: true,
+				Shown: true})
 		}
 	}
 	return out
@@ -166,7 +169,8 @@ func makeOwn(r *profiles.Resolved) error {
 			continue // what the caller cannot make, the command cannot
 		}
 		if err != nil {
-			return Hinted(err, "a command that can write in "+filepath.Dir(dir)+" could make it, and later runs obey what is there; grant less")
+			return Hinted(err, "a command that can write in "+filepath.Dir(dir)+
+				" could make it, and later runs obey what is there; grant less")
 		}
 	}
 	return nil

@@ -49,7 +49,8 @@ func Unreadable(err error, req *profiles.Request, f *Facts) error {
 		if req.Dir == "" {
 			where = "the working directory "
 		}
-		return Usage(where+dir+" cannot be entered by this user", "name a directory of yours with --cd, or run it as its owner")
+		return Usage(where+dir+" cannot be entered by this user",
+			"name a directory of yours with --cd, or run it as its owner")
 	case strings.HasPrefix(file.Where, f.Home+"/") && os.Getenv("HOME") == f.Home && !ownedBy(f.Home, f.UID):
 		return Hinted(err, "HOME is "+f.Home+", which is not this user's")
 	}

@@ -110,7 +110,8 @@ func SessionProcess(of func() (*policy.Policy, error), req *profiles.Request) (*
 // Unprotected refuses paths below a directory that patterns protect or that are obeyed,
 // and nothing allows. The directory is a whole path without symbolic links; what of it is
 // below chosen counts, too.
-func Unprotected(protect, allow, obeyed []string, dir, chosen string) (func(path string, link bool, parent int) error, error) {
+func Unprotected(protect, allow, obeyed []string, dir,
+	chosen string) (func(path string, link bool, parent int) error, error) {
 	rules, err := guard.NewRules(protect)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,8 @@ import (
 // it runs a program of ours under the same policy, which tries. Without
 // --verify it does so once for each kernel, executable, driver and configuration,
 // and then costs one stat(2).
-func Verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *Facts, asked bool, detail func(string)) error {
+func Verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *Facts, asked bool,
+	detail func(string)) error {
 	if !r.Verify && !asked || !d.Sandboxed() {
 		return nil
 	}
@@ -60,7 +61,8 @@ func Verify(ctx context.Context, d driver.Driver, r *profiles.Resolved, f *Facts
 
 // BoundaryError is nil if every canary held.
 func BoundaryError(checks []probe.Check) error {
-	if i := slices.IndexFunc(checks, func(c probe.Check) bool { return c.Name == "finish" }); i >= 0 && !slices.ContainsFunc(checks, func(c probe.Check) bool { return c.State == probe.No }) {
+	if i := slices.IndexFunc(checks, func(c probe.Check) bool { return c.Name == "finish" }); i >= 0 &&
+		!slices.ContainsFunc(checks, func(c probe.Check) bool { return c.State == probe.No }) {
 		return &driver.UnavailableError{
 			What:  "boundary",
 			Cause: "the self-test did not finish, and proved nothing: " + checks[i].Cause,
@@ -107,7 +109,8 @@ func SelfTest(ctx context.Context, d driver.Driver, of *policy.Policy) ([]probe.
 	if res.Reason != driver.ReasonExit || res.ExitCode != 0 {
 		checks = append(checks, probe.Check{
 			Name: "finish", Group: probe.GroupBoundary, State: probe.Unknown,
-			Cause: "the program ended with " + string(res.Reason) + " " + strconv.Itoa(res.ExitCode) + ": " + firstLine(res.Stderr),
+			Cause: "the program ended with " + string(res.Reason) + " " + strconv.Itoa(res.ExitCode) + ": " +
+				firstLine(res.Stderr),
 		})
 	}
 	layers := probe.Check{Name: "layers", Group: probe.GroupBoundary, State: probe.Yes, Detail: res.Layers.String()}
@@ -279,7 +282,8 @@ func (b *bait) acts(p *policy.Policy, of driver.Description) []string {
 func private(p *policy.Policy) string {
 	for i := range p.OCI.Mounts {
 		m := &p.OCI.Mounts[i]
-		if m.Type != "tmpfs" || slices.Contains(m.Options, "ro") || !slices.Contains(m.Options, "mode=1777") && !slices.Contains(m.Options, "mode=0700") {
+		if m.Type != "tmpfs" || slices.Contains(m.Options, "ro") || !slices.Contains(m.Options, "mode=1777") &&
+			!slices.Contains(m.Options, "mode=0700") {
 			continue
 		}
 		covered := func(o specs.Mount) bool { return o.Destination == m.Destination }

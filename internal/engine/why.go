@@ -86,7 +86,8 @@ func leads(path string, p *policy.Policy) string {
 
 // onTheWay reports whether a path leads to what the sandbox shows.
 func onTheWay(path string, p *policy.Policy) bool {
-	return slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Access != 0 && policy.Below(f.Path, path) }) ||
+	return slices.ContainsFunc(p.Files,
+		func(f policy.FileRule) bool { return f.Access != 0 && policy.Below(f.Path, path) }) ||
 		slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return policy.Below(m.Destination, path) })
 }
 
@@ -113,7 +114,8 @@ func whyPath(path string, p *policy.Policy, home string) *Ruling {
 		out.Answer, missing = "visible, and changes are thrown away", policy.Write
 	case r.Access&policy.Read != 0:
 		out.Answer, missing = "visible, read-only", policy.Write
-	case p.OCI.Linux != nil && slices.ContainsFunc(p.OCI.Linux.Devices, func(d specs.LinuxDevice) bool { return d.Path == at }):
+	case p.OCI.Linux != nil && slices.ContainsFunc(p.OCI.Linux.Devices,
+		func(d specs.LinuxDevice) bool { return d.Path == at }):
 		out.Answer, out.Rule = "visible and writable", "device: "+at
 	case r.At == "/dev" && at != "/dev" && !slices.Contains(ownDevices, at):
 		out.Answer, missing = "not visible", policy.ReadWrite
@@ -142,7 +144,8 @@ func whyPath(path string, p *policy.Policy, home string) *Ruling {
 }
 
 // ownDevices is what the sandbox's own /dev has.
-var ownDevices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts", "/dev/ptmx", "/dev/shm", "/dev/mqueue",
+var ownDevices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts",
+	"/dev/ptmx", "/dev/shm", "/dev/mqueue",
 	"/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"}
 
 // protects returns the pattern that protects a path below a writable place, "" for none.
@@ -179,7 +182,8 @@ func whyHost(what string, p *policy.Policy) (*Ruling, error) {
 	if addr, err := policy.HostAddr(host); err == nil {
 		host = addr.String()
 	} else if host, err = policy.HostName(host); err != nil {
-		return nil, Usage(quote.Inside(what)+" is no path that exists, no system call and no host", "write a path with a slash: ./"+what)
+		return nil, Usage(quote.Inside(what)+" is no path that exists, no system call and no host",
+			"write a path with a slash: ./"+what)
 	}
 	out := &Ruling{Kind: "host", Of: what, Grants: map[string]driver.Grant{}}
 	rec, err := egress.Ask(p.Egress, host, uint16(port))
@@ -253,9 +257,11 @@ func whyCall(name string, p *policy.Policy) (*Ruling, error) {
 		out.Answer = strings.Join(all, ", ")
 	}
 	if out.Answer != "refused" && guarded(p) && slices.Contains(guard.Missing, name) {
-		out.Answer, out.Rule, out.Reason = "refused", "protected paths", "the supervisor, which makes the calls that write by path, does not know this one"
+		out.Answer, out.Rule, out.Reason = "refused", "protected paths",
+			"the supervisor, which makes the calls that write by path, does not know this one"
 	}
-	if other, err := seccomp.Spec("default"); out.Reason == "" && err == nil && out.Answer == "refused" && slices.Contains(answersOf(other, name), "allowed") {
+	if other, err := seccomp.Spec("default"); out.Reason == "" && err == nil && out.Answer == "refused" &&
+		slices.Contains(answersOf(other, name), "allowed") {
 		out.Grants["call"] = driver.GrantOf("seccomp", "default")
 	}
 	return out, nil

@@ -66,7 +66,8 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 	}
 	if b.Limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, b.Limit, &Error{Op: op, Path: path, Text: "the agent did not come to an end in " + b.Limit.String(), Errno: unix.ETIMEDOUT})
+		ctx, cancel = context.WithTimeoutCause(ctx, b.Limit,
+			&Error{Op: op, Path: path, Text: "the agent did not come to an end in " + b.Limit.String(), Errno: unix.ETIMEDOUT})
 		defer cancel()
 	}
 	r, w, err := threePipes()
@@ -77,7 +78,8 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 	inW, outW, errW := w[0], w[1], w[2]
 	defer outR.Close()
 	defer errR.Close()
-	p, err := b.Sandbox.Exec(ctx, &specs.Process{Args: append([]string{"/proc/self/fd/3", agentCommand, op, path}, more...)},
+	p, err := b.Sandbox.Exec(ctx,
+		&specs.Process{Args: append([]string{"/proc/self/fd/3", agentCommand, op, path}, more...)},
 		driver.Stdio{Stdin: inR, Stdout: outW, Stderr: errW, Extra: []*os.File{program}})
 	for _, f := range []*os.File{inR, outW, errW} {
 		f.Close()

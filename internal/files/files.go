@@ -80,7 +80,8 @@ func parseError(op, path string, stderr []byte, st *driver.Status) error {
 	if len(stderr) > 200 {
 		stderr = stderr[:200]
 	}
-	return &Error{Op: op, Path: path, Text: fmt.Sprintf("the agent ended with code %d: %q", st.ExitCode, stderr), Denials: st.Denials}
+	return &Error{Op: op, Path: path, Text: fmt.Sprintf("the agent ended with code %d: %q", st.ExitCode, stderr),
+		Denials: st.Denials}
 }
 
 // typeOf names a file's type.

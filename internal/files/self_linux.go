@@ -21,7 +21,8 @@ func sealedSelf() (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), "agent")
 	if _, err = io.Copy(f, self); err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|
+			unix.F_SEAL_WRITE)
 	}
 	if err != nil {
 		f.Close()

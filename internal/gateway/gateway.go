@@ -39,7 +39,8 @@ type Local struct {
 func Serve(p *policy.Policy, upstream, noProxy string) (*Local, error) {
 	l := &Local{journal: Journal{Requests: p.Egress.LogRequests}}
 	var err error
-	l.local, err = egress.ServeLocal(p.Egress, egress.Options{Upstream: upstream, NoProxy: noProxy, Record: l.journal.Record})
+	l.local, err = egress.ServeLocal(p.Egress,
+		egress.Options{Upstream: upstream, NoProxy: noProxy, Record: l.journal.Record})
 	if err != nil {
 		return nil, err
 	}

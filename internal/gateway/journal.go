@@ -67,7 +67,8 @@ func (j *Journal) Record(r egress.Record) {
 		j.dropped++
 		return
 	}
-	q := driver.Request{Time: r.Time, Route: string(r.Route), Target: r.Target(), Verdict: string(r.Verdict), Rule: r.Rule, Reason: r.Reason,
+	q := driver.Request{Time: r.Time, Route: string(r.Route), Target: r.Target(), Verdict: string(r.Verdict), Rule: r.Rule,
+		Reason:        r.Reason,
 		BytesReceived: r.BytesIn, BytesSent: r.BytesOut, DurationMS: float64(r.Duration.Microseconds()) / 1e3}
 	if r.Name != "" && r.Addr.IsValid() {
 		q.Address = r.Addr.String()

@@ -103,7 +103,8 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 		if a == removes || a == removesDir || a == movesFrom {
 			ask = w.g.rules.Undoes
 		}
-		if rule = ask(e.parent, e.name, dirs); rule == "" && a == aliases && w.g.rules.Within(e.parent, len(g.Path), dirs) != nil {
+		if rule = ask(e.parent, e.name, dirs); rule == "" && a == aliases && w.g.rules.Within(e.parent, len(g.Path),
+			dirs) != nil {
 			rule = ".git/"
 		}
 		if rule != "" {
@@ -120,7 +121,8 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 			return 0, ""
 		}
 		return continued, rule
-	case v == Free, rule == IndexPattern && (a == removes || a == removesDir || a == movesFrom), rule == rererePattern && a == removes, w.spared(e, a, rule):
+	case v == Free, rule == IndexPattern && (a == removes || a == removesDir || a == movesFrom),
+		rule == rererePattern && a == removes, w.spared(e, a, rule):
 		return 0, ""
 	}
 	return refused, rule
@@ -190,7 +192,8 @@ func (w *worker) mayReopen(op string, fd int, flags uint32) syscall.Errno {
 	switch read, _ := w.passed(); {
 	case m != nil && m.proc:
 		return unix.EACCES // what it shows depends on who opens it
-	case m == nil && !read && w.stat.Nlink > 0 && w.stat.Mode&unix.S_IFMT == unix.S_IFREG && flags&unix.O_ACCMODE != unix.O_WRONLY:
+	case m == nil && !read && w.stat.Nlink > 0 && w.stat.Mode&unix.S_IFMT == unix.S_IFREG &&
+		flags&unix.O_ACCMODE != unix.O_WRONLY:
 		return unix.EACCES
 	case flags&unix.O_ACCMODE != unix.O_RDONLY || flags&unix.O_TRUNC != 0:
 		return w.mayChange(op, fd)
@@ -340,7 +343,8 @@ func (w *worker) remove(op string, dirfd int, addr uint64, flags uint32) (int64,
 	return result(sys.Call(unix.SYS_UNLINKAT, uintptr(e.dir), e.addr, uintptr(flags), 0, 0, 0))
 }
 
-func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 uint64, flags uint32) (int64, syscall.Errno) {
+func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 uint64,
+	flags uint32) (int64, syscall.Errno) {
 	// RENAME_WHITEOUT makes a device node, which Landlock grants to nobody.
 	if flags&^(unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE) != 0 || flags == unix.RENAME_NOREPLACE|unix.RENAME_EXCHANGE {
 		return failed(unix.EINVAL)
@@ -418,7 +422,8 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	return result(sys.Call(unix.SYS_RENAMEAT2, uintptr(from.dir), from.addr, uintptr(to.dir), to.addr, uintptr(flags), 0))
 }
 
-func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 uint64, flags uint32) (int64, syscall.Errno) {
+func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 uint64,
+	flags uint32) (int64, syscall.Errno) {
 	if flags&^(unix.AT_SYMLINK_FOLLOW|unix.AT_EMPTY_PATH) != 0 {
 		return failed(unix.EINVAL)
 	}
@@ -474,7 +479,8 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 		return failed(errno)
 	}
 	cwd := unix.AT_FDCWD
-	return result(sys.Call(unix.SYS_LINKAT, uintptr(cwd), w.selfPath(old), uintptr(to.dir), to.addr, unix.AT_SYMLINK_FOLLOW, 0))
+	return result(sys.Call(unix.SYS_LINKAT, uintptr(cwd), w.selfPath(old), uintptr(to.dir), to.addr,
+		unix.AT_SYMLINK_FOLLOW, 0))
 }
 
 func (w *worker) emptyString(addr uint64) bool {
@@ -515,7 +521,8 @@ func (w *worker) truncate(addr uint64, length int64) (int64, syscall.Errno) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	cwd := unix.AT_FDCWD
-	file, e := sys.Call(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0)
+	file, e := sys.Call(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd),
+		unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0)
 	if e != 0 {
 		return failed(syscall.Errno(e))
 	}
@@ -574,7 +581,8 @@ func (w *worker) setOwner(op string, fd int, errno syscall.Errno, uid, gid uint3
 		return failed(errno)
 	}
 	w.num[0] = 0
-	return result(sys.Call(unix.SYS_FCHOWNAT, uintptr(fd), sys.Addr(&w.num[0]), uintptr(uid), uintptr(gid), unix.AT_EMPTY_PATH, 0))
+	return result(sys.Call(unix.SYS_FCHOWNAT, uintptr(fd), sys.Addr(&w.num[0]), uintptr(uid), uintptr(gid),
+		unix.AT_EMPTY_PATH, 0))
 }
 
 // setMode changes the mode of an open place, which it closes.
@@ -623,7 +631,8 @@ func (w *worker) mayAlter(op string, fd int) syscall.Errno {
 		return 0
 	}
 	dirs := w.dirsOf(fd, name)
-	if v, rule := w.g.rules.Match(name, len(g.Path), dirs); v == Protected && w.state(name, len(g.Path), dirs, rule) != stateFree {
+	if v, rule := w.g.rules.Match(name, len(g.Path), dirs); v == Protected && w.state(name, len(g.Path), dirs,
+		rule) != stateFree {
 		w.note(op, name, rule)
 		return unix.EACCES
 	}
@@ -666,7 +675,8 @@ func (w *worker) setxattr(nr int) (int64, syscall.Errno) {
 	if errno != 0 {
 		return failed(errno)
 	}
-	return result(sys.Call(unix.SYS_SETXATTR, w.selfPath(fd), sys.Addr(&w.link[0]), sys.Addr(&w.value[0]), uintptr(a[3]), uintptr(a[4]), 0))
+	return result(sys.Call(unix.SYS_SETXATTR, w.selfPath(fd), sys.Addr(&w.link[0]), sys.Addr(&w.value[0]), uintptr(a[3]),
+		uintptr(a[4]), 0))
 }
 
 func (w *worker) removexattr(nr int) (int64, syscall.Errno) {

@@ -50,7 +50,8 @@ func rest(config []byte, made bool) (lines []setting, remotes, ok bool) {
 	var follows []string
 	for line := range strings.Lines(string(config)) {
 		line = strings.Trim(line[:len(line)-1], "\t ")
-		if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) || strings.HasSuffix(line, `\`) || len(line) > maxConfigLine {
+		if strings.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) ||
+			strings.HasSuffix(line, `\`) || len(line) > maxConfigLine {
 			return nil, false, false // not Git's, or continued by the next line
 		}
 		switch {
@@ -125,7 +126,8 @@ func free(key, value string, made bool) bool {
 	switch key {
 	case "core.repositoryformatversion":
 		return oneOf("0", "1")
-	case "core.filemode", "core.bare", "core.logallrefupdates", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.quotepath",
+	case "core.filemode", "core.bare", "core.logallrefupdates", "core.ignorecase", "core.precomposeunicode",
+		"core.symlinks", "core.quotepath",
 		"pull.rebase", "push.autosetupremote", "fetch.prune":
 		return oneOf("true", "false")
 	case "core.autocrlf":
@@ -190,7 +192,8 @@ func url(s string) bool {
 		path = strings.TrimLeft(after, "/")
 	}
 	// %0 and %1 begin control characters, which programs that ask for passwords may obey.
-	return word(path, more) && !strings.Contains(s, "%0") && !strings.Contains(s, "%1") && !strings.Contains(s, "::") && !strings.Contains(s, "@-") && !strings.Contains(s, ":-") && !strings.Contains(s, "/-")
+	return word(path, more) && !strings.Contains(s, "%0") && !strings.Contains(s, "%1") && !strings.Contains(s, "::") &&
+		!strings.Contains(s, "@-") && !strings.Contains(s, ":-") && !strings.Contains(s, "/-")
 }
 
 // fetches reports whether a fetch writes below a remote's name alone. While Git renames a

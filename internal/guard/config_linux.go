@@ -36,7 +36,8 @@ func (w *worker) spared(e *entry, a act, rule string) bool {
 		}
 		return a == removes && ".git/"+string(at) == rule
 	case ".git/":
-		return name == ".git" && (a == removesDir || a == makesDir && w.marks(e.dir) || a == removes && len(dir) > len(e.mount.grant.Path) && linksTree(readSmall(e.dir, name)))
+		return name == ".git" && (a == removesDir || a == makesDir && w.marks(e.dir) ||
+			a == removes && len(dir) > len(e.mount.grant.Path) && linksTree(readSmall(e.dir, name)))
 	case commonPattern:
 		return a == removes && name == "commondir" && isTree(dir)
 	case ConfigPattern:
@@ -74,7 +75,8 @@ func (w *worker) only(path []byte, root int, dirs Dirs, rule string) bool {
 // which Git finds out whether a new repository can have any. It leads nowhere but to a
 // file "testing" beside it.
 func (w *worker) probes(e *entry) bool {
-	return w.g.rules.checksConfig() && bytes.HasPrefix(w.link[:], []byte("testing\x00")) && len(e.name) == 7 && e.name[0] == 't' &&
+	return w.g.rules.checksConfig() && bytes.HasPrefix(w.link[:], []byte("testing\x00")) && len(e.name) == 7 &&
+		e.name[0] == 't' &&
 		string(e.parent[lastSlash(e.parent)+1:]) == ".git" && e.none == 0 && made(e.dir)
 }
 
@@ -149,7 +151,8 @@ func (w *worker) moveConfig(from, to *entry, flags uint32) syscall.Errno {
 		if there && err != nil {
 			return 0, false // what it holds cannot be kept
 		}
-		made := w.g.rules.checksConfig() && string(to.parent[lastSlash(to.parent)+1:]) == ".git" && (!there || marked && goodConfig(nil, old, true))
+		made := w.g.rules.checksConfig() && string(to.parent[lastSlash(to.parent)+1:]) == ".git" &&
+			(!there || marked && goodConfig(nil, old, true))
 		how := uint(flags)
 		w.stat.Mode &^= 0o7022
 		var st unix.Stat_t

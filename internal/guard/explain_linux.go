@@ -147,7 +147,8 @@ func (w *worker) interpreter(fd int) string {
 		return "" // opening a device does something
 	}
 	cwd := unix.AT_FDCWD
-	file, e := sys.Raw(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0)
+	file, e := sys.Raw(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd),
+		unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0, 0, 0)
 	if e != 0 {
 		return ""
 	}
@@ -169,7 +170,8 @@ func (w *worker) interpreter(fd int) string {
 func (w *worker) lookAtSocket(addr uint64, size uint32) {
 	b := w.num[:0:0]
 	b = append(b, make([]byte, min(size, unix.SizeofSockaddrUnix))...)
-	if n, errno := w.read(addr, b); errno != 0 || n < len(b) || len(b) < 4 || binary.NativeEndian.Uint16(b) != unix.AF_UNIX || b[2] == 0 {
+	if n, errno := w.read(addr, b); errno != 0 || n < len(b) || len(b) < 4 ||
+		binary.NativeEndian.Uint16(b) != unix.AF_UNIX || b[2] == 0 {
 		return
 	}
 	name, _, _ := bytes.Cut(b[2:], []byte{0})

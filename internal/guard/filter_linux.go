@@ -44,10 +44,13 @@ var common = []rule{
 	{unix.SYS_OPENAT2, noSys}, {unix.SYS_CLONE3, noSys}, {sysSetxattrat, noSys},
 	{unix.SYS_IO_URING_SETUP, noSys}, {sysFileSetattr, noSys},
 	{unix.SYS_LANDLOCK_CREATE_RULESET, noLSM}, {unix.SYS_LANDLOCK_RESTRICT_SELF, noLSM},
-	{unix.SYS_CLONE, holdNS}, {unix.SYS_UNSHARE, holdNS}, {unix.SYS_SETNS, hold}, {unix.SYS_CHROOT, hold}, {unix.SYS_PIVOT_ROOT, hold},
-	{unix.SYS_MOUNT, hold}, {unix.SYS_UMOUNT2, hold}, {unix.SYS_OPEN_TREE, hold}, {sysOpenTreeAttr, hold}, {unix.SYS_MOVE_MOUNT, hold},
+	{unix.SYS_CLONE, holdNS}, {unix.SYS_UNSHARE, holdNS}, {unix.SYS_SETNS, hold}, {unix.SYS_CHROOT, hold},
+	{unix.SYS_PIVOT_ROOT, hold},
+	{unix.SYS_MOUNT, hold}, {unix.SYS_UMOUNT2, hold}, {unix.SYS_OPEN_TREE, hold}, {sysOpenTreeAttr, hold},
+	{unix.SYS_MOVE_MOUNT, hold},
 	{unix.SYS_FSOPEN, hold}, {unix.SYS_FSPICK, hold}, {unix.SYS_FSMOUNT, hold}, {unix.SYS_MOUNT_SETATTR, hold},
-	{unix.SYS_OPEN_BY_HANDLE_AT, hold}, {unix.SYS_IOCTL, noTrees}, // the built-in filters of package seccomp have it too, a user's own need not
+	{unix.SYS_OPEN_BY_HANDLE_AT, hold},
+	{unix.SYS_IOCTL, noTrees}, // the built-in filters of package seccomp have it too, a user's own need not
 }
 
 // forbidden are calls that no policy allows, or few do, and that few programs make: that
@@ -58,19 +61,32 @@ var forbidden = []struct {
 	errno syscall.Errno // as the built-in filters say it
 }{
 	{unix.SYS_ACCT, "acct", unix.EPERM}, {unix.SYS_ADD_KEY, "add_key", unix.EPERM}, {unix.SYS_BPF, "bpf", unix.EPERM},
-	{unix.SYS_CHROOT, "chroot", unix.EPERM}, {unix.SYS_CLOCK_SETTIME, "clock_settime", unix.EPERM}, {unix.SYS_CLONE, "clone", unix.EPERM},
-	{unix.SYS_DELETE_MODULE, "delete_module", unix.EPERM}, {unix.SYS_FANOTIFY_INIT, "fanotify_init", unix.EPERM}, {unix.SYS_FINIT_MODULE, "finit_module", unix.EPERM},
-	{unix.SYS_FSCONFIG, "fsconfig", unix.EPERM}, {unix.SYS_FSMOUNT, "fsmount", unix.EPERM}, {unix.SYS_FSOPEN, "fsopen", unix.EPERM}, {unix.SYS_FSPICK, "fspick", unix.EPERM},
-	{unix.SYS_INIT_MODULE, "init_module", unix.EPERM}, {unix.SYS_IO_URING_SETUP, "io_uring_setup", unix.EPERM}, {unix.SYS_KCMP, "kcmp", unix.EPERM},
-	{unix.SYS_KEXEC_FILE_LOAD, "kexec_file_load", unix.EPERM}, {unix.SYS_KEXEC_LOAD, "kexec_load", unix.EPERM}, {unix.SYS_KEYCTL, "keyctl", unix.EPERM},
-	{unix.SYS_MOUNT, "mount", unix.EPERM}, {unix.SYS_MOUNT_SETATTR, "mount_setattr", unix.EPERM}, {unix.SYS_MOVE_MOUNT, "move_mount", unix.EPERM},
-	{unix.SYS_OPEN_BY_HANDLE_AT, "open_by_handle_at", unix.EPERM}, {unix.SYS_OPEN_TREE, "open_tree", unix.EPERM}, {sysOpenTreeAttr, "open_tree_attr", unix.EPERM},
-	{unix.SYS_PERF_EVENT_OPEN, "perf_event_open", unix.EPERM}, {unix.SYS_PIDFD_GETFD, "pidfd_getfd", unix.EPERM}, {unix.SYS_PIVOT_ROOT, "pivot_root", unix.EPERM},
-	{unix.SYS_PROCESS_VM_READV, "process_vm_readv", unix.EPERM}, {unix.SYS_PROCESS_VM_WRITEV, "process_vm_writev", unix.EPERM}, {unix.SYS_PTRACE, "ptrace", unix.EPERM},
-	{unix.SYS_QUOTACTL, "quotactl", unix.EPERM}, {unix.SYS_REBOOT, "reboot", unix.EPERM}, {unix.SYS_REQUEST_KEY, "request_key", unix.EPERM},
-	{unix.SYS_SETDOMAINNAME, "setdomainname", unix.EPERM}, {unix.SYS_SETHOSTNAME, "sethostname", unix.EPERM}, {unix.SYS_SETNS, "setns", unix.EPERM},
-	{unix.SYS_SETTIMEOFDAY, "settimeofday", unix.EPERM}, {unix.SYS_SWAPOFF, "swapoff", unix.EPERM}, {unix.SYS_SWAPON, "swapon", unix.EPERM}, {unix.SYS_SYSLOG, "syslog", unix.EPERM},
-	{unix.SYS_UMOUNT2, "umount2", unix.EPERM}, {unix.SYS_UNSHARE, "unshare", unix.EPERM}, {unix.SYS_USERFAULTFD, "userfaultfd", unix.EPERM}, {unix.SYS_VHANGUP, "vhangup", unix.EPERM},
+	{unix.SYS_CHROOT, "chroot", unix.EPERM}, {unix.SYS_CLOCK_SETTIME, "clock_settime", unix.EPERM},
+	{unix.SYS_CLONE, "clone", unix.EPERM},
+	{unix.SYS_DELETE_MODULE, "delete_module", unix.EPERM}, {unix.SYS_FANOTIFY_INIT, "fanotify_init", unix.EPERM},
+	{unix.SYS_FINIT_MODULE, "finit_module", unix.EPERM},
+	{unix.SYS_FSCONFIG, "fsconfig", unix.EPERM}, {unix.SYS_FSMOUNT, "fsmount", unix.EPERM},
+	{unix.SYS_FSOPEN, "fsopen", unix.EPERM}, {unix.SYS_FSPICK, "fspick", unix.EPERM},
+	{unix.SYS_INIT_MODULE, "init_module", unix.EPERM}, {unix.SYS_IO_URING_SETUP, "io_uring_setup", unix.EPERM},
+	{unix.SYS_KCMP, "kcmp", unix.EPERM},
+	{unix.SYS_KEXEC_FILE_LOAD, "kexec_file_load", unix.EPERM}, {unix.SYS_KEXEC_LOAD, "kexec_load", unix.EPERM},
+	{unix.SYS_KEYCTL, "keyctl", unix.EPERM},
+	{unix.SYS_MOUNT, "mount", unix.EPERM}, {unix.SYS_MOUNT_SETATTR, "mount_setattr", unix.EPERM},
+	{unix.SYS_MOVE_MOUNT, "move_mount", unix.EPERM},
+	{unix.SYS_OPEN_BY_HANDLE_AT, "open_by_handle_at", unix.EPERM}, {unix.SYS_OPEN_TREE, "open_tree", unix.EPERM},
+	{sysOpenTreeAttr, "open_tree_attr", unix.EPERM},
+	{unix.SYS_PERF_EVENT_OPEN, "perf_event_open", unix.EPERM}, {unix.SYS_PIDFD_GETFD, "pidfd_getfd", unix.EPERM},
+	{unix.SYS_PIVOT_ROOT, "pivot_root", unix.EPERM},
+	{unix.SYS_PROCESS_VM_READV, "process_vm_readv", unix.EPERM},
+	{unix.SYS_PROCESS_VM_WRITEV, "process_vm_writev", unix.EPERM}, {unix.SYS_PTRACE, "ptrace", unix.EPERM},
+	{unix.SYS_QUOTACTL, "quotactl", unix.EPERM}, {unix.SYS_REBOOT, "reboot", unix.EPERM},
+	{unix.SYS_REQUEST_KEY, "request_key", unix.EPERM},
+	{unix.SYS_SETDOMAINNAME, "setdomainname", unix.EPERM}, {unix.SYS_SETHOSTNAME, "sethostname", unix.EPERM},
+	{unix.SYS_SETNS, "setns", unix.EPERM},
+	{unix.SYS_SETTIMEOFDAY, "settimeofday", unix.EPERM}, {unix.SYS_SWAPOFF, "swapoff", unix.EPERM},
+	{unix.SYS_SWAPON, "swapon", unix.EPERM}, {unix.SYS_SYSLOG, "syslog", unix.EPERM},
+	{unix.SYS_UMOUNT2, "umount2", unix.EPERM}, {unix.SYS_UNSHARE, "unshare", unix.EPERM},
+	{unix.SYS_USERFAULTFD, "userfaultfd", unix.EPERM}, {unix.SYS_VHANGUP, "vhangup", unix.EPERM},
 	{unix.SYS_SOCKET, "socket", unix.EAFNOSUPPORT}, {unix.SYS_SOCKETPAIR, "socketpair", unix.EAFNOSUPPORT},
 }
 
@@ -91,7 +107,8 @@ func Refused(f func(errno uint16, calls []uint32)) {
 // looks are calls that only look, held back to explain: see worker.observe in
 // explain_linux.go. Calls of this architecture alone are in nativeLooks.
 var looks = append([]rule{
-	{unix.SYS_FACCESSAT, hold}, {unix.SYS_FACCESSAT2, hold}, {sysFstatat, hold}, {unix.SYS_STATX, hold}, {unix.SYS_READLINKAT, hold},
+	{unix.SYS_FACCESSAT, hold}, {unix.SYS_FACCESSAT2, hold}, {sysFstatat, hold}, {unix.SYS_STATX, hold},
+	{unix.SYS_READLINKAT, hold},
 	{unix.SYS_EXECVE, hold}, {unix.SYS_EXECVEAT, hold}, {unix.SYS_CHDIR, hold},
 }, nativeLooks...)
 
@@ -216,7 +233,8 @@ func assemble(paths, connect, explain bool) string {
 		}
 		return list
 	}
-	prog := append([]inst{{op: load, k: offArch}, {op: jeq, k: auditArch, no: kill}, {op: load, k: offNR}, {op: jge, k: 0x40000000, yes: kill}}, search(rules)...)
+	prog := append([]inst{{op: load, k: offArch}, {op: jeq, k: auditArch, no: kill}, {op: load, k: offNR},
+		{op: jge, k: 0x40000000, yes: kill}}, search(rules)...)
 	for i := range prog {
 		in := &prog[i]
 		if in.yes > 0 {

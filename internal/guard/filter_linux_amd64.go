@@ -13,7 +13,8 @@ var native = []rule{
 }
 
 // nativeLooks are those of looks.
-var nativeLooks = []rule{{unix.SYS_ACCESS, hold}, {unix.SYS_STAT, hold}, {unix.SYS_LSTAT, hold}, {unix.SYS_READLINK, hold}}
+var nativeLooks = []rule{{unix.SYS_ACCESS, hold}, {unix.SYS_STAT, hold}, {unix.SYS_LSTAT, hold},
+	{unix.SYS_READLINK, hold}}
 
 const sysAccess, sysStat, sysLstat, sysReadlink = unix.SYS_ACCESS, unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_READLINK
 

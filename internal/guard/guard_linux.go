@@ -76,7 +76,8 @@ func New(cfg Config) (*Guard, error) {
 			return nil, err
 		}
 	}
-	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock, connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, hidden: cfg.Hidden, done: make(chan struct{})}
+	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock,
+		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, hidden: cfg.Hidden, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.work, err = hire(); err != nil {
 		return nil, err
@@ -110,7 +111,8 @@ func (g *Guard) Paths() bool { return len(g.rules.texts) > 0 || g.explain }
 // Preconditions of the program: no_new_privs is set.
 func (g *Guard) Append(p *sys.Program, root sys.Reg, fd sys.Value, step sys.Step, filter string) {
 	listener := p.NewReg()
-	p.Call(listener, step, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(sys.NotifyFlags), p.Fprog(filter))
+	p.Call(listener, step, unix.SYS_SECCOMP, sys.Imm(unix.SECCOMP_SET_MODE_FILTER), sys.Imm(sys.NotifyFlags),
+		p.Fprog(filter))
 	body := []byte{'g'}
 	oob := unix.UnixRights(0, 0)
 	p.Store32(oob, unix.CmsgLen(0), listener.Value())
@@ -880,7 +882,8 @@ func local(fd int) bool {
 		return false
 	}
 	switch fs.Type {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC:
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC,
+		unix.OVERLAYFS_SUPER_MAGIC:
 		return true
 	}
 	return false

@@ -12,7 +12,8 @@ import (
 
 // answered are the file systems of which the kernel alone answers for what they hold. In
 // others a look-up can wait for a program or a server for ever, or hand it the name.
-var answered = []string{"bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "iso9660", "jfs", "msdos",
+var answered = []string{"bcachefs", "btrfs", "devtmpfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "iso9660",
+	"jfs", "msdos",
 	"ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "sysfs", "tmpfs", "ubifs", "udf", "vfat", "xfs", "zfs"}
 
 // A pass is whether the guard may look into what is mounted at a place of the host.

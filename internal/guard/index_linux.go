@@ -30,7 +30,8 @@ func (w *worker) moveIndex(from, to *entry, flags uint32) syscall.Errno {
 // its names are protected from the first. It returns no for what is not approved. Good
 // returns the flags of the rename. It is asked about the file itself too, before there is a
 // copy: a refused rename leaves no trace, as a new time of the directory would be.
-func (w *worker) moveCopy(from, to *entry, temp string, limit int64, no syscall.Errno, good func(f *os.File, size int64, copied bool) (uint, bool)) syscall.Errno {
+func (w *worker) moveCopy(from, to *entry, temp string, limit int64, no syscall.Errno,
+	good func(f *os.File, size int64, copied bool) (uint, bool)) syscall.Errno {
 	if w.look(from) != 0 || w.stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		return no
 	}

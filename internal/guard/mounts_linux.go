@@ -38,7 +38,8 @@ func (w *worker) identify(fd int, name string) syscall.Errno {
 	w.scrap[n] = 0
 	w.known = -1
 	// struct statx has the mount since Linux 5.8.
-	_, e := sys.Raw(unix.SYS_STATX, uintptr(fd), sys.Addr(&w.scrap[0]), unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT,
+	_, e := sys.Raw(unix.SYS_STATX, uintptr(fd), sys.Addr(&w.scrap[0]),
+		unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT,
 		unix.STATX_MNT_ID|unix.STATX_TYPE|unix.STATX_INO, sys.Addr(&w.statx), 0)
 	return syscall.Errno(e)
 }

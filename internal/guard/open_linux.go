@@ -16,7 +16,8 @@ const tmpfile = unix.O_TMPFILE &^ unix.O_DIRECTORY
 // open makes open(2) that can write, in any of its forms.
 func (w *worker) open(op string, dirfd int, addr uint64, flags, mode uint32) (int64, syscall.Errno) {
 	switch {
-	case flags&tmpfile != 0 && (flags&(unix.O_DIRECTORY|unix.O_CREAT) != unix.O_DIRECTORY || flags&unix.O_ACCMODE == unix.O_RDONLY),
+	case flags&tmpfile != 0 && (flags&(unix.O_DIRECTORY|unix.O_CREAT) != unix.O_DIRECTORY ||
+		flags&unix.O_ACCMODE == unix.O_RDONLY),
 		flags&(unix.O_CREAT|unix.O_DIRECTORY) == unix.O_CREAT|unix.O_DIRECTORY:
 		return failed(unix.EINVAL)
 	case flags&(unix.O_CREAT|unix.O_TRUNC) != 0 && (!fresh(flags) || w.tight) && w.full():
@@ -67,7 +68,8 @@ func (w *worker) full() bool {
 	dir := len(b)
 	if limit.Cur > 0 {
 		b = append(appendInt(b, int(min(limit.Cur, 1<<30)-1)), 0)
-		if _, e := sys.Raw(sysFstatat, uintptr(w.proc), sys.Addr(&b[0]), sys.Addr(&w.stat), unix.AT_SYMLINK_NOFOLLOW, 0, 0); e != 0 {
+		if _, e := sys.Raw(sysFstatat, uintptr(w.proc), sys.Addr(&b[0]), sys.Addr(&w.stat), unix.AT_SYMLINK_NOFOLLOW, 0,
+			0); e != 0 {
 			return false
 		}
 	}
@@ -275,7 +277,8 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 				return w.makeFixed(e, flags, mode, text)
 			case state == stateLost && (changes || flags&unix.O_CREAT != 0):
 				return w.openLost(e, flags)
-			case rule == ConfigPattern && flags&(unix.O_CREAT|unix.O_EXCL|unix.O_RDWR) == unix.O_CREAT && w.spared(e, removes, rule) && !w.there(e):
+			case rule == ConfigPattern && flags&(unix.O_CREAT|unix.O_EXCL|unix.O_RDWR) == unix.O_CREAT &&
+				w.spared(e, removes, rule) && !w.there(e):
 				return w.makeConfig(e, flags, mode)
 			default:
 				errno = refused
@@ -320,7 +323,8 @@ func (w *worker) openLost(e *entry, flags uint32) (int64, syscall.Errno) {
 // openAnyway is for a file that may not be changed: if it exists and is not to
 // be changed, it is opened, as without O_CREAT. It finds what the kernel would
 // find before it asked for rights.
-func (w *worker) openAnyway(op string, e *entry, flags uint32, errno syscall.Errno, rule string, changes bool) (int64, syscall.Errno) {
+func (w *worker) openAnyway(op string, e *entry, flags uint32, errno syscall.Errno, rule string,
+	changes bool) (int64, syscall.Errno) {
 	found := w.look(e)
 	if found != 0 && found != unix.ENOENT {
 		return failed(found)
@@ -363,9 +367,11 @@ func (w *worker) openFile(e *entry, flags, mode uint32) (int64, syscall.Errno) {
 	defer syscall.ForkLock.RUnlock()
 	// O_NOFOLLOW would be seen by who asks for the descriptor's flags. What openat(2)
 	// passes over, openat2(2) refuses.
-	const known = unix.O_ACCMODE | unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC | unix.O_ASYNC |
+	const known = unix.O_ACCMODE | unix.O_CREAT | unix.O_EXCL | unix.O_TRUNC | unix.O_APPEND | unix.O_SYNC | unix.O_DSYNC |
+		unix.O_ASYNC |
 		unix.O_DIRECT | largeFile | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NOATIME
-	w.how = unix.OpenHow{Flags: uint64(flags&known | largeFile | unix.O_CLOEXEC | unix.O_NOCTTY), Resolve: unix.RESOLVE_NO_SYMLINKS}
+	w.how = unix.OpenHow{Flags: uint64(flags&known | largeFile | unix.O_CLOEXEC | unix.O_NOCTTY),
+		Resolve: unix.RESOLVE_NO_SYMLINKS}
 	if !fresh(flags) {
 		w.how.Flags |= unix.O_NONBLOCK
 	} else {
@@ -441,7 +447,8 @@ func (w *worker) deliver(fd int, flags uint32) (int64, syscall.Errno) {
 // for: fcntl(2) takes those of them that can be set.
 func (w *worker) own(fd int, flags uint32) {
 	if flags&unix.O_NONBLOCK == 0 {
-		sys.Raw(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, uintptr(flags&(unix.O_APPEND|unix.O_DIRECT|unix.O_NOATIME)), 0, 0, 0)
+		sys.Raw(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, uintptr(flags&(unix.O_APPEND|unix.O_DIRECT|unix.O_NOATIME)), 0, 0,
+			0)
 	}
 }
 
@@ -543,7 +550,8 @@ func (w *worker) reopen(op string, fd int, flags uint32) (int64, syscall.Errno) 
 // again opens a place by its descriptor, without waiting.
 func (w *worker) again(fd int, flags uint32) (int, syscall.Errno) {
 	cwd := unix.AT_FDCWD
-	file, e := sys.Call(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd), uintptr(flags|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK), 0, 0, 0)
+	file, e := sys.Call(unix.SYS_OPENAT, uintptr(cwd), w.selfPath(fd),
+		uintptr(flags|unix.O_CLOEXEC|unix.O_NOCTTY|unix.O_NONBLOCK), 0, 0, 0)
 	if e != 0 {
 		return -1, syscall.Errno(e)
 	}

@@ -44,7 +44,8 @@ func stateOf(dir, name string) stateFile {
 			// These are for prompts alone, and git-prompt.sh puts them in PS1: bash
 			// executes $(…) in it.
 			return stateLost
-		case "head-name", "onto", "orig-head", "squash-onto", "stopped-sha", "amend", "autostash", "rewritten-list", "rewritten-pending", "refs-to-delete", "update-refs",
+		case "head-name", "onto", "orig-head", "squash-onto", "stopped-sha", "amend", "autostash", "rewritten-list",
+			"rewritten-pending", "refs-to-delete", "update-refs",
 			"message", "message-squash", "message-fixup", "current-fixups", "patch", "done", "dropped",
 			"interactive", "quiet", "verbose", "signoff", "cdate_is_adate", "ignore_date", "allow_rerere_autoupdate",
 			"drop_redundant_commits", "keep_redundant_commits", "reschedule-failed-exec", "no-reschedule-failed-exec":
@@ -79,7 +80,8 @@ func goodState(name, text string) bool {
 		case "todo":
 			ok = goodStep(line, "pick", "p", "revert")
 		default:
-			ok = goodStep(line, "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "break", "b", "noop",
+			ok = goodStep(line, "pick", "p", "reword", "r", "edit", "e", "squash", "s", "fixup", "f", "drop", "d", "break",
+				"b", "noop",
 				"label", "l", "reset", "t", "merge", "m", "update-ref", "u")
 		}
 		if !ok {
@@ -129,7 +131,8 @@ func goodOption(line string) bool {
 	}
 	key, value, _ := strings.Cut(line, " = ")
 	switch key {
-	case "no-commit", "edit", "allow-empty", "allow-empty-message", "drop-redundant-commits", "keep-redundant-commits", "signoff", "record-origin", "allow-ff", "allow-rerere-auto":
+	case "no-commit", "edit", "allow-empty", "allow-empty-message", "drop-redundant-commits", "keep-redundant-commits",
+		"signoff", "record-origin", "allow-ff", "allow-rerere-auto":
 		return value == "true" || value == "false"
 	case "mainline", "default-msg-cleanup", "strategy-option":
 		return word(value, "=")

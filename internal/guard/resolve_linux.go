@@ -191,7 +191,8 @@ func (w *worker) walk(base int, path []byte, flags uint64, first syscall.Errno) 
 		}
 		n := copy(w.scrap[:], name)
 		w.scrap[n] = 0
-		r, e := sys.Call(unix.SYS_OPENAT, uintptr(cur), sys.Addr(&w.scrap[0]), unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
+		r, e := sys.Call(unix.SYS_OPENAT, uintptr(cur), sys.Addr(&w.scrap[0]),
+			unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0, 0, 0)
 		if e != 0 {
 			return fail(syscall.Errno(e))
 		}

@@ -87,7 +87,8 @@ const (
 )
 
 // Missing are the system calls that do not exist for a command with protected paths.
-var Missing = []string{"openat2", "clone3", "setxattrat", "removexattrat", "io_uring_setup", "file_setattr", "landlock_create_ruleset", "landlock_restrict_self"}
+var Missing = []string{"openat2", "clone3", "setxattrat", "removexattrat", "io_uring_setup", "file_setattr",
+	"landlock_create_ruleset", "landlock_restrict_self"}
 
 // NewRules reads patterns. They must not be changed afterwards.
 func NewRules(patterns []string) (*Rules, error) {
@@ -145,7 +146,8 @@ func (r *Rules) ready() {
 		slices.Reverse(r.last.globs)
 		slices.Reverse(r.leads.globs)
 		r.commands = r.repos
-		for _, text := range [...]string{ConfigPattern, ".git/config.worktree", ".git/commondir", ".git/hooks", IndexPattern} {
+		for _, text := range [...]string{ConfigPattern, ".git/config.worktree", ".git/commondir", ".git/hooks",
+			IndexPattern} {
 			r.commands = r.commands && slices.Contains(r.texts, text)
 		}
 	})
@@ -206,7 +208,8 @@ func (r *Rules) match(path []byte, root int, dirs Dirs, without string) (Verdict
 			globs, leads = r.last.all, r.leads.all
 		}
 		for _, e := range globs {
-			if p := &r.patterns[e.p]; (final || !p.self) && p.text != without && same(p.names[e.n-1], name) && r.before(at, p, e.n, dirs) {
+			if p := &r.patterns[e.p]; (final || !p.self) && p.text != without && same(p.names[e.n-1], name) &&
+				r.before(at, p, e.n, dirs) {
 				return Protected, p.text
 			}
 		}
@@ -276,7 +279,8 @@ func (r *Rules) Undoes(dir, name []byte, dirs Dirs) string {
 		return ""
 	}
 	var buf [256]byte
-	if string(fold(buf[:0], name)) != "head" || string(fold(buf[:0], dir[lastSlash(dir)+1:])) == ".git" || !dirs.Repository(dir) {
+	if string(fold(buf[:0], name)) != "head" || string(fold(buf[:0], dir[lastSlash(dir)+1:])) == ".git" ||
+		!dirs.Repository(dir) {
 		return ""
 	}
 	return ".git/"
@@ -344,7 +348,8 @@ type Opened struct {
 
 func (o Opened) lstat(dir []byte, name string) (*unix.Stat_t, error) {
 	var st unix.Stat_t
-	err := unix.Fstatat(o.FD, strings.Repeat("../", bytes.Count(o.Name[len(dir):], []byte("/")))+name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	err := unix.Fstatat(o.FD, strings.Repeat("../", bytes.Count(o.Name[len(dir):], []byte("/")))+name, &st,
+		unix.AT_SYMLINK_NOFOLLOW)
 	return &st, err
 }
 

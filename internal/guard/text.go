@@ -54,7 +54,8 @@ func parseMounts(text []byte) map[int]mountInfo {
 		id, err1 := strconv.Atoi(string(f[0]))
 		parent, err2 := strconv.Atoi(string(f[1]))
 		if err1 == nil && err2 == nil && len(f[3]) > 0 && len(f[4]) > 0 {
-			list[id] = mountInfo{unescape(string(f[4])), parent, string(f[2]), unescape(string(f[3])), bytes.HasPrefix(fs, []byte("proc "))}
+			list[id] = mountInfo{unescape(string(f[4])), parent, string(f[2]), unescape(string(f[3])),
+				bytes.HasPrefix(fs, []byte("proc "))}
 		}
 	}
 	return list

@@ -40,7 +40,8 @@ var environ = []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG
 
 // Create records a session, and starts what holds it; see Start. It ends with the process
 // that owns it, if one does. After an error nothing is left of it.
-func Create(st *session.Store, id string, req *profiles.Request, r *profiles.Resolved, d driver.Driver, f *engine.Facts, owner *Process) (confirm func() error, err error) {
+func Create(st *session.Store, id string, req *profiles.Request, r *profiles.Resolved, d driver.Driver, f *engine.Facts,
+	owner *Process) (confirm func() error, err error) {
 	origin, err := engine.OriginOf(req, r, f)
 	if err != nil {
 		return nil, err

@@ -205,8 +205,10 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
-	return &Result{SessionID: b.id, ID: j.id, Reason: reasonRunning, TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""), Sandboxed: sandboxed(t.env), Denials: []driver.Denial{},
-		Notes: append(unsandboxed(t.env), "running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
+	return &Result{SessionID: b.id, ID: j.id, Reason: reasonRunning, TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""),
+		Sandboxed: sandboxed(t.env), Denials: []driver.Denial{},
+		Notes: append(unsandboxed(t.env),
+			"running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
 }
 
 func (b *box) newJob() (*job, error) {
@@ -215,7 +217,9 @@ func (b *box) newJob() (*job, error) {
 	if len(b.jobs) >= maxJobs {
 		at := slices.IndexFunc(b.jobs, func(j *job) bool { return !j.running() })
 		if at < 0 {
-			return nil, fmt.Errorf("%d commands run in the background of session %s, and no more are possible: bash_kill ends one", maxJobs, b.id)
+			return nil,
+				fmt.Errorf("%d commands run in the background of session %s, and no more are possible: bash_kill ends one",
+					maxJobs, b.id)
 		}
 		b.jobs[at].forget()
 		b.jobs = slices.Delete(b.jobs, at, at+1)
@@ -252,7 +256,8 @@ func (s *Server) job(sessionID, id string) (*box, *job, error) {
 	if i := slices.IndexFunc(b.jobs, func(j *job) bool { return j.id == id }); i >= 0 {
 		return b, b.jobs[i], nil
 	}
-	return nil, nil, fmt.Errorf("there is no background command %s in session %s: session_list lists those that run", quote.Text(id), quote.Text(sessionID))
+	return nil, nil, fmt.Errorf("there is no background command %s in session %s: session_list lists those that run",
+		quote.Text(id), quote.Text(sessionID))
 }
 
 type outputArguments struct {
@@ -294,7 +299,8 @@ func (s *Server) addBackgroundTools() {
 	add(s, &mcp.Tool{
 		Name:        "bash_output",
 		Description: "Return what a background command printed, from the offsets on, and how it ended once it has.",
-		Annotations: &mcp.ToolAnnotations{Title: "Output of a background command", ReadOnlyHint: true, OpenWorldHint: new(bool)},
+		Annotations: &mcp.ToolAnnotations{Title: "Output of a background command", ReadOnlyHint: true,
+			OpenWorldHint: new(bool)},
 	}, func(p map[string]*jsonschema.Schema) {
 		for _, n := range []string{"stdout_offset", "stderr_offset", "wait"} {
 			p[n].Minimum = new(0.0)
@@ -307,7 +313,8 @@ func (s *Server) addBackgroundTools() {
 		Name:        "bash_kill",
 		Description: "End a background command and all that it started, at once.",
 		Annotations: &mcp.ToolAnnotations{Title: "End a background command", IdempotentHint: true, OpenWorldHint: new(bool)},
-	}, nil, func(ctx context.Context, _ *mcp.CallToolRequest, in killArguments) (*mcp.CallToolResult, outputResult, error) {
+	}, nil, func(ctx context.Context, _ *mcp.CallToolRequest, in killArguments) (*mcp.CallToolResult,
+		outputResult, error) {
 		b, j, err := s.job(in.SessionID, in.ID)
 		if err != nil {
 			return nil, outputResult{}, err
@@ -327,7 +334,8 @@ func (s *Server) addBackgroundTools() {
 	})
 }
 
-func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outputArguments) (*mcp.CallToolResult, outputResult, error) {
+func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest,
+	in outputArguments) (*mcp.CallToolResult, outputResult, error) {
 	b, j, err := s.job(in.SessionID, in.ID)
 	if err != nil {
 		return nil, outputResult{}, err
@@ -339,7 +347,8 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest, in outp
 	patience := time.NewTimer(time.Duration(in.Wait) * time.Millisecond)
 	defer patience.Stop()
 	for waiting := in.Wait > 0; ; {
-		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running(), Sandboxed: sandboxed(j.env), Denials: []driver.Denial{}}
+		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running(), Sandboxed: sandboxed(j.env),
+			Denials: []driver.Denial{}}
 		var rest [2]bool
 		var more [2]chan struct{}
 		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length)
@@ -379,7 +388,8 @@ func (j *job) text(out *outputResult, rest [2]bool, as Encoding) *mcp.CallToolRe
 		r.Notes = append(r.Notes, j.id+" is running")
 	}
 	if out.More {
-		r.Notes = append(r.Notes, fmt.Sprintf("there is more: stdout_offset %d, stderr_offset %d", out.NextStdoutOffset, out.NextStderrOffset))
+		r.Notes = append(r.Notes, fmt.Sprintf("there is more: stdout_offset %d, stderr_offset %d", out.NextStdoutOffset,
+			out.NextStderrOffset))
 	}
 	return r.content()
 }

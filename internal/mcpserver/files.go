@@ -101,7 +101,8 @@ func (s *Server) addFileTools() {
 	}, func(p map[string]*jsonschema.Schema) { p["encoding"].Enum = []any{"utf-8", "base64"} }, s.callWrite)
 }
 
-func (s *Server) callList(ctx context.Context, _ *mcp.CallToolRequest, in listArguments) (*mcp.CallToolResult, listResult, error) {
+func (s *Server) callList(ctx context.Context, _ *mcp.CallToolRequest,
+	in listArguments) (*mcp.CallToolResult, listResult, error) {
 	b, _, err := s.in(in.SessionID, "path", in.Path)
 	if err != nil {
 		return nil, listResult{}, err
@@ -112,7 +113,8 @@ func (s *Server) callList(ctx context.Context, _ *mcp.CallToolRequest, in listAr
 		return nil, out, err
 	}
 	for _, i := range list {
-		out.Entries = append(out.Entries, entry{Name: i.Path[strings.LastIndexByte(i.Path, '/')+1:], Type: i.Type, Size: i.Size, Mode: fmt.Sprintf("%04o", i.Mode.Perm()),
+		out.Entries = append(out.Entries, entry{Name: i.Path[strings.LastIndexByte(i.Path, '/')+1:], Type: i.Type,
+			Size: i.Size, Mode: fmt.Sprintf("%04o", i.Mode.Perm()),
 			ModTime: i.ModTime.UTC().Format(time.RFC3339), Target: i.Target})
 	}
 	slices.SortFunc(out.Entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
@@ -120,10 +122,12 @@ func (s *Server) callList(ctx context.Context, _ *mcp.CallToolRequest, in listAr
 	from := min(in.Offset, out.Total)
 	to := min(from+maxEntries, out.Total)
 	out.Entries, out.More = out.Entries[from:to], to < out.Total
-	return listed(fmt.Sprintf("%d of %d entries of %s", len(out.Entries), out.Total, quote.Inside(out.Path)), out), out, nil
+	return listed(fmt.Sprintf("%d of %d entries of %s", len(out.Entries), out.Total, quote.Inside(out.Path)), out), out,
+		nil
 }
 
-func (s *Server) callRead(ctx context.Context, _ *mcp.CallToolRequest, in readArguments) (*mcp.CallToolResult, readResult, error) {
+func (s *Server) callRead(ctx context.Context, _ *mcp.CallToolRequest,
+	in readArguments) (*mcp.CallToolResult, readResult, error) {
 	if in.Path == "" {
 		return nil, readResult{}, errors.New("path is empty")
 	}
@@ -178,7 +182,8 @@ func (s *Server) refused(tool string, b *box, err error) error {
 	return fmt.Errorf("%w; %s", err, strings.Join(all, "; "))
 }
 
-func (s *Server) callWrite(ctx context.Context, _ *mcp.CallToolRequest, in writeArguments) (*mcp.CallToolResult, writeResult, error) {
+func (s *Server) callWrite(ctx context.Context, _ *mcp.CallToolRequest,
+	in writeArguments) (*mcp.CallToolResult, writeResult, error) {
 	if in.Path == "" {
 		return nil, writeResult{}, errors.New("path is empty")
 	}

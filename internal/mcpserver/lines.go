@@ -190,7 +190,8 @@ func (l *lines) Close() (err error) {
 func (l *lines) SessionID() string { return "" }
 
 func invalid(err error) *jsonrpc.Error {
-	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "this message is not taken, and nothing came of it: " + err.Error()}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
+		Message: "this message is not taken, and nothing came of it: " + err.Error()}
 }
 
 // decode reads a message, if every reader takes it for the same.

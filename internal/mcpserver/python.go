@@ -44,14 +44,16 @@ func checkRequirement(r string) error {
 	case len(r) > maxRequirement:
 		return fmt.Errorf("dependencies has one of %d bytes, and %d are possible", len(r), maxRequirement)
 	case strings.HasPrefix(strings.TrimSpace(r), "-"):
-		return fmt.Errorf("dependencies: %s is an option of pip: want a requirement, such as requests or requests==2.32.0", quote.Text(r))
+		return fmt.Errorf("dependencies: %s is an option of pip: want a requirement, such as requests or requests==2.32.0",
+			quote.Text(r))
 	case strings.ContainsFunc(r, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return errors.New("dependencies has one with a control character")
 	}
 	return nil
 }
 
-func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in pythonArguments) (*mcp.CallToolResult, *Result, error) {
+func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest,
+	in pythonArguments) (*mcp.CallToolResult, *Result, error) {
 	if err := checkScript("code", in.Code); err != nil {
 		return nil, nil, err
 	}
@@ -67,14 +69,16 @@ func (s *Server) callPython(ctx context.Context, req *mcp.CallToolRequest, in py
 	if err != nil {
 		return nil, nil, err
 	}
-	t := task{tool: "python_execute", args: []string{"python3", "-c", pythonWrapper, in.Code}, asks: []string{"python3", "-c", in.Code}, cwd: in.Cwd, timeout: in.Timeout, says: true}
+	t := task{tool: "python_execute", args: []string{"python3", "-c", pythonWrapper, in.Code},
+		asks: []string{"python3", "-c", in.Code}, cwd: in.Cwd, timeout: in.Timeout, says: true}
 	begin := time.Now()
 	dir, failed, err := s.install(ctx, req, b, in)
 	if err != nil {
 		return nil, nil, err
 	}
 	if failed != nil {
-		failed.Notes = append(append(notes, failed.Notes...), "the dependencies could not be installed, and the code did not run")
+		failed.Notes = append(append(notes, failed.Notes...),
+			"the dependencies could not be installed, and the code did not run")
 		res := failed.content()
 		res.IsError = true
 		return res, failed, nil
@@ -105,7 +109,8 @@ printf '%s\n' "$dir" >&3`
 // install brings what a call depends on into the session's virtual environment, and
 // returns that; "" for a call that depends on nothing. A result is what came of it
 // if it failed.
-func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box, in pythonArguments) (dir string, failed *Result, err error) {
+func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box,
+	in pythonArguments) (dir string, failed *Result, err error) {
 	if len(in.Dependencies) == 0 {
 		return "", nil, nil
 	}
@@ -147,7 +152,8 @@ func (s *Server) install(ctx context.Context, req *mcp.CallToolRequest, b *box, 
 	if len(missing) == 0 {
 		return b.python.dir, nil, nil
 	}
-	args := []string{path.Join(b.python.dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-warn-script-location",
+	args := []string{path.Join(b.python.dir, "bin", "python"), "-m", "pip", "install", "--quiet", "--no-input",
+		"--disable-pip-version-check", "--no-warn-script-location",
 		// Half a minute of retries, as is the default, tells nothing that one does not.
 		"--retries", "1", "--"}
 	out, _, err := step(false, append(args, missing...)...)

@@ -191,22 +191,26 @@ func (s *Server) denied(tool, session string, asks []string, all ...driver.Denia
 		return
 	}
 	for _, d := range all {
-		s.config.Audit.Denied(audit.Record{Source: "mcp", Session: session, Tool: tool, Command: asks, Profile: s.config.Policy.Profile, Sandboxed: true}, d)
+		s.config.Audit.Denied(audit.Record{Source: "mcp", Session: session, Tool: tool, Command: asks,
+			Profile: s.config.Policy.Profile, Sandboxed: true}, d)
 	}
 }
 
 func (r *Result) fill(res *driver.Result, as Encoding) {
-	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = &res.ExitCode, res.Signal, res.Reason, res.DurationMS, res.Sandboxed
+	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = &res.ExitCode, res.Signal, res.Reason, res.DurationMS,
+		res.Sandboxed
 	r.Stdout, r.StdoutTruncated = res.Stdout, res.StdoutTruncated
 	r.Stderr, r.StderrTruncated = res.Stderr, res.StderrTruncated
 	r.shorten("stdout", &r.Stdout, &r.StdoutTruncated, as)
 	r.shorten("stderr", &r.Stderr, &r.StderrTruncated, as)
 	r.Denials = told(res.Denials)
 	if res.NetworkTried {
-		r.Notes = append(r.Notes, "the command, or another in the session, tried to reach the network, and the session has none; only the operator can allow hosts")
+		r.Notes = append(r.Notes,
+			"the command, or another in the session, tried to reach the network, and the session has none; only the operator can allow hosts")
 	}
 	if res.StorageFull && res.ExitCode != 0 {
-		r.Notes = append(r.Notes, "the private storage of the session (/tmp, /run, the home) is full: remove something there, or write to the workspace")
+		r.Notes = append(r.Notes,
+			"the private storage of the session (/tmp, /run, the home) is full: remove something there, or write to the workspace")
 	}
 }
 
@@ -227,7 +231,9 @@ func (r *Result) shorten(name string, s *string, truncated *bool, as Encoding) {
 	}
 	if cut {
 		*truncated = true
-		r.Notes = append(r.Notes, fmt.Sprintf("%s has %d bytes, of which the %s is left out: print less, or to a file, and read that by parts", name, size, left))
+		r.Notes = append(r.Notes,
+			fmt.Sprintf("%s has %d bytes, of which the %s is left out: print less, or to a file, and read that by parts", name,
+				size, left))
 	}
 }
 
@@ -249,7 +255,8 @@ func (s *Server) progress(ctx context.Context, req *mcp.CallToolRequest) (stop f
 				return
 			case <-tick.C:
 				t := time.Since(begin).Seconds()
-				req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: t, Message: fmt.Sprintf("running for %.0f s", t)})
+				req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: t,
+					Message: fmt.Sprintf("running for %.0f s", t)})
 			}
 		}
 	}()
@@ -266,11 +273,14 @@ func (r *Result) content() *mcp.CallToolResult {
 	case r.ExitCode == nil:
 		all = append(all, "ended: "+string(r.Reason))
 	case r.Reason == driver.ReasonTimeout:
-		all = append(all, fmt.Sprintf("the time limit of %d ms ended the command; run_in_background of bash does not make a call wait", r.TimeoutMS))
+		all = append(all,
+			fmt.Sprintf("the time limit of %d ms ended the command; run_in_background of bash does not make a call wait",
+				r.TimeoutMS))
 	case r.Reason == driver.ReasonOOM:
 		all = append(all, fmt.Sprintf("the memory limit ended the command, exit code %d", *r.ExitCode))
 	case r.Reason == driver.ReasonPids:
-		all = append(all, fmt.Sprintf("the command failed after the limit on processes refused it some, exit code %d", *r.ExitCode))
+		all = append(all, fmt.Sprintf("the command failed after the limit on processes refused it some, exit code %d",
+			*r.ExitCode))
 	case r.Reason == driver.ReasonSignal:
 		all = append(all, r.Signal+" ended the command")
 	case r.Reason == driver.ReasonCanceled:
@@ -288,7 +298,8 @@ func (r *Result) content() *mcp.CallToolResult {
 	all = append(all, r.Notes...)
 	var follow []string
 	var blocks []mcp.Content
-	for _, s := range []struct{ name, text string }{{"stdout", r.Stdout}, {"stderr", r.Stderr}, {"the value of the last expression", r.Value}} {
+	for _, s := range []struct{ name, text string }{{"stdout", r.Stdout}, {"stderr", r.Stderr},
+		{"the value of the last expression", r.Value}} {
 		if s.text == "" {
 			continue
 		}
@@ -314,7 +325,8 @@ const maxCauses = 3
 func (r *Result) causes() (list []driver.Denial) {
 	for _, d := range r.Denials {
 		host := d.Operation == driver.OpConnect || d.Operation == driver.OpResolve
-		if d.Operation != driver.OpLimit && d.Rule != driver.RuleNoNetwork && (host || strings.HasPrefix(d.Rule, driver.RuleProtected) || r.ExitCode == nil || *r.ExitCode != 0) {
+		if d.Operation != driver.OpLimit && d.Rule != driver.RuleNoNetwork &&
+			(host || strings.HasPrefix(d.Rule, driver.RuleProtected) || r.ExitCode == nil || *r.ExitCode != 0) {
 			list = append(list, d)
 		}
 	}
@@ -347,7 +359,8 @@ func told(all []driver.Denial) []driver.Denial {
 	out := make([]driver.Denial, min(len(all), maxTold))
 	for i := range out {
 		d := &all[i]
-		out[i] = driver.Denial{Operation: d.Operation, Call: d.Call, Target: quote.Inside(d.Target), Rule: quote.Line(d.Rule), Origin: quote.Line(d.Origin), Grant: driver.Grant(quote.Line(string(d.Grant))),
+		out[i] = driver.Denial{Operation: d.Operation, Call: d.Call, Target: quote.Inside(d.Target), Rule: quote.Line(d.Rule),
+			Origin: quote.Line(d.Origin), Grant: driver.Grant(quote.Line(string(d.Grant))),
 			Reason: quote.Line(d.Reason), Count: d.Count}
 	}
 	if more > 0 {
@@ -362,7 +375,8 @@ func denial(d driver.Denial) string {
 	if grant != "" {
 		grant = ": " + grant
 	}
-	return fmt.Sprintf("refused by the sandbox: %s %s: %s; only the operator can allow it%s", d.Operation, d.Target, why, grant)
+	return fmt.Sprintf("refused by the sandbox: %s %s: %s; only the operator can allow it%s", d.Operation, d.Target,
+		why, grant)
 }
 
 // middleCut shortens a text to a number of bytes, and says so where it cut.

@@ -176,9 +176,11 @@ func New(c Config) *Server {
 
 func (s *Server) instructions() string {
 	if s.config.Why != "" {
-		return fmt.Sprintf("Commands run on the host, WITHOUT a sandbox (%s). They start in %s.", s.config.Why, dirOf(s.config.Policy))
+		return fmt.Sprintf("Commands run on the host, WITHOUT a sandbox (%s). They start in %s.", s.config.Why,
+			dirOf(s.config.Policy))
 	}
-	return fmt.Sprintf(`Commands run in a sandbox (profile %s). They start in %s. /tmp and HOME are private to the session and empty at first. What the policy refuses looks like a missing file, "permission denied" or "connection refused"; results name what of the network was refused. No call can change the policy: say what you would need instead.`,
+	return fmt.Sprintf(
+		`Commands run in a sandbox (profile %s). They start in %s. /tmp and HOME are private to the session and empty at first. What the policy refuses looks like a missing file, "permission denied" or "connection refused"; results name what of the network was refused. No call can change the policy: say what you would need instead.`,
 		s.config.Policy.Profile, dirOf(s.config.Policy))
 }
 
@@ -261,7 +263,8 @@ func (s *Server) bounded(ctx context.Context, req *mcp.CallToolRequest) (context
 }
 
 // add adds a tool. The schema of its arguments is that of their type, with edits.
-func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.Schema), do func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error)) {
+func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.Schema),
+	do func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error)) {
 	t.InputSchema = input[In](s.config.schemas, t.Name, edit)
 	mcp.AddTool(s.mcp, t, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, done := s.bounded(ctx, req)
@@ -301,7 +304,8 @@ func listed(words string, list any) *mcp.CallToolResult {
 	if err != nil {
 		panic("mcpserver: " + err.Error()) // of a type here
 	}
-	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: remarks(words + "; what follows is from inside")}, &mcp.TextContent{Text: string(quote.JSON(text))}}}
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: remarks(words +
+		"; what follows is from inside")}, &mcp.TextContent{Text: string(quote.JSON(text))}}}
 }
 
 // text is a result's words for the model.

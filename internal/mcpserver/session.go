@@ -177,7 +177,8 @@ func (s *Server) open(own bool) (*box, error) {
 		return nil, errors.New("the connection is closed")
 	}
 	if full {
-		return nil, fmt.Errorf("you have %d sessions, and no more are allowed: session_destroy ends one", s.config.MaxSessions)
+		return nil, fmt.Errorf("you have %d sessions, and no more are allowed: session_destroy ends one",
+			s.config.MaxSessions)
 	}
 	opened := func() {
 		s.mu.Lock()
@@ -196,7 +197,8 @@ func (s *Server) open(own bool) (*box, error) {
 		s.config.quota.give()
 		return nil, err
 	}
-	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), used: time.Now(), env: env, sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
+	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), used: time.Now(), env: env,
+		sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
 	b.files.Sandbox, b.files.Limit = env.Sandbox, filesLimit
 	if l := b.limits(0).WallTime; l > 0 {
 		b.files.Limit = min(l, filesLimit)
@@ -270,8 +272,10 @@ type SessionInfo struct {
 }
 
 func (s *Server) info(b *box) SessionInfo {
-	i := SessionInfo{SessionID: b.id, Default: b.own, Created: b.created.UTC().Format(time.RFC3339), Cwd: b.at(""), Running: []string{},
-		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{}, Sandboxed: sandboxed(b.env)}
+	i := SessionInfo{SessionID: b.id, Default: b.own, Created: b.created.UTC().Format(time.RFC3339), Cwd: b.at(""),
+		Running: []string{},
+		Profile: b.env.Policy.Profile, Driver: b.env.Driver, Layers: []string{}, Degraded: []string{},
+		Sandboxed: sandboxed(b.env)}
 	if st, err := b.sandbox.Status(); err == nil {
 		i.Layers, i.Degraded, i.Unwatched = names(st.Layers.String()), names(st.Degraded.String()), st.Unwatched
 	}

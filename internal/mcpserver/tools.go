@@ -83,7 +83,8 @@ func checkScript(name, s string) error {
 	case strings.ContainsRune(s, 0):
 		return fmt.Errorf("%s holds a NUL byte", name)
 	case len(s) > maxScript:
-		return fmt.Errorf("%s has %d bytes, and %d are possible: write it to a file with sandbox_fs_write, and run that", name, len(s), maxScript)
+		return fmt.Errorf("%s has %d bytes, and %d are possible: write it to a file with sandbox_fs_write, and run that",
+			name, len(s), maxScript)
 	}
 	return nil
 }
@@ -138,7 +139,8 @@ func (s *Server) addCommandTools() {
 	s.addBackgroundTools()
 }
 
-func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bashArguments) (*mcp.CallToolResult, *Result, error) {
+func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest,
+	in bashArguments) (*mcp.CallToolResult, *Result, error) {
 	if err := checkScript("command", in.Command); err != nil {
 		return nil, nil, err
 	}
@@ -149,8 +151,12 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest, in bash
 			return nil, nil, err
 		}
 		if bare == nil {
-			s.denied("bash", in.SessionID, []string{"bash", "-c", in.Command}, driver.Denial{Operation: "dangerouslyDisableSandbox", Target: "the host", Rule: "agents.unsandboxed", Grant: "agents.unsandboxed: true"})
-			return nil, nil, errors.New("dangerouslyDisableSandbox is refused: the operator does not allow it; call again without it, the command will run in the sandbox")
+			s.denied("bash", in.SessionID, []string{"bash", "-c", in.Command},
+				driver.Denial{Operation: "dangerouslyDisableSandbox", Target: "the host", Rule: "agents.unsandboxed",
+					Grant: "agents.unsandboxed: true"})
+			return nil, nil,
+				errors.New(
+					"dangerouslyDisableSandbox is refused: the operator does not allow it; call again without it, the command will run in the sandbox")
 		}
 	}
 	b, notes, err := s.in(in.SessionID, "cwd", in.Cwd)
@@ -201,7 +207,8 @@ func (s *Server) openBare() (*session.Environment, error) {
 	return e, nil
 }
 
-func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in executeArguments) (*mcp.CallToolResult, executeResult, error) {
+func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest,
+	in executeArguments) (*mcp.CallToolResult, executeResult, error) {
 	out := executeResult{Refusals: []command.Refusal{}}
 	if (in.Command == "") == (len(in.Argv) == 0) {
 		return nil, out, errors.New("give either command or argv")
@@ -223,7 +230,8 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 	}
 	if !decision.Allowed {
 		for _, r := range decision.Refusals {
-			s.denied("execute_command", in.SessionID, args, driver.Denial{Operation: "execute", Target: r.Word, Rule: "command policy", Reason: r.String()})
+			s.denied("execute_command", in.SessionID, args,
+				driver.Denial{Operation: "execute", Target: r.Word, Rule: "command policy", Reason: r.String()})
 		}
 		out.Refusals = append(out.Refusals, decision.Refusals...)
 		words := []string{"refused by the command policy, nothing ran"}
@@ -234,12 +242,14 @@ func (s *Server) callExecute(ctx context.Context, req *mcp.CallToolRequest, in e
 		res.IsError = true
 		return res, out, nil
 	}
-	res, r, err := s.call(ctx, req, in.SessionID, task{tool: "execute_command", args: args, cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
+	res, r, err := s.call(ctx, req, in.SessionID,
+		task{tool: "execute_command", args: args, cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
 	out.Allowed, out.Result = r != nil, r
 	return res, out, err
 }
 
-func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in shellArguments) (*mcp.CallToolResult, *Result, error) {
+func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest,
+	in shellArguments) (*mcp.CallToolResult, *Result, error) {
 	if err := checkScript("script", in.Script); err != nil {
 		return nil, nil, err
 	}
@@ -249,11 +259,14 @@ func (s *Server) callShell(ctx context.Context, req *mcp.CallToolRequest, in she
 		}
 	}
 	shell := cmp.Or(in.Shell, "bash")
-	return s.call(ctx, req, in.SessionID, task{tool: "shell_execute", args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd, timeout: in.Timeout, as: in.Encoding})
+	return s.call(ctx, req, in.SessionID,
+		task{tool: "shell_execute", args: append([]string{shell, "-c", in.Script, shell}, in.Args...), cwd: in.Cwd,
+			timeout: in.Timeout, as: in.Encoding})
 }
 
 // call runs a command in a session.
-func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, id string, t task) (*mcp.CallToolResult, *Result, error) {
+func (s *Server) call(ctx context.Context, req *mcp.CallToolRequest, id string,
+	t task) (*mcp.CallToolResult, *Result, error) {
 	b, notes, err := s.in(id, "cwd", t.cwd)
 	if err != nil {
 		return nil, nil, err

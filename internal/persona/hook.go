@@ -46,7 +46,8 @@ func (h *Hook) Answer(in []byte) ([]byte, error) {
 		return nil, fmt.Errorf("what Claude Code told the hook: %w", err)
 	}
 	var event, tool string
-	if err := errors.Join(json.Unmarshal(call["hook_event_name"], &event), json.Unmarshal(call["tool_name"], &tool)); err != nil || event != "PreToolUse" {
+	if err := errors.Join(json.Unmarshal(call["hook_event_name"], &event),
+		json.Unmarshal(call["tool_name"], &tool)); err != nil || event != "PreToolUse" {
 		return nil, errors.New("this is no call of a hook for PreToolUse")
 	}
 	switch tool {
@@ -113,7 +114,8 @@ func (h *Hook) rewrite(command string) string {
 	for _, a := range h.Program {
 		run.WriteString(Quote(a) + " ")
 	}
-	return "{ __sbxrun=$(" + run.String() + "--cwd-fd 3 -- -c " + Quote(command) + " 3>&1 1>&4 4>&-); __sbxrun_code=$?; } 4>&1; " +
+	return "{ __sbxrun=$(" + run.String() + "--cwd-fd 3 -- -c " + Quote(command) +
+		" 3>&1 1>&4 4>&-); __sbxrun_code=$?; } 4>&1; " +
 		`[ -z "$__sbxrun" ] || \builtin cd -- "$__sbxrun"; (exit "$__sbxrun_code")`
 }
 
@@ -130,7 +132,8 @@ func (h *Hook) leave(tool, command, why string) ([]byte, error) {
 		decision = ""
 	}
 	note := "NOT SANDBOXED: this runs on the host with all that its user can do, because " + why
-	return encode(reply{Message: "sbxrun: " + note, Specific: specific{Event: "PreToolUse", Decision: decision, Context: note}})
+	return encode(reply{Message: "sbxrun: " + note,
+		Specific: specific{Event: "PreToolUse", Decision: decision, Context: note}})
 }
 
 func (h *Hook) answer(decision, reason string, input map[string]json.RawMessage) ([]byte, error) {

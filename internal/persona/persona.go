@@ -66,7 +66,8 @@ func Script(args []string) (at int, ok bool) {
 // not among them.
 var passed = []string{
 	"CLAUDECODE", "AI_AGENT", "AGENT", "GEMINI_CLI", "OPENCODE", "GOOSE_TERMINAL", "CODEX_CI",
-	"GIT_EDITOR", "GIT_PAGER", "PAGER", "MANPAGER", "GH_PAGER", "EDITOR", "VISUAL", "GIT_TERMINAL_PROMPT", "DEBIAN_FRONTEND",
+	"GIT_EDITOR", "GIT_PAGER", "PAGER", "MANPAGER", "GH_PAGER", "EDITOR", "VISUAL", "GIT_TERMINAL_PROMPT",
+	"DEBIAN_FRONTEND",
 }
 
 // Environ returns what of an agent's environment its commands are given beside

@@ -55,7 +55,8 @@ var canaries = [...]canary{
 			// process that has this one: in a namespace of its own, of which
 			// /proc is too. The machine's first namespace is nobody's own.
 			self, err := os.Readlink("/proc/self")
-			if own := processSpace(); err == nil && self == strconv.Itoa(os.Getpid()) && own != "" && own != firstSpace && space != "" && own != space {
+			if own := processSpace(); err == nil && self == strconv.Itoa(os.Getpid()) && own != "" && own != firstSpace &&
+				space != "" && own != space {
 				return errors.New("that is another process, in a namespace of its own")
 			}
 			return nil
@@ -72,7 +73,8 @@ var canaries = [...]canary{
 		for _, dev := range []struct {
 			kind         uint32
 			major, minor uint32
-		}{{unix.S_IFCHR, 1, 1}, {unix.S_IFCHR, 1, 11}, {unix.S_IFBLK, 8, 0}, {unix.S_IFBLK, 254, 0}, {unix.S_IFBLK, 259, 0}} { // mem, kmsg, sda, vda, nvme
+		}{{unix.S_IFCHR, 1, 1}, {unix.S_IFCHR, 1, 11}, {unix.S_IFBLK, 8, 0}, {unix.S_IFBLK, 254, 0},
+			{unix.S_IFBLK, 259, 0}} { // mem, kmsg, sda, vda, nvme
 			name := in + "/.sbxrun-canary-device"
 			if err := unix.Mknod(name, dev.kind|0o600, int(unix.Mkdev(dev.major, dev.minor))); err != nil {
 				continue

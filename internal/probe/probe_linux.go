@@ -164,15 +164,18 @@ func explainClone(errno syscall.Errno, err error, read func(string) string) (cau
 	cause = err.Error()
 	switch {
 	case errno == unix.ENOSPC && read("user.max_user_namespaces") == "0":
-		return "user.max_user_namespaces is 0", "sudo sysctl -w user.max_user_namespaces=15000 (and a file in /etc/sysctl.d to keep it)"
+		return "user.max_user_namespaces is 0",
+			"sudo sysctl -w user.max_user_namespaces=15000 (and a file in /etc/sysctl.d to keep it)"
 	case errno == unix.ENOSPC:
 		return "too many user namespaces, or too deeply nested: " + cause, "sudo sysctl -w user.max_user_namespaces=15000"
 	case errno == unix.EPERM && read("kernel.unprivileged_userns_clone") == "0":
-		return "kernel.unprivileged_userns_clone is 0", "sudo sysctl -w kernel.unprivileged_userns_clone=1 (and a file in /etc/sysctl.d to keep it)"
+		return "kernel.unprivileged_userns_clone is 0",
+			"sudo sysctl -w kernel.unprivileged_userns_clone=1 (and a file in /etc/sysctl.d to keep it)"
 	case errno == unix.EPERM && read("kernel.apparmor_restrict_unprivileged_userns") == "1":
 		return "AppArmor restricts user namespaces to programs with a profile", appArmorFix()
 	case errno == unix.EPERM:
-		return "a seccomp filter or security module denies it, as in a default container: " + cause, "run outside the container, or " + container
+		return "a seccomp filter or security module denies it, as in a default container: " + cause,
+			"run outside the container, or " + container
 	case errno == unix.EINVAL || errno == unix.ENOSYS:
 		return "the kernel has no user namespaces (CONFIG_USER_NS): " + cause, "run a kernel with CONFIG_USER_NS=y"
 	}
@@ -184,7 +187,8 @@ func explainMount(err error, read func(string) string) (cause, fix string) {
 	if read("kernel.apparmor_restrict_unprivileged_userns") == "1" {
 		return "AppArmor lets the namespace be made and denies what it is for: " + err.Error(), appArmorFix()
 	}
-	return "the namespace was made, but mounting in it is denied: " + err.Error(), "a security module or container denies mount(2): " + container
+	return "the namespace was made, but mounting in it is denied: " + err.Error(),
+		"a security module or container denies mount(2): " + container
 }
 
 // appArmorFix names the profile that allows this executable, where it is.
@@ -193,7 +197,8 @@ func appArmorFix() string {
 	if err != nil {
 		exe = "/usr/bin/sbxrun"
 	}
-	return "printf 'abi <abi/4.0>,\\nprofile sbxrun " + exe + " flags=(unconfined) { userns, }\\n' | sudo tee /etc/apparmor.d/sbxrun && sudo apparmor_parser -r /etc/apparmor.d/sbxrun"
+	return "printf 'abi <abi/4.0>,\\nprofile sbxrun " + exe +
+		" flags=(unconfined) { userns, }\\n' | sudo tee /etc/apparmor.d/sbxrun && sudo apparmor_parser -r /etc/apparmor.d/sbxrun"
 }
 
 func fixFor(name string) string {
@@ -225,7 +230,8 @@ func doProc() error {
 	if err := os.Mkdir("/tmp/proc", 0o755); err != nil {
 		return err
 	}
-	return os.NewSyscallError("mount", unix.Mount("proc", "/tmp/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
+	return os.NewSyscallError("mount",
+		unix.Mount("proc", "/tmp/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""))
 }
 
 // doLoopback brings the loopback interface up, which is all that a network
@@ -260,7 +266,8 @@ func doMountAPI() error {
 	if err := os.Mkdir("/tmp/usr", 0o755); err != nil {
 		return err
 	}
-	return os.NewSyscallError("move_mount", unix.MoveMount(fd, "", unix.AT_FDCWD, "/tmp/usr", unix.MOVE_MOUNT_F_EMPTY_PATH))
+	return os.NewSyscallError("move_mount",
+		unix.MoveMount(fd, "", unix.AT_FDCWD, "/tmp/usr", unix.MOVE_MOUNT_F_EMPTY_PATH))
 }
 
 func doOverlay() error {
@@ -272,7 +279,8 @@ func doOverlay() error {
 			return err
 		}
 	}
-	return os.NewSyscallError("mount", unix.Mount("overlay", "/tmp/merged", "overlay", 0, "lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr"))
+	return os.NewSyscallError("mount", unix.Mount("overlay", "/tmp/merged", "overlay", 0,
+		"lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work,userxattr"))
 }
 
 func doIDMap() error {
@@ -429,7 +437,8 @@ func settings(user State) []Check {
 	out = append(out, restriction("kernel.apparmor_restrict_unprivileged_userns", "1", user))
 	if label := appArmorLabel(); label != "" {
 		c := Check{Name: "AppArmor profile", Group: GroupSettings, State: Yes, Detail: label}
-		if readSetting("kernel.apparmor_restrict_unprivileged_userns") == "1" && strings.HasPrefix(label, "unconfined") && os.Geteuid() != 0 {
+		if readSetting("kernel.apparmor_restrict_unprivileged_userns") == "1" && strings.HasPrefix(label, "unconfined") &&
+			os.Geteuid() != 0 {
 			c.State, c.Cause, c.Fix = No, "no profile matches this executable by its path", appArmorFix()
 		}
 		out = append(out, c)

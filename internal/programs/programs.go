@@ -18,11 +18,13 @@ import (
 )
 
 // Names are the programs that are executed.
-var Names = []string{"bwrap", "runc", "crun", "runsc", "docker", "podman", "cu", "container-use", "catatonit", "tini-static", "docker-init"}
+var Names = []string{"bwrap", "runc", "crun", "runsc", "docker", "podman", "cu", "container-use", "catatonit",
+	"tini-static", "docker-init"}
 
 // Dirs are the directories in which programs are found. Home may be "".
 func Dirs(home string) []string {
-	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin", "/run/current-system/sw/bin", "/nix/var/nix/profiles/default/bin"}
+	dirs := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/snap/bin",
+		"/run/current-system/sw/bin", "/nix/var/nix/profiles/default/bin"}
 	if runtime.GOOS == "darwin" {
 		dirs = append(dirs, "/opt/homebrew/bin", "/opt/local/bin")
 	}
@@ -96,7 +98,8 @@ func trusted(dir, home string) bool { return slices.Contains(Dirs(home), filepat
 func worked(file, home string) bool {
 	cwd, _ := os.Getwd()
 	for _, dir := range []string{home, cwd, "/tmp", "/var/tmp"} {
-		if real, err := filepath.EvalSymlinks(dir); err == nil && filepath.IsAbs(real) && real != "/" && strings.HasPrefix(file, real+"/") {
+		if real, err := filepath.EvalSymlinks(dir); err == nil && filepath.IsAbs(real) && real != "/" &&
+			strings.HasPrefix(file, real+"/") {
 			return true
 		}
 	}

@@ -29,7 +29,8 @@ func Hidden(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r < ' ' || r == 0x7f
 	}
-	return !unicode.IsPrint(r) || unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) || r == 0x2800 // a blank of Braille
+	return !unicode.IsPrint(r) || unicode.In(r, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) ||
+		r == 0x2800 // a blank of Braille
 }
 
 // Inside is a text from inside, for a sentence: a word as it is, anything else in
@@ -53,7 +54,8 @@ func Text(s string) string {
 
 // odd reports whether a text with a character is more than a word.
 func odd(r rune) bool {
-	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+@:,=%~*", r))
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		strings.ContainsRune("/._-+@:,=%~*", r))
 }
 
 // Line is a message as one line, of which the names are quoted already, or that a

@@ -66,7 +66,8 @@ type jobs struct {
 }
 
 func newJobs(n int) *jobs {
-	return &jobs{table: make([]uintptr, n), live: make([]*Job, n), sending: make(chan struct{}, 1), over: make(chan struct{})}
+	return &jobs{table: make([]uintptr, n), live: make([]*Job, n), sending: make(chan struct{}, 1),
+		over: make(chan struct{})}
 }
 
 // Quiet is how many jobs a stage that serves had begun to start when PID 1 last had no
@@ -89,7 +90,8 @@ func (c *Child) NewJob() (*Job, error) {
 		i := js.next
 		js.next = (js.next + 1) % len(js.live)
 		if js.live[i] == nil {
-			j := &Job{c: c, index: i, Steps: &sys.Program{}, started: make(chan struct{}), ended: make(chan struct{}), terminal: make(chan *os.File, 1)}
+			j := &Job{c: c, index: i, Steps: &sys.Program{}, started: make(chan struct{}), ended: make(chan struct{}),
+				terminal: make(chan *os.File, 1)}
 			j.Steps.ReserveRegs(c.cfg.Init)
 			if c.cfg.Start != nil {
 				j.Steps.ReserveRegs(c.cfg.Start)

@@ -83,7 +83,8 @@ func (s *stage) endJobs() {
 	for {
 		// A fork may race the signal.
 		sys.Raw(unix.SYS_KILL, ^uintptr(0), uintptr(unix.SIGKILL), 0, 0, 0, 0)
-		if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
+		if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOWAIT|unix.WALL, 0,
+			0); e == uintptr(syscall.ECHILD) {
 			return
 		}
 		s.reap(0)
@@ -234,7 +235,8 @@ func (s *stage) jobEnded(pid uintptr) {
 		j.full = s.full()
 		if s.killing {
 			j.touched = 1
-		} else if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
+		} else if _, e := sys.Raw(unix.SYS_WAITID, unix.P_ALL, 0, s.siginfoAddr,
+			unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, 0, 0); e == uintptr(syscall.ECHILD) {
 			// Whose parent ends becomes a child of PID 1: if that has none, it is alone.
 			j.alone = 1
 		}

@@ -542,7 +542,8 @@ func (s *stage) killAll() {
 		if e == uintptr(syscall.ESRCH) {
 			break
 		}
-		if _, e := sys.Raw(unix.SYS_WAIT4, ^uintptr(0), s.statusAddr, unix.WALL, s.rusageAddr, 0, 0); e == uintptr(syscall.ECHILD) {
+		if _, e := sys.Raw(unix.SYS_WAIT4, ^uintptr(0), s.statusAddr, unix.WALL, s.rusageAddr, 0,
+			0); e == uintptr(syscall.ECHILD) {
 			break
 		}
 		s.account()

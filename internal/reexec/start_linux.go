@@ -306,7 +306,8 @@ func appendResetSignals(p *sys.Program, handlers bool) {
 			was[0] == SIG_IGN && sig != int(unix.SIGCHLD) || was[0] != SIG_IGN && !handlers {
 			continue
 		}
-		p.Call(0, sys.Step{Op: "rt_sigaction"}, unix.SYS_RT_SIGACTION, sys.Imm(sig), sys.Ptr(p, new([4]uint64)), sys.Imm(0), sys.Imm(8))
+		p.Call(0, sys.Step{Op: "rt_sigaction"}, unix.SYS_RT_SIGACTION, sys.Imm(sig), sys.Ptr(p, new([4]uint64)), sys.Imm(0),
+			sys.Imm(8))
 	}
 }
 
@@ -320,7 +321,8 @@ func afterStart(keep []int, cfg *Config) *sys.Program {
 		next := slices.Max(append(slices.Clone(cfg.Keep), keep...)) + 1
 		// First out of the way, so that none takes the number of another.
 		for _, r := range cfg.Hold {
-			p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, r.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(next+len(cfg.Hold)))
+			p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, r.Value(), sys.Imm(unix.F_DUPFD_CLOEXEC),
+				sys.Imm(next+len(cfg.Hold)))
 		}
 		for i, r := range cfg.Hold {
 			p.Call(r, sys.Step{Op: "dup3"}, unix.SYS_DUP3, r.Value(), sys.Imm(next+i), sys.Imm(unix.O_CLOEXEC))

@@ -31,6 +31,7 @@ func Append(p *sys.Program, list []specs.POSIXRlimit) {
 		if !ok {
 			continue
 		}
-		p.Call(0, sys.Step{Op: "prlimit64", Object: r.Type}, unix.SYS_PRLIMIT64, sys.Imm(0), sys.Imm(n), sys.Ptr(p, &unix.Rlimit{Cur: r.Soft, Max: r.Hard}), sys.Imm(0))
+		p.Call(0, sys.Step{Op: "prlimit64", Object: r.Type}, unix.SYS_PRLIMIT64, sys.Imm(0), sys.Imm(n),
+			sys.Ptr(p, &unix.Rlimit{Cur: r.Soft, Max: r.Hard}), sys.Imm(0))
 	}
 }

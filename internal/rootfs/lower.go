@@ -152,10 +152,12 @@ func (l *lowering) file(r policy.FileRule) error {
 		return l.wholeRoot(r)
 	}
 	isDir := node.Kind == NodeDir
-	e := mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Origin: r.Origin, Attr: attrs(r.Access), IsDir: isDir}
+	e := mounts.Entry{Kind: mounts.Bind, Target: r.Path, Source: r.Path, Origin: r.Origin, Attr: attrs(r.Access),
+		IsDir: isDir}
 	if r.Overlay {
 		if !isDir {
-			return &driver.SetupError{Driver: l.driver, Err: &pathError{r.Path, "is no directory, and cannot be copy-on-write", r.Origin}}
+			return &driver.SetupError{Driver: l.driver,
+				Err: &pathError{r.Path, "is no directory, and cannot be copy-on-write", r.Origin}}
 		}
 		e.Kind, e.Mode = mounts.Overlay, node.Mode
 	}
@@ -273,7 +275,8 @@ func (l *lowering) mount(m *specs.Mount) error {
 			return err
 		}
 		if node.Kind != NodeDir && node.Kind != NodeFile {
-			return &driver.SetupError{Driver: l.driver, Err: &pathError{m.Source, "is no file or directory", "mount " + m.Destination}}
+			return &driver.SetupError{Driver: l.driver,
+				Err: &pathError{m.Source, "is no file or directory", "mount " + m.Destination}}
 		}
 		e.Kind, e.Source, e.IsDir = mounts.Bind, m.Source, node.Kind == NodeDir
 	default:
@@ -300,7 +303,8 @@ func (l *lowering) hideIn(source, target string) error {
 			return err
 		}
 		if node.Kind == NodeFile || node.Kind == NodeDir {
-			l.masks = append(l.masks, mounts.Entry{Kind: mounts.Mask, Target: target + f.Path[len(source):], Origin: f.Origin, IsDir: node.Kind == NodeDir, Optional: true})
+			l.masks = append(l.masks, mounts.Entry{Kind: mounts.Mask, Target: target + f.Path[len(source):], Origin: f.Origin,
+				IsDir: node.Kind == NodeDir, Optional: true})
 		}
 	}
 	return nil
@@ -385,7 +389,8 @@ func (l *lowering) dev() {
 // device shows a device node. Read-only is the node, not the device: its mode,
 // owner and times are the host's.
 func (l *lowering) device(source, target string) {
-	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Device, Target: target, Source: source, Attr: mounts.NoExec | mounts.ReadOnly})
+	l.entries = append(l.entries, mounts.Entry{Kind: mounts.Device, Target: target, Source: source,
+		Attr: mounts.NoExec | mounts.ReadOnly})
 	l.grant(target, landlock.ReadFile|landlock.WriteFile|landlock.IoctlDev, true)
 }
 
@@ -442,7 +447,8 @@ func (l *lowering) masked() error {
 			return err
 		}
 		if node.Kind == NodeFile || node.Kind == NodeDir {
-			l.entries = append(l.entries, mounts.Entry{Kind: mounts.Mask, Target: t, IsDir: node.Kind == NodeDir, Optional: true})
+			l.entries = append(l.entries, mounts.Entry{Kind: mounts.Mask, Target: t, IsDir: node.Kind == NodeDir,
+				Optional: true})
 		}
 	}
 	for _, t := range l.p.OCI.Linux.ReadonlyPaths {

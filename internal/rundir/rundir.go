@@ -150,7 +150,8 @@ func own(parent string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("%s is not a directory of this user's alone, and neither are the %d names beside it", parent, names-1)
+	return "", fmt.Errorf("%s is not a directory of this user's alone, and neither are the %d names beside it",
+		parent, names-1)
 }
 
 // beside is the nth name that is tried for a directory.

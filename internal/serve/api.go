@@ -98,11 +98,13 @@ func checkQuery(r *http.Request) error {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	for k, v := range q {
 		if r.Method != http.MethodDelete || k != "grace_ms" || len(v) > 1 {
-			return &policy.InvalidError{Field: quote.Inside(k), Value: strings.Join(v, " "), Want: "nothing after ? but grace_ms of DELETE, once"}
+			return &policy.InvalidError{Field: quote.Inside(k), Value: strings.Join(v, " "),
+				Want: "nothing after ? but grace_ms of DELETE, once"}
 		}
 	}
 	if err != nil {
-		return &policy.InvalidError{Field: "query", Value: r.URL.RawQuery, Want: "nothing after ? but grace_ms of DELETE, once"}
+		return &policy.InvalidError{Field: "query", Value: r.URL.RawQuery,
+			Want: "nothing after ? but grace_ms of DELETE, once"}
 	}
 	return nil
 }
@@ -394,7 +396,8 @@ func (q *runRequest) stdin() (*os.File, func(), error) {
 }
 
 // in runs a command in a sandbox and returns its result.
-func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p *policy.Policy, room *driver.Room) (*driver.Result, error) {
+func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p *policy.Policy,
+	room *driver.Room) (*driver.Result, error) {
 	pr, err := q.process(p)
 	if err != nil {
 		return nil, err
@@ -415,11 +418,12 @@ func (q *runRequest) in(ctx context.Context, box driver.Sandbox, name string, p 
 	of := *p
 	of.Limits = lim
 	started := false
-	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of, driver.RunOptions{Capture: true, Room: room, Stdio: driver.Stdio{Stdin: in, Explain: q.Explain},
-		Started: func(driver.Process) func() {
-			started = true
-			return nil
-		}})
+	res, err := driver.Run(ctx, session.Within(box, name, pr, own), &of,
+		driver.RunOptions{Capture: true, Room: room, Stdio: driver.Stdio{Stdin: in, Explain: q.Explain},
+			Started: func(driver.Process) func() {
+				started = true
+				return nil
+			}})
 	// That a command cannot be executed, or how it was lost, is a result; that there is
 	// no sandbox to run it in is none.
 	var command *driver.CommandError

@@ -130,7 +130,8 @@ func Serve(ctx context.Context, of *engine.Server) error {
 	defer stop()
 	s.ctx = ctx
 	lender := &session.Lender{Version: of.Version, Birth: birth, Acquire: s.lend}
-	h := &http.Server{Handler: httpbody.Within(httpbody.Patience, s.handler()), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	h := &http.Server{Handler: httpbody.Within(httpbody.Patience, s.handler()), ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
 	failed := make(chan error, 2)
 	go func() { failed <- h.Serve(session.OwnerOnly(api)) }()
 	go func() { failed <- lender.Serve(ctx, runs) }()

@@ -14,7 +14,8 @@ import (
 func (f *Facts) Host() {
 	f.Etc = "/etc"
 	f.Settings = map[string]string{}
-	for _, name := range []string{"kernel.apparmor_restrict_unprivileged_userns", "kernel.unprivileged_userns_clone", "user.max_user_namespaces"} {
+	for _, name := range []string{"kernel.apparmor_restrict_unprivileged_userns", "kernel.unprivileged_userns_clone",
+		"user.max_user_namespaces"} {
 		if b, err := os.ReadFile("/proc/sys/" + strings.ReplaceAll(name, ".", "/")); err == nil {
 			f.Settings[name] = strings.TrimSpace(string(b))
 		}

@@ -36,7 +36,8 @@ type Facts struct {
 // Steps returns what can be done here, and what of that is done already.
 func Steps(f *Facts) ([]Step, error) {
 	steps := []Step{}
-	for _, one := range []func(*Facts) (*Step, error){appArmor, sysctl, delegation, linger, groupsV1, completion, project} {
+	for _, one := range []func(*Facts) (*Step, error){appArmor, sysctl, delegation, linger, groupsV1,
+		completion, project} {
 		s, err := one(f)
 		if err != nil {
 			return nil, err
@@ -55,16 +56,20 @@ func appArmor(f *Facts) (*Step, error) {
 	}
 	// A path in a profile of AppArmor's is a pattern, see apparmor.d(5).
 	if !regexp.MustCompile(`^/[A-Za-z0-9/._+-]+$`).MatchString(f.Exe) {
-		return nil, fmt.Errorf("%s cannot stand in an AppArmor profile as it is: put the program where the path has letters, digits and ./_+- alone", f.Exe)
+		return nil,
+			fmt.Errorf(
+				"%s cannot stand in an AppArmor profile as it is: put the program where the path has letters, digits and ./_+- alone", f.Exe)
 	}
 	file, note := f.Etc+"/apparmor.d/sbxrun", ""
 	if !rootsAlone(f.Exe) {
 		note = "who can write in " + filepath.Dir(f.Exe) + " can give a program of theirs the same right"
 	}
 	return &Step{
-		Name: "apparmor", Root: true, Why: "AppArmor lets only programs with a profile make user namespaces", File: file, Note: note,
+		Name: "apparmor", Root: true, Why: "AppArmor lets only programs with a profile make user namespaces", File: file,
+		Note: note,
 		Text: []byte("# " + f.Exe + " may make user namespaces. This confines nothing: sbxrun does.\n" +
-			"abi <abi/4.0>,\ninclude <tunables/global>\n\nprofile sbxrun " + f.Exe + "{,-*} flags=(unconfined) {\n  userns,\n\n  include if exists <local/sbxrun>\n}\n"),
+			"abi <abi/4.0>,\ninclude <tunables/global>\n\nprofile sbxrun " + f.Exe +
+			"{,-*} flags=(unconfined) {\n  userns,\n\n  include if exists <local/sbxrun>\n}\n"),
 		Then:   [][]string{{"apparmor_parser", "-r", "-W", file}},
 		Before: [][]string{{"apparmor_parser", "-R", file}},
 	}, nil
@@ -88,7 +93,8 @@ func sysctl(f *Facts) (*Step, error) {
 	file := f.Etc + "/sysctl.d/50-sbxrun.conf"
 	had, _ := read(file)
 	text := ""
-	for _, s := range [][3]string{{"kernel.unprivileged_userns_clone", "0", "1"}, {"user.max_user_namespaces", "0", "15000"}} {
+	for _, s := range [][3]string{{"kernel.unprivileged_userns_clone", "0", "1"},
+		{"user.max_user_namespaces", "0", "15000"}} {
 		if f.Settings[s[0]] == s[1] || Ours(had) && strings.Contains(string(had), "\n"+s[0]+" = ") {
 			text += s[0] + " = " + s[2] + "\n"
 		}
@@ -111,8 +117,10 @@ func delegation(f *Facts) (*Step, error) {
 	if !f.Systemd || !f.Unified || f.UID == 0 || !missing && (err != nil || !Ours(b)) {
 		return nil, nil
 	}
-	return &Step{Name: "delegation", Root: true, Why: "systemd delegates too few cgroup controllers for limits on memory, cpu and processes", File: file,
-		Text:   []byte("# Limits on memory, cpu and processes for what users start, as sbxrun sets them.\n[Service]\nDelegate=cpu cpuset io memory pids\n"),
+	return &Step{Name: "delegation", Root: true,
+		Why: "systemd delegates too few cgroup controllers for limits on memory, cpu and processes", File: file,
+		Text: []byte(
+			"# Limits on memory, cpu and processes for what users start, as sbxrun sets them.\n[Service]\nDelegate=cpu cpuset io memory pids\n"),
 		Note:   "it holds from the next login on, once all of the user's sessions have ended",
 		Then:   [][]string{{"systemctl", "daemon-reload"}},
 		Undone: [][]string{{"systemctl", "daemon-reload"}}}, nil
@@ -133,7 +141,8 @@ func groupsV1(f *Facts) (*Step, error) {
 	if len(f.V1) == 0 || f.UID == 0 {
 		return nil, nil
 	}
-	return &Step{Name: "cgroups", Root: true, Why: "limits on memory, cpu and processes need groups of cgroup v1 that the user may write",
+	return &Step{Name: "cgroups", Root: true,
+		Why:  "limits on memory, cpu and processes need groups of cgroup v1 that the user may write",
 		Note: "until the next boot", Dirs: f.V1, User: f.UID}, nil
 }
 
@@ -157,7 +166,8 @@ func completion(f *Facts) (*Step, error) {
 		return nil, nil
 	}
 	if b, err := read(s.File); err != nil || Ours(b) {
-		for _, there := range []string{"/usr/share/bash-completion/completions/sbxrun", "/usr/share/zsh/vendor-completions/_sbxrun", "/usr/share/fish/vendor_completions.d/sbxrun.fish"} {
+		for _, there := range []string{"/usr/share/bash-completion/completions/sbxrun",
+			"/usr/share/zsh/vendor-completions/_sbxrun", "/usr/share/fish/vendor_completions.d/sbxrun.fish"} {
 			if _, err2 := os.Stat(there); err2 == nil && err != nil && strings.Contains(there, shell) {
 				return nil, nil // the package's
 			}
@@ -187,7 +197,8 @@ func project(f *Facts) (*Step, error) {
 	if f.Config == "" || f.Dir == "" || f.Dir == "/" || f.Dir == f.Home {
 		return nil, nil
 	}
-	name := strings.Trim(regexp.MustCompile(`[^a-z0-9_-]+`).ReplaceAllString(strings.ToLower(filepath.Base(f.Dir)), "-"), "-")
+	name := strings.Trim(regexp.MustCompile(`[^a-z0-9_-]+`).ReplaceAllString(strings.ToLower(filepath.Base(f.Dir)), "-"),
+		"-")
 	name = cmp.Or(name, "project")
 	if f.Taken(name) {
 		name += "-project"
@@ -218,7 +229,8 @@ func Left(f *Facts, steps []Step) []Step {
 		left = append(left, Step{Name: "profile", File: s})
 	}
 	apparmor, unit := f.Etc+"/apparmor.d/sbxrun", f.Etc+"/systemd/system/user@.service.d/50-sbxrun.conf"
-	left = append(left, Step{Name: "apparmor", Root: true, File: apparmor, Before: [][]string{{"apparmor_parser", "-R", apparmor}}},
+	left = append(left, Step{Name: "apparmor", Root: true, File: apparmor,
+		Before: [][]string{{"apparmor_parser", "-R", apparmor}}},
 		Step{Name: "sysctl", Root: true, File: f.Etc + "/sysctl.d/50-sbxrun.conf"},
 		Step{Name: "delegation", Root: true, File: unit, Undone: [][]string{{"systemctl", "daemon-reload"}}})
 	known := map[string]bool{"": true}

@@ -54,7 +54,8 @@ func Find(name string) (string, error) {
 		return "", err
 	}
 	for _, n := range names {
-		for _, dir := range []string{"/bin", "/usr/bin", "/usr/local/bin", "/run/current-system/sw/bin", "/opt/homebrew/bin"} {
+		for _, dir := range []string{"/bin", "/usr/bin", "/usr/local/bin", "/run/current-system/sw/bin",
+			"/opt/homebrew/bin"} {
 			file := filepath.Join(dir, n)
 			if fi, err := os.Stat(file); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 && !os.SameFile(fi, me) {
 				return file, nil
@@ -112,7 +113,8 @@ func SessionID(agent *Process, dir string, args []string) string {
 // Keep enters the session of an agent's, and makes it if it is not there. Retired ends one
 // that is out of date, and reports whether it did. Create makes one, and returns what
 // confirms it.
-func Keep(st *session.Store, id string, retired func(*session.Info) bool, create func() (func() error, error)) (*session.Info, *session.Client, error) {
+func Keep(st *session.Store, id string, retired func(*session.Info) bool,
+	create func() (func() error, error)) (*session.Info, *session.Client, error) {
 	// Another call of the same agent may be making it.
 	for range 600 {
 		info, client, err := st.Enter(id)

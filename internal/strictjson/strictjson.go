@@ -162,7 +162,8 @@ var (
 // be taken for "" or 0.
 func fits(of reflect.Type, kind string, element bool) bool {
 	if kind == "null" {
-		return !element || slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map}, of.Kind())
+		return !element || slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map},
+			of.Kind())
 	}
 	for of.Kind() == reflect.Pointer {
 		of = of.Elem()

@@ -22,7 +22,8 @@ type feed struct {
 // for reading alone.
 func needsFeed(fd int, mode uint32) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	return err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY && (mode&unix.S_IFMT == unix.S_IFREG || mode&unix.S_IFMT == unix.S_IFBLK)
+	return err == nil && flags&unix.O_ACCMODE == unix.O_RDONLY &&
+		(mode&unix.S_IFMT == unix.S_IFREG || mode&unix.S_IFMT == unix.S_IFBLK)
 }
 
 // newFeed starts a feed of a file, which stays its owner's to close.

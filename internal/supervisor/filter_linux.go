@@ -11,7 +11,8 @@ import (
 
 // Filter is a policy's system call filter; the zero Program if it has none. The
 // directory and the compiler are those of [seccomp.Custom].
-func Filter(ctx context.Context, name string, p *policy.Policy, cacheDir, compiler string) (f seccomp.Program, err error) {
+func Filter(ctx context.Context, name string, p *policy.Policy, cacheDir,
+	compiler string) (f seccomp.Program, err error) {
 	fix := ""
 	switch {
 	case p.Seccomp != "":

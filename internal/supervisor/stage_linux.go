@@ -54,13 +54,15 @@ func NewStage(tree *mounts.Tree, dir string) (*Stage, *mounts.Tree) {
 func (s *Stage) append(p *sys.Program) {
 	empty := p.Str("")
 	step := sys.Step{Op: "mount", Object: s.Dir}
-	p.Call(0, step, unix.SYS_MOUNT, p.Str("tmpfs"), p.Str(s.Dir), p.Str("tmpfs"), sys.Imm(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), p.Str("mode=0700"))
+	p.Call(0, step, unix.SYS_MOUNT, p.Str("tmpfs"), p.Str(s.Dir), p.Str("tmpfs"),
+		sys.Imm(unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC), p.Str("mode=0700"))
 	// A source that holds this directory is shown without it.
 	p.Call(0, step, unix.SYS_MOUNT, p.Str("none"), p.Str(s.Dir), p.Str("none"), sys.Imm(unix.MS_UNBINDABLE), sys.Imm(0))
 	fd, tree := p.NewReg(), p.NewReg()
 	const clone = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_EMPTY_PATH | unix.AT_RECURSIVE
 	readOnly := sys.Ptr(p, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
-	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
+	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS})
 	for i, src := range s.sources {
 		at := p.Str(filepath.Join(s.Dir, strconv.Itoa(i+1)))
 		p.Origin(src.origin)
@@ -74,9 +76,11 @@ func (s *Stage) append(p *sys.Program) {
 		}
 		p.Call(tree, step, unix.SYS_OPEN_TREE, fd.Value(), empty, sys.Imm(clone))
 		if src.readOnly {
-			p.Call(0, step, unix.SYS_MOUNT_SETATTR, tree.Value(), empty, sys.Imm(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), readOnly, sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+			p.Call(0, step, unix.SYS_MOUNT_SETATTR, tree.Value(), empty, sys.Imm(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE), readOnly,
+				sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
 		}
-		p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), empty, sys.Imm(unix.AT_FDCWD), at, sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+		p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), empty, sys.Imm(unix.AT_FDCWD), at,
+			sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 		p.Call(0, step, unix.SYS_CLOSE, tree.Value())
 		p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 	}
@@ -91,9 +95,12 @@ func (s *Stage) append(p *sys.Program) {
 	p.Call(fd, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str("/proc"), sys.Imm(clone))
 	p.Call(tree, step, unix.SYS_OPEN_TREE, sys.Imm(unix.AT_FDCWD), p.Str(s.Dir), sys.Imm(clone))
 	p.Call(0, step, unix.SYS_UMOUNT2, p.Str(s.Dir), sys.Imm(unix.MNT_DETACH))
-	p.Call(0, step, unix.SYS_MOUNT_SETATTR, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.AT_RECURSIVE), readOnly, sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
-	p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), empty, sys.Imm(unix.AT_FDCWD), p.Str(s.Dir), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
-	p.Call(0, step, unix.SYS_MOVE_MOUNT, fd.Value(), empty, sys.Imm(unix.AT_FDCWD), p.Str("/proc"), sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	p.Call(0, step, unix.SYS_MOUNT_SETATTR, sys.Imm(unix.AT_FDCWD), p.Str("/"), sys.Imm(unix.AT_RECURSIVE), readOnly,
+		sys.Imm(unix.MOUNT_ATTR_SIZE_VER0))
+	p.Call(0, step, unix.SYS_MOVE_MOUNT, tree.Value(), empty, sys.Imm(unix.AT_FDCWD), p.Str(s.Dir),
+		sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	p.Call(0, step, unix.SYS_MOVE_MOUNT, fd.Value(), empty, sys.Imm(unix.AT_FDCWD), p.Str("/proc"),
+		sys.Imm(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	p.Call(0, step, unix.SYS_CLOSE, tree.Value())
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }

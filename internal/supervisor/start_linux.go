@@ -425,7 +425,8 @@ func keepNodes(p *sys.Program, fds []int, own map[uint64]string) {
 	}
 	for _, fd := range fds {
 		var st unix.Stat_t
-		if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || own[st.Rdev] == "" || st.Rdev == unix.Mkdev(5, 0) {
+		if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || own[st.Rdev] == "" ||
+			st.Rdev == unix.Mkdev(5, 0) {
 			continue // a terminal may be open as /dev/tty, which is another's by now
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
@@ -465,7 +466,8 @@ func put(p *sys.Program, parent int, name, value string) {
 func get(p *sys.Program, parent int, name string, into *[64]byte) {
 	fd := p.NewReg()
 	step := sys.Step{Op: "read", Object: name}
-	p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name), sys.Imm(unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC), sys.Imm(0)).AllowAny(2)
+	p.Call(fd, step, unix.SYS_OPENAT, sys.Imm(parent), p.Str(name), sys.Imm(unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC),
+		sys.Imm(0)).AllowAny(2)
 	p.Call(0, step, unix.SYS_READ, fd.Value(), sys.Ptr(p, into), sys.Imm(len(into))).AllowAny(0)
 	p.Call(0, step, unix.SYS_CLOSE, fd.Value())
 }
@@ -550,7 +552,8 @@ func (p *process) Wait() (*driver.Status, error) {
 		if left := p.child.Left(); left != nil {
 			exit, err = left, nil
 		} else {
-			err = &driver.LostError{Err: fmt.Errorf("driver %s: the process that watches the command: %w", p.starter.Driver, err)}
+			err = &driver.LostError{Err: fmt.Errorf("driver %s: the process that watches the command: %w",
+				p.starter.Driver, err)}
 		}
 	}
 	if err == nil {

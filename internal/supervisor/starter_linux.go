@@ -22,7 +22,8 @@ import (
 // one to hold. If some cannot be held here, it asks without, and returns the limits
 // that stand in their place: on processes too if nproc says that the kernel counts
 // the run's alone.
-func Group(name string, r *specs.LinuxResources, nproc bool, without func(l policy.Layers, cause, fix string) error) (*cgroups.Group, []specs.POSIXRlimit, error) {
+func Group(name string, r *specs.LinuxResources, nproc bool,
+	without func(l policy.Layers, cause, fix string) error) (*cgroups.Group, []specs.POSIXRlimit, error) {
 	if r == nil {
 		return nil, nil, nil
 	}
@@ -150,7 +151,8 @@ func Place(p *sys.Program, fds []int, sources []sys.Value) {
 		// What could be overwritten before its turn comes moves out of the way.
 		if fd < n && fd != i {
 			r := p.NewReg()
-			p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, src[i], sys.Imm(unix.F_DUPFD_CLOEXEC), sys.Imm(n))
+			p.Call(r, sys.Step{Op: "fcntl", Object: "F_DUPFD"}, unix.SYS_FCNTL, src[i], sys.Imm(unix.F_DUPFD_CLOEXEC),
+				sys.Imm(n))
 			src[i] = r.Value()
 		}
 	}
@@ -189,7 +191,8 @@ func Exited(status *driver.Status, exit *reexec.Exit, begin int64) {
 	if status.Usage.MemoryPeakBytes == 0 {
 		status.Usage.MemoryPeakBytes = exit.Usage.MaxRSSKiB << 10
 	}
-	status.Usage.CPUUserMS, status.Usage.CPUSystemMS = millis(int64(exit.Usage.UserMicros)), millis(int64(exit.Usage.SystemMicros))
+	status.Usage.CPUUserMS, status.Usage.CPUSystemMS = millis(int64(exit.Usage.UserMicros)),
+		millis(int64(exit.Usage.SystemMicros))
 }
 
 // CPU are the processor times that the cgroup counted, in milliseconds.

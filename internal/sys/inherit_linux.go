@@ -19,6 +19,7 @@ func CoreCookie() (cookie uint64) {
 func MemoryPolicy() (mode int32, nodes [16]uint64) {
 	// long get_mempolicy(int *mode, unsigned long *nodes, unsigned long max, void *addr, unsigned long flags);
 	// EINVAL: max is less than the kernel's number of nodes, which is 1024 at most.
-	unix.RawSyscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)), uintptr(unsafe.Pointer(&nodes)), 64*uintptr(len(nodes)), 0, 0, 0)
+	unix.RawSyscall6(unix.SYS_GET_MEMPOLICY, uintptr(unsafe.Pointer(&mode)), uintptr(unsafe.Pointer(&nodes)),
+		64*uintptr(len(nodes)), 0, 0, 0)
 	return mode, nodes
 }

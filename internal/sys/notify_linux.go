@@ -191,7 +191,8 @@ func setAffinity(pid uint32, set *cpuSet, size int) bool {
 
 // Replace installs a copy of fd in the caller in the place of its descriptor at.
 func (l *Listener) Replace(id uint64, fd, at int, flags uint32) error {
-	l.add = notifyAddFD{id: id, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(at), newfdFlags: flags}
+	l.add = notifyAddFD{id: id, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(at),
+		newfdFlags: flags}
 	return errnoError(l.request(notifyAdd, Addr(&l.add)))
 }
 

@@ -12,7 +12,8 @@ import (
 //	int ioctl(int fd, TIOCPTYGNAME, char name[128]);
 func PtyName(master int) (string, error) {
 	var name [128]byte
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCPTYGNAME, uintptr(unsafe.Pointer(&name))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCPTYGNAME,
+		uintptr(unsafe.Pointer(&name))); errno != 0 {
 		return "", errno
 	}
 	end := max(bytes.IndexByte(name[:], 0), 0)

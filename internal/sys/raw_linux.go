@@ -139,7 +139,8 @@ func Clone(args *CloneArgs, child func(arg uintptr), arg uintptr, old bool) (*Ta
 	a.StackSize = stackSize - 16
 	nr, x, y, z, start := uintptr(unix.SYS_CLONE3), Addr(&a), uintptr(CloneArgsSize), uintptr(0), Addr(t.start)
 	if old {
-		nr, x, y, z = unix.SYS_CLONE, uintptr(uint32(a.Flags)|uint32(a.ExitSignal)), uintptr(a.Stack+a.StackSize), uintptr(a.PidFD)
+		nr, x, y, z = unix.SYS_CLONE, uintptr(uint32(a.Flags)|uint32(a.ExitSignal)), uintptr(a.Stack+a.StackSize),
+			uintptr(a.PidFD)
 	}
 	// As in syscall.forkExec: no other goroutine creates a descriptor between
 	// its creation and its close-on-exec flag while a clone is under way.
@@ -164,7 +165,8 @@ func Clone(args *CloneArgs, child func(arg uintptr), arg uintptr, old bool) (*Ta
 //
 //go:norace
 func Thread(child func(arg uintptr), arg uintptr) (*Task, error) {
-	const flags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
+	const flags = unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD |
+		unix.CLONE_SYSVSEM
 	t := &Task{start: &childStart{child, arg}, stack: make([]byte, stackSize)}
 	top := address(unsafe.Pointer(&t.stack[0]))&^15 + stackSize - 16
 	// The thread begins with every signal blocked: the runtime's handlers would take
@@ -261,7 +263,8 @@ func noLandlock(e syscall.Errno, filtered bool) (cause, fix string) {
 	case e == unix.EOPNOTSUPP && !filtered:
 		return "the kernel has Landlock, and it was not enabled at boot", "boot with lsm=landlock,…"
 	case e == unix.ENOSYS && !filtered:
-		return "this kernel has no Landlock", "run Linux 5.13 or later, 6.2 for --driver landlock, with CONFIG_SECURITY_LANDLOCK"
+		return "this kernel has no Landlock",
+			"run Linux 5.13 or later, 6.2 for --driver landlock, with CONFIG_SECURITY_LANDLOCK"
 	}
 	return "Landlock cannot be had here: this process is under a system call filter, of a sandbox or a container, that denies it, or the kernel has none",
 		"start sbxrun outside of that sandbox, or let its filter allow the landlock_ calls"

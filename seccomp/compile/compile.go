@@ -227,7 +227,8 @@ func verify(pl *plan, prog []bpf.Inst, audit uint32, raw []bpf.Inst, rawAudit ui
 					Version(), nr, args, bpf.String(lib), bpf.String(want), errDisagree)
 			}
 			if got != lib {
-				return fmt.Errorf("layout: call %d with arguments %#x gives %s instead of %s", nr, args, bpf.String(got), bpf.String(lib))
+				return fmt.Errorf("layout: call %d with arguments %#x gives %s instead of %s", nr, args, bpf.String(got),
+					bpf.String(lib))
 			}
 		}
 	}

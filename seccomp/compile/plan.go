@@ -48,7 +48,8 @@ func action(a specs.LinuxSeccompAction, errnoRet *uint) (uint32, error) {
 		}
 		data = uint32(*errnoRet)
 	}
-	known := [...]specs.LinuxSeccompAction{specs.ActKill, specs.ActKillThread, specs.ActKillProcess, specs.ActTrap, specs.ActAllow, specs.ActLog}
+	known := [...]specs.LinuxSeccompAction{specs.ActKill, specs.ActKillThread, specs.ActKillProcess, specs.ActTrap,
+		specs.ActAllow, specs.ActLog}
 	if errnoRet != nil && slices.Contains(known[:], a) {
 		return 0, fmt.Errorf("errnoRet makes no sense with %s", a)
 	}
@@ -104,7 +105,8 @@ func checkArch(list []specs.Arch, goarch string) error {
 // newPlan checks a profile and resolves its names. resolve returns a name's
 // number, whether the call exists elsewhere but not on goarch, and an error for
 // a name that nobody knows.
-func newPlan(p *specs.LinuxSeccomp, goarch string, resolve func(name string) (nr uint32, absent bool, err error)) (*plan, error) {
+func newPlan(p *specs.LinuxSeccomp, goarch string,
+	resolve func(name string) (nr uint32, absent bool, err error)) (*plan, error) {
 	if err := checkArch(p.Architectures, goarch); err != nil {
 		return nil, err
 	}
@@ -160,12 +162,14 @@ func conditions(args []specs.LinuxSeccompArg) ([]cond, error) {
 		switch a.Op {
 		case specs.OpMaskedEqual:
 			if a.ValueTwo&^a.Value != 0 {
-				return nil, fmt.Errorf("args[%d]: valueTwo %#x has bits outside the mask %#x, so it never matches", j, a.ValueTwo, a.Value)
+				return nil, fmt.Errorf("args[%d]: valueTwo %#x has bits outside the mask %#x, so it never matches", j,
+					a.ValueTwo, a.Value)
 			}
 			if a.Value == 0 {
 				return nil, fmt.Errorf("args[%d]: a mask of 0 always matches; leave it out", j)
 			}
-		case specs.OpNotEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpEqualTo, specs.OpGreaterEqual, specs.OpGreaterThan:
+		case specs.OpNotEqual, specs.OpLessThan, specs.OpLessEqual, specs.OpEqualTo, specs.OpGreaterEqual,
+			specs.OpGreaterThan:
 			if a.ValueTwo != 0 {
 				return nil, fmt.Errorf("args[%d]: valueTwo makes no sense with %s", j, a.Op)
 			}
@@ -174,7 +178,8 @@ func conditions(args []specs.LinuxSeccompArg) ([]cond, error) {
 		}
 		for _, c := range conds {
 			if c.arg == a.Index {
-				return nil, fmt.Errorf("args[%d]: index %d is compared twice, which libseccomp cannot express; use two rules", j, a.Index)
+				return nil, fmt.Errorf("args[%d]: index %d is compared twice, which libseccomp cannot express; use two rules",
+					j, a.Index)
 			}
 		}
 		conds = append(conds, cond{a.Index, a.Op, a.Value, a.ValueTwo})
@@ -191,7 +196,8 @@ func unconditional(rules []rule) error {
 		}
 		for _, o := range rules {
 			if o.action != r.action {
-				return fmt.Errorf("syscalls[%d]: %s: syscalls[%d] covers the same call without arguments and says otherwise; give it a condition such as arg %s 0",
+				return fmt.Errorf(
+					"syscalls[%d]: %s: syscalls[%d] covers the same call without arguments and says otherwise; give it a condition such as arg %s 0",
 					max(o.index, r.index), r.name, min(o.index, r.index), specs.OpGreaterEqual)
 			}
 		}
@@ -241,7 +247,8 @@ next:
 			}
 		}
 		if n == best && r.action != act {
-			return 0, fmt.Errorf("syscalls[%d]: %s: overlaps with syscalls[%d], which says otherwise, for arguments %#x", r.index, r.name, by.index, *args)
+			return 0, fmt.Errorf("syscalls[%d]: %s: overlaps with syscalls[%d], which says otherwise, for arguments %#x",
+				r.index, r.name, by.index, *args)
 		}
 		if n > best {
 			act, best, by = r.action, n, r

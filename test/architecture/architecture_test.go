@@ -6,12 +6,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"go/scanner"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const module = "github.com/sbxrun/sbxrun/"
@@ -160,6 +163,7 @@ func TestInit(t *testing.T) {
 
 type listed struct {
 	ImportPath   string
+	Dir          string
 	Imports      []string
 	TestImports  []string
 	XTestImports []string
@@ -170,7 +174,7 @@ type listed struct {
 // list runs go list for linux, without cgo as the program is built.
 func list(t *testing.T, cgo string, args ...string) []listed {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps,CgoFiles"}, args...)...)
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Imports,TestImports,XTestImports,Deps,CgoFiles"}, args...)...)
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOOS=linux")
 	cmd.Stderr = os.Stderr
@@ -232,4 +236,67 @@ func TestStyle(t *testing.T) {
 			t.Errorf("%s: a name that says nothing", p.ImportPath)
 		}
 	}
+}
+
+// TestLines keeps lines within 120 columns, a tab being one, but for the end of a string or
+// a comment.
+func TestLines(t *testing.T) {
+	files := 0
+	defer func() {
+		if files < 100 {
+			t.Errorf("looked at %d files alone", files)
+		}
+	}()
+	for _, p := range list(t, "1", "./...") {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if room, _, _ := strings.Cut(name, "/"); slices.Contains([]string{"test", "bench", "examples", "tools"}, room) {
+			continue
+		}
+		all, err := filepath.Glob(filepath.Join(p.Dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range all {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			files++
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Contains(text, []byte("\n// Code generated ")) || bytes.HasPrefix(text, []byte("// Code generated ")) {
+				continue
+			}
+			for _, n := range long(text, 120) {
+				t.Errorf("%s/%s:%d is longer than 120 columns", name, filepath.Base(file), n)
+			}
+		}
+	}
+}
+
+// long are the numbers of a program's lines that are longer than most, and at that column
+// are in neither a string nor a comment.
+func long(text []byte, most int) (numbers []int) {
+	file := token.NewFileSet().AddFile("", -1, len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, scanner.ScanComments)
+	excused := map[int]bool{}
+	for pos, tok, lit := s.Scan(); tok != token.EOF; pos, tok, lit = s.Scan() {
+		at := file.Position(pos)
+		if tok != token.STRING && tok != token.COMMENT {
+			continue
+		}
+		if lines := strings.Count(lit, "\n"); lines > 0 || at.Column <= most && at.Column+len(lit) > most {
+			for i := range lines + 1 {
+				excused[at.Line+i] = true
+			}
+		}
+	}
+	for i, line := range strings.Split(string(text), "\n") {
+		if utf8.RuneCountInString(line) > most && !excused[i+1] {
+			numbers = append(numbers, i+1)
+		}
+	}
+	return numbers
 }

@@ -172,8 +172,10 @@ func (s *Server) messages(w http.ResponseWriter, body []byte) {
 	}
 	n, call := s.next(tools, results)
 	st := newStream(w)
-	st.send("message_start", object{"message": object{"id": fmt.Sprintf("msg_%d", n), "type": "message", "role": "assistant", "model": req.Model,
-		"content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": object{"input_tokens": 1, "output_tokens": 1}}})
+	st.send("message_start",
+		object{"message": object{"id": fmt.Sprintf("msg_%d", n), "type": "message", "role": "assistant", "model": req.Model,
+			"content": []any{}, "stop_reason": nil, "stop_sequence": nil,
+			"usage": object{"input_tokens": 1, "output_tokens": 1}}})
 	stop := "end_turn"
 	if call != nil {
 		stop = "tool_use"
@@ -181,14 +183,18 @@ func (s *Server) messages(w http.ResponseWriter, body []byte) {
 		if err != nil {
 			return
 		}
-		st.send("content_block_start", object{"index": 0, "content_block": object{"type": "tool_use", "id": fmt.Sprintf("toolu_%04d", n), "name": call.Tool, "input": object{}}})
-		st.send("content_block_delta", object{"index": 0, "delta": object{"type": "input_json_delta", "partial_json": string(input)}})
+		st.send("content_block_start",
+			object{"index": 0, "content_block": object{"type": "tool_use", "id": fmt.Sprintf("toolu_%04d", n), "name": call.Tool,
+				"input": object{}}})
+		st.send("content_block_delta",
+			object{"index": 0, "delta": object{"type": "input_json_delta", "partial_json": string(input)}})
 	} else {
 		st.send("content_block_start", object{"index": 0, "content_block": object{"type": "text", "text": ""}})
 		st.send("content_block_delta", object{"index": 0, "delta": object{"type": "text_delta", "text": "done"}})
 	}
 	st.send("content_block_stop", object{"index": 0})
-	st.send("message_delta", object{"delta": object{"stop_reason": stop, "stop_sequence": nil}, "usage": object{"output_tokens": 1}})
+	st.send("message_delta", object{"delta": object{"stop_reason": stop, "stop_sequence": nil},
+		"usage": object{"output_tokens": 1}})
 	st.send("message_stop", object{})
 }
 
@@ -220,17 +226,20 @@ func (s *Server) responses(w http.ResponseWriter, body []byte) {
 	st := newStream(w)
 	id := fmt.Sprintf("resp_%d", n)
 	st.send("response.created", object{"response": object{"id": id}})
-	item := object{"type": "message", "id": "msg_" + id, "role": "assistant", "content": []any{object{"type": "output_text", "text": "done"}}}
+	item := object{"type": "message", "id": "msg_" + id, "role": "assistant",
+		"content": []any{object{"type": "output_text", "text": "done"}}}
 	if call != nil {
 		input, err := json.Marshal(call.Input)
 		if err != nil {
 			return
 		}
-		item = object{"type": "function_call", "id": fmt.Sprintf("fc_%d", n), "call_id": fmt.Sprintf("call_%d", n), "name": call.Tool, "arguments": string(input)}
+		item = object{"type": "function_call", "id": fmt.Sprintf("fc_%d", n), "call_id": fmt.Sprintf("call_%d", n),
+			"name": call.Tool, "arguments": string(input)}
 	}
 	st.send("response.output_item.done", object{"output_index": 0, "item": item})
-	st.send("response.completed", object{"response": object{"id": id, "usage": object{"input_tokens": 1, "output_tokens": 1, "total_tokens": 2,
-		"input_tokens_details": object{"cached_tokens": 0}, "output_tokens_details": object{"reasoning_tokens": 0}}}})
+	st.send("response.completed",
+		object{"response": object{"id": id, "usage": object{"input_tokens": 1, "output_tokens": 1, "total_tokens": 2,
+			"input_tokens_details": object{"cached_tokens": 0}, "output_tokens_details": object{"reasoning_tokens": 0}}}})
 }
 
 // generate serves Google's API.
@@ -274,8 +283,11 @@ func (s *Server) generate(w http.ResponseWriter, body []byte, streamed bool) {
 	if call != nil {
 		part = object{"functionCall": object{"id": fmt.Sprintf("call_%d", n), "name": call.Tool, "args": call.Input}}
 	}
-	answer, err := json.Marshal(object{"candidates": []any{object{"index": 0, "content": object{"role": "model", "parts": []any{part}}, "finishReason": "STOP"}},
-		"usageMetadata": object{"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}})
+	answer,
+		err := json.Marshal(
+		object{"candidates": []any{object{"index": 0, "content": object{"role": "model", "parts": []any{part}},
+			"finishReason": "STOP"}},
+			"usageMetadata": object{"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}})
 	if err != nil {
 		return
 	}

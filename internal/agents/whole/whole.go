@@ -93,7 +93,8 @@ func Names() []string {
 // Prepare makes a run of a request that has an agent's flags, and returns what is to be
 // done before that, when its policy is known. What the caller gave beats what an agent
 // has. Program is what the caller named, "" for the one in PATH; with dry nothing is made.
-func (a *Agent) Prepare(r *profiles.Request, program, state string, dry bool) (decided func(*policy.Policy), err error) {
+func (a *Agent) Prepare(r *profiles.Request, program, state string,
+	dry bool) (decided func(*policy.Policy), err error) {
 	f, err := engine.GatherFacts()
 	if err != nil {
 		return nil, err
@@ -137,8 +138,10 @@ func (a *Agent) Prepare(r *profiles.Request, program, state string, dry bool) (d
 
 // CheckState reports a name that is not one of a directory.
 func CheckState(name string) error {
-	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "" || name[0] == '.' {
-		return engine.Usage("the name has to be letters, digits, dots, dashes and underscores, and not to begin with a dot", "for example --state work")
+	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "" ||
+		name[0] == '.' {
+		return engine.Usage("the name has to be letters, digits, dots, dashes and underscores, and not to begin with a dot",
+			"for example --state work")
 	}
 	return nil
 }
@@ -330,7 +333,8 @@ func launched(path string) string {
 		return path
 	}
 	root := filepath.Dir(filepath.Dir(path)) // PACKAGE/bin/NAME.js
-	for _, pattern := range []string{root + "-linux-*/vendor/*/bin/codex", root + "/node_modules/@openai/codex-linux-*/vendor/*/bin/codex", root + "/vendor/*/bin/codex"} {
+	for _, pattern := range []string{root + "-linux-*/vendor/*/bin/codex",
+		root + "/node_modules/@openai/codex-linux-*/vendor/*/bin/codex", root + "/vendor/*/bin/codex"} {
 		if found, err := filepath.Glob(pattern); err == nil && len(found) == 1 {
 			return found[0]
 		}

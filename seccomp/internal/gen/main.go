@@ -124,7 +124,8 @@ func profile(i int) (*specs.LinuxSeccomp, error) {
 // encoding/json alone gives each name a line of its own.
 func format(p *specs.LinuxSeccomp) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\n  \"defaultAction\": %q,\n  \"defaultErrnoRet\": %d,\n  \"syscalls\": [", p.DefaultAction, *p.DefaultErrnoRet)
+	fmt.Fprintf(&b, "{\n  \"defaultAction\": %q,\n  \"defaultErrnoRet\": %d,\n  \"syscalls\": [", p.DefaultAction,
+		*p.DefaultErrnoRet)
 	for i, r := range p.Syscalls {
 		if i > 0 {
 			b.WriteByte(',')

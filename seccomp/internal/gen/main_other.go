@@ -8,6 +8,7 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "gen: needs Linux, cgo and libseccomp's development files (apt-get install gcc libseccomp-dev)")
+	fmt.Fprintln(os.Stderr,
+		"gen: needs Linux, cgo and libseccomp's development files (apt-get install gcc libseccomp-dev)")
 	os.Exit(1)
 }

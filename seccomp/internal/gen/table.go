@@ -209,7 +209,8 @@ func rules(profile string) []specs.LinuxSyscall {
 	// The locks of a process that shares its descriptors, and is no thread, stay when it
 	// has ended, and then no list that the supervisor reads has them. In default, leak
 	// sanitizers need such a process.
-	clone := []specs.LinuxSyscall{allow("clone", masked(0, cloneNew|cloneFiles, 0)), allow("clone", masked(0, cloneNew|cloneThread, cloneThread))}
+	clone := []specs.LinuxSyscall{allow("clone", masked(0, cloneNew|cloneFiles, 0)),
+		allow("clone", masked(0, cloneNew|cloneThread, cloneThread))}
 	if profile == "default" {
 		clone = []specs.LinuxSyscall{allow("clone", masked(0, cloneNew, 0))}
 	}

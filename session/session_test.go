@@ -674,3 +674,77 @@ func (s *Store) listen(id string) (*net.UnixListener, error) {
 	defer done()
 	return listen(path)
 }
+
+// TestEnter: a session that was entered is asked by the connection that was looked at, once.
+// If it has ended meanwhile, nothing runs, also not in another of that name.
+func TestEnter(t *testing.T) {
+	st := store(t)
+	run := func(c *Client) (string, error) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		p, err := c.Exec(t.Context(), &specs.Process{Args: []string{"echo", "ran"}}, driver.Stdio{Stdout: w})
+		w.Close()
+		if err != nil {
+			return "", err
+		}
+		if _, err := p.Wait(); err != nil {
+			return "", err
+		}
+		b, err := io.ReadAll(r)
+		return string(b), err
+	}
+	_, ended := hold(t, st, "one")
+	info, c, err := st.Enter("one")
+	if err != nil || info.State != Ready || c.unused.Load() == nil {
+		t.Fatalf("%+v %v", info, err)
+	}
+	for range 2 {
+		if out, err := run(c); err != nil || out != "ran\n" {
+			t.Errorf("%q %v", out, err)
+		}
+		if c.unused.Load() != nil {
+			t.Error("the connection is used again")
+		}
+	}
+	for _, again := range []bool{false, true} {
+		_, c, err := st.Enter("one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := st.Connect("one")
+		if err == nil {
+			err = other.Stop(0)
+		}
+		if err == nil {
+			err = <-ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again {
+			if err := st.Remove("one"); err != nil {
+				t.Fatal(err)
+			}
+			hold(t, st, "one")
+		}
+		var lost *driver.LostError
+		if out, err := run(c); err == nil || errors.As(err, &lost) || !errors.Is(err, ErrNotRunning) && !errors.Is(err, driver.ErrSandboxGone) {
+			t.Errorf("another of that name %v: %q %v", again, out, err)
+		}
+		if !again {
+			if info, c, err := st.Enter("one"); err != nil || !info.Over() || c.unused.Load() != nil {
+				t.Errorf("%+v %v", info, err)
+			}
+			if err := st.Remove("one"); err != nil {
+				t.Fatal(err)
+			}
+			_, ended = hold(t, st, "one")
+		}
+	}
+	if _, _, err := st.Enter("none"); !errors.Is(err, ErrNotFound) {
+		t.Error(err)
+	}
+}

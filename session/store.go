@@ -268,7 +268,11 @@ func (s *Store) Enter(id string) (*Info, *Client, error) {
 		return nil, nil, err
 	}
 	c := &Client{store: s, id: id}
-	c.unused.Store(conn)
+	if info.State == Ready || info.State == Running {
+		c.unused.Store(conn)
+	} else if conn != nil {
+		conn.Close() // no request follows yet
+	}
 	return info, c, nil
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // exitError ends the program with a code, after everything was said.
@@ -49,7 +48,7 @@ func flagError(fs *pflag.FlagSet, err error) error {
 	switch {
 	case errors.As(err, &unknown):
 		hint := helpHint
-		if here := profiles.Habit(unknown.GetSpecifiedName()); here != "" {
+		if here := habit(unknown.GetSpecifiedName()); here != "" {
 			hint = here
 		} else if near := nearestFlag(fs, unknown.GetSpecifiedName()); near != "" {
 			hint = "did you mean --" + near + "?"

@@ -1,12 +1,12 @@
-package profiles
+package cli
 
 import (
 	"slices"
 	"strings"
 )
 
-// Habits are flags of docker run, podman and bwrap, and what says the same here.
-var Habits = []struct{ Flags, Here string }{
+// habits are flags of docker run, podman and bwrap, and what says the same here.
+var habits = []struct{ flags, here string }{
 	{"volume mount", "here it is --bind SRC:DST[:ro]; or --ro PATH and --rw PATH, for a path that keeps its name"},
 	{"w workdir chdir", "here it is -C DIR"},
 	{"network", "here it is --net none|proxy|host"},
@@ -58,11 +58,11 @@ var Habits = []struct{ Flags, Here string }{
 	{"new-session", "leave it out: a command has a session of its own"},
 }
 
-// Habit is the hint about a flag of those programs, "" if it is none.
-func Habit(flag string) string {
-	for _, h := range Habits {
-		if slices.Contains(strings.Fields(h.Flags), flag) {
-			return h.Here
+// habit is the hint about a flag of those programs, "" if it is none.
+func habit(flag string) string {
+	for _, h := range habits {
+		if slices.Contains(strings.Fields(h.flags), flag) {
+			return h.here
 		}
 	}
 	return ""

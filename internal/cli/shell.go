@@ -302,16 +302,21 @@ func (s *shell) environ() []string {
 	return env
 }
 
+const showMore = "--cd DIR or " + envShellWorkspace + " names another workspace, --ro and --rw show more"
+
 // startIn has a run begin in a directory that need not be the workspace itself.
 func startIn(p *policy.Policy, dir string) error {
 	if !engine.Shown(p, dir) {
-		return engine.Usage("the directory to start in, "+quote.Inside(dir)+", is not in the sandbox: its workspace is "+
-			p.OCI.Process.Cwd,
-			"--cd DIR or "+envShellWorkspace+" names another workspace, --ro and --rw show more")
-
+		return notShown(p, dir, showMore)
 	}
 	p.OCI.Process.Cwd = dir
 	return nil
+}
+
+// notShown is the error about a directory to start in that the sandbox does not have.
+func notShown(p *policy.Policy, dir, hint string) error {
+	return engine.Usage("the directory to start in, "+quote.Inside(dir)+
+		", is not in the sandbox: its workspace is "+p.OCI.Process.Cwd, hint)
 }
 
 // enter makes sure that there is the session to run in, and returns its policy.
@@ -332,7 +337,11 @@ func (s *shell) enter(agent *standin.Process, start string) (*policy.Policy, err
 		e.policy, err = st.Policy(id)
 	}
 	if err == nil && !engine.Shown(e.policy, start) {
-		err = startIn(e.policy, start)
+		hint := showMore
+		if s.keep != autoSession {
+			hint = "start the shell there, or create the session with --ro or --rw for that directory"
+		}
+		err = notShown(e.policy, start, hint)
 	}
 	if err != nil {
 		return nil, sessionError(err)

@@ -693,6 +693,7 @@ type inside struct {
 	cgroup int            // group, version 2, until it has started; -1 for none
 
 	ended     atomic.Bool  // by Terminate or Kill
+	told      atomic.Int64 // signals that Signal sent and that end a command, by number
 	since     atomic.Int64 // monotonic: when the first of them was called
 	killed    atomic.Bool
 	uncounted bool // before could not be read: a difference would say nothing
@@ -841,8 +842,27 @@ func (in *inside) giveGroup() {
 	}
 }
 
-// Signal sends a signal to the command.
-func (in *inside) Signal(sig syscall.Signal) error { return in.job.Signal(sig, false) }
+// Signal sends a signal to the command. If it ends by that, all that it started ends.
+func (in *inside) Signal(sig syscall.Signal) error {
+	if ending&(1<<sig) != 0 {
+		in.told.Or(1 << sig)
+	}
+	return in.job.Signal(sig, false)
+}
+
+// ending are the signals by which a caller asks a command to end.
+const ending = 1<<unix.SIGHUP | 1<<unix.SIGINT | 1<<unix.SIGQUIT | 1<<unix.SIGTERM
+
+// obeyed reports whether a command ended by a signal that it was sent, as shells too tell
+// it. SIGTERM means nothing else, however a command ends then.
+func (in *inside) obeyed(status unix.WaitStatus) bool {
+	told := in.told.Load()
+	by := status.Signal()
+	if status.Exited() {
+		by = syscall.Signal(status.ExitStatus() - 128)
+	}
+	return told&(1<<unix.SIGTERM) != 0 || by > 0 && by < 64 && told&(1<<by) != 0
+}
 
 // Terminate sends SIGTERM to all that the command started. Without a cgroup
 // that is its process group.
@@ -892,6 +912,9 @@ func (in *inside) Pty() *os.File { return in.pty }
 // that it started, that too.
 func (in *inside) Wait() (*driver.Status, error) {
 	exit, err := in.job.Wait()
+	if err == nil && in.obeyed(unix.WaitStatus(exit.Status)) {
+		in.end(unix.SIGKILL) // what it started
+	}
 	for wait := time.Millisecond; !in.finish(); wait = min(2*wait, 20*time.Millisecond) {
 		time.Sleep(wait)
 	}

@@ -28,6 +28,7 @@ type Client struct {
 	store  *Store
 	id     string
 	unused atomic.Pointer[conn] // a connection for the first request; nil for none
+	holder int                  // the only process to connect to; 0 for whoever has the session's name
 
 	once sync.Once
 	done chan struct{}
@@ -59,10 +60,14 @@ func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, 
 		conn, err = c.store.dial(c.id)
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return nil, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
+		return nil, c.unreached()
 	}
 	if err != nil {
 		return nil, err
+	}
+	if c.holder != 0 && conn.peer != c.holder {
+		conn.Close()
+		return nil, fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 	}
 	if starting != nil {
 		starting()
@@ -72,14 +77,29 @@ func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, 
 		fds[i] = int(f.Fd())
 	}
 	if err := conn.send(req, fds...); err != nil {
-		conn.Close()
-		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-			// It stopped to listen meanwhile, and nothing has happened.
-			err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+		defer conn.Close()
+		if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+			return nil, err
 		}
-		return nil, err
+		// It hung up before it read this, and nothing has happened. It may have said why.
+		var r reply
+		files, rerr := conn.receive(&r)
+		closeFiles(files)
+		if rerr == nil && r.Error != nil {
+			return nil, r.Error.err()
+		}
+		return nil, fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
 	}
 	return conn, nil
+}
+
+// unreached is the error about a session where nobody listens.
+func (c *Client) unreached() error {
+	info, err := c.store.Recorded(c.id)
+	if err == nil && (info.State == Created || info.State == Initializing) {
+		return fmt.Errorf("session %s is %s: it takes no commands yet", c.id, info.State)
+	}
+	return fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 }
 
 // call makes one request and returns its one reply.

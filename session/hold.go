@@ -170,13 +170,16 @@ func (h *Holder) accept(l *net.UnixListener) {
 // serve does what one connection asks for.
 func (h *Holder) serve(c *conn) {
 	defer c.Close()
-	if err := checkPeer(c.UnixConn); err != nil {
+	if _, err := checkPeer(c.UnixConn); err != nil {
 		c.send(reply{Error: newWireError(err)})
 		return
 	}
 	var req request
 	files, err := c.receive(&req)
 	defer func() { closeFiles(files) }()
+	if errors.Is(err, syscall.EMFILE) {
+		c.send(reply{Error: newWireError(err)})
+	}
 	if err != nil {
 		return
 	}

@@ -204,7 +204,7 @@ func (l *Lender) acquire(ctx context.Context, c *conn, p *policy.Policy) (box dr
 // agree reads what a client wants a sandbox of, and answers that it will be built.
 // The error is net.ErrClosed if there is nobody to tell.
 func (l *Lender) agree(c *conn) (*policy.Policy, error) {
-	if err := checkPeer(c.UnixConn); err != nil {
+	if _, err := checkPeer(c.UnixConn); err != nil {
 		return nil, err
 	}
 	for {

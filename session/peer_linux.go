@@ -18,10 +18,12 @@ import (
 // command is its owner's too, wherever the directory came into its sight. It is
 // refused for its namespaces and, where it has none of its own, for being confined
 // more than this process is.
-func checkPeer(c *net.UnixConn) error {
+//
+// Who has ended meanwhile is ESRCH, if it was the owner, or root.
+func checkPeer(c *net.UnixConn) (pid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var cred *unix.Ucred
 	pidfd := -1
@@ -34,37 +36,42 @@ func checkPeer(c *net.UnixConn) error {
 			pidfd, err = -1, nil
 		}
 	}); cerr != nil {
-		return cerr
-	}
-	if err != nil {
-		return err
+		return 0, cerr
 	}
 	if pidfd >= 0 {
 		defer unix.Close(pidfd)
 	}
-	if int(cred.Uid) != os.Geteuid() && cred.Uid != 0 {
-		return fmt.Errorf("user %d: %w", cred.Uid, unix.EACCES)
+	if cred != nil && int(cred.Uid) != os.Geteuid() && cred.Uid != 0 {
+		return 0, fmt.Errorf("user %d: %w", cred.Uid, unix.EACCES)
+	}
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) { // what kernels say of a pidfd for one that is gone
+		return 0, fmt.Errorf("who is at the other end has ended: %w", unix.ESRCH)
+	}
+	if err != nil {
+		return 0, err
 	}
 	// Whoever connects and dies at once, and leaves the socket to a child, has none.
 	var peer confinement
 	err = peer.read("/proc/"+strconv.Itoa(int(cred.Pid)), cred.Uid == 0)
-	if pidfd >= 0 && errors.Is(unix.PidfdSendSignal(pidfd, 0, nil, 0), unix.ESRCH) {
-		err = unix.ESRCH // and the number may be another's by now
+	if pidfd >= 0 && errors.Is(unix.PidfdSendSignal(pidfd, 0, nil, 0), unix.ESRCH) ||
+		pidfd < 0 && err != nil && errors.Is(unix.Kill(int(cred.Pid), 0), unix.ESRCH) {
+		// The number may be another's by now.
+		return 0, fmt.Errorf("process %d has ended: %w", cred.Pid, unix.ESRCH)
 	}
 	if err != nil {
-		return fmt.Errorf("process %d is not known to be outside of a sandbox: %w", cred.Pid, unix.EACCES)
+		return 0, fmt.Errorf("process %d is not known to be outside of a sandbox, because %v: %w", cred.Pid, err, unix.EACCES)
 	}
 	own, err := ownNamespaces()
 	if err == nil && (peer.noNewPrivs > 0 || peer.filters > 0) {
 		own, err = ownConfinement() // otherwise it cannot have more than this process
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if why := peer.beyond(own); why != "" {
-		return &confinedError{cred.Pid, why}
+		return 0, &confinedError{cred.Pid, why}
 	}
-	return nil
+	return int(cred.Pid), nil
 }
 
 // A confinement is what tells a sandboxed process from another of the same user. It

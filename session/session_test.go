@@ -3,6 +3,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -673,6 +675,77 @@ func (s *Store) listen(id string) (*net.UnixListener, error) {
 	}
 	defer done()
 	return listen(path)
+}
+
+// TestEnterOne: a record and the connection that was made with it are of one session.
+func TestEnterOne(t *testing.T) {
+	st := store(t)
+	c, _ := hold(t, st, "one")
+	name := filepath.Join("one", recordFile)
+	mine, err := st.root.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := bytes.Replace(mine, []byte(strconv.Itoa(os.Getpid())), []byte("1"), 1)
+	if err := st.root.WriteFile(name, other, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if info, _, err := st.Enter("one"); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("the record of another session: %+v %v", info, err)
+	}
+	if err := st.root.WriteFile(name, mine, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.holder = 1 // what had the name before
+	if _, err := c.Status(); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("another holder answers: %v", err)
+	}
+}
+
+// TestHungUp: what a holder says before it hangs up is told, also to who had not asked yet.
+func TestHungUp(t *testing.T) {
+	st := store(t)
+	why := reply{Error: newWireError(errors.New("it has no room"))}
+	if err := st.Create(&Info{ID: "one", State: Ready, Created: time.Now(), Pid: os.Getpid()}, &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{}}}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := st.listen("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	hungUp := make(chan struct{})
+	go func() {
+		c, err := l.AcceptUnix()
+		if err == nil {
+			(&conn{UnixConn: c}).send(why)
+			c.Close()
+		}
+		close(hungUp)
+	}()
+	_, c, err := st.Enter("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-hungUp
+	if _, err := c.Status(); err == nil || !strings.Contains(err.Error(), "it has no room") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestUnreached: a session that is being made is not said to have ended.
+func TestUnreached(t *testing.T) {
+	st := store(t)
+	if err := st.Create(&Info{ID: "one", State: Created, Created: time.Now()}, &policy.Policy{OCI: &specs.Spec{Process: &specs.Process{}}}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := st.Connect("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Status(); err == nil || errors.Is(err, ErrNotRunning) || !strings.Contains(err.Error(), "yet") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestEnter: a session that was entered is asked by the connection that was looked at, once.

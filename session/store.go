@@ -261,7 +261,8 @@ func (s *Store) Lookup(id string) (*Info, error) {
 }
 
 // Enter is Lookup and [Store.Connect] with one connection, for a request that follows at
-// once.
+// once. The client of a session that runs is that session's alone: where another has its
+// name by now, a request is ErrNotRunning.
 func (s *Store) Enter(id string) (*Info, *Client, error) {
 	info, conn, err := s.lookup(id, false)
 	if err != nil {
@@ -269,6 +270,7 @@ func (s *Store) Enter(id string) (*Info, *Client, error) {
 	}
 	c := &Client{store: s, id: id}
 	if info.State == Ready || info.State == Running {
+		c.holder = info.Pid
 		c.unused.Store(conn)
 	} else if conn != nil {
 		conn.Close() // no request follows yet
@@ -279,16 +281,24 @@ func (s *Store) Enter(id string) (*Info, *Client, error) {
 // lookup is Lookup. Ours says that the caller has the lock of the session's
 // directory, and so no holder has. The connection is nil if no holder listens.
 func (s *Store) lookup(id string, ours bool) (*Info, *conn, error) {
-	info, err := s.Recorded(id)
-	if err != nil || info.Over() {
-		return info, nil, err
+	for range 10 {
+		info, err := s.Recorded(id)
+		if err != nil || info.Over() {
+			return info, nil, err
+		}
+		c, err := s.dial(id)
+		if err != nil {
+			info, err = s.unanswered(id, ours, err)
+			return info, nil, err
+		}
+		if c.peer == info.Pid {
+			return info, c, nil
+		}
+		// The record is of the time before this holder, or of another session that had
+		// the name.
+		c.Close()
 	}
-	c, err := s.dial(id)
-	if err == nil {
-		return info, c, nil
-	}
-	info, err = s.unanswered(id, ours, err)
-	return info, nil, err
+	return nil, nil, fmt.Errorf("session %s: another holds it than its record says: %w", id, syscall.EAGAIN)
 }
 
 // unanswered is the state of a session whose holder does not answer.
@@ -474,25 +484,34 @@ func (s *Store) dial(id string) (*conn, error) {
 		return nil, err
 	}
 	defer done()
-	c, err := Dial(path)
+	c, pid, err := dial(path)
+	if errors.Is(err, syscall.ESRCH) {
+		err = fmt.Errorf("%w: %w", syscall.ECONNREFUSED, err) // a moment later it would have been
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &conn{UnixConn: c}, nil
+	return &conn{UnixConn: c, peer: pid}, nil
 }
 
 // Dial connects to a socket of this user's, if who listens there is this user, or
 // root, and no sandboxed command.
 func Dial(path string) (*net.UnixConn, error) {
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	c, _, err := dial(path)
+	return c, err
+}
+
+// dial is Dial, and says who listens.
+func dial(path string) (c *net.UnixConn, pid int, err error) {
+	c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if err := checkPeer(c); err != nil {
+	if pid, err = checkPeer(c); err != nil {
 		c.Close()
-		return nil, err
+		return nil, 0, err
 	}
-	return c, nil
+	return c, pid, nil
 }
 
 // listen makes the session's socket.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -93,7 +94,7 @@ func (l ownerOnly) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if checkPeer(c) == nil {
+		if _, err := checkPeer(c); err == nil {
 			return c, nil
 		}
 		c.Close()
@@ -103,7 +104,8 @@ func (l ownerOnly) Accept() (net.Conn, error) {
 // conn is a connection with messages.
 type conn struct {
 	*net.UnixConn
-	mu sync.Mutex // one writer at a time
+	peer int        // who listened, where this side connected
+	mu   sync.Mutex // one writer at a time
 }
 
 // send writes a message, with descriptors.
@@ -146,7 +148,7 @@ func (c *conn) receive(v any) ([]*os.File, error) {
 		return files, err
 	}
 	if flags&unix.MSG_CTRUNC != 0 {
-		return files, errors.New("session: too many descriptors in a message")
+		return files, fmt.Errorf("session: the descriptors of a message found no room: %w", unix.EMFILE)
 	}
 	if _, err := io.ReadFull(c, head[n:]); err != nil {
 		return files, err

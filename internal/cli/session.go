@@ -50,7 +50,41 @@ type entered struct {
 	store  *session.Store
 	info   *session.Info
 	client *session.Client
-	policy *policy.Policy
+	policy *policy.Policy // nil: not read yet
+	again  func() error   // enters the one that took its place; nil if there is none
+}
+
+// entering is the session that the command is for; the caller closes its store.
+func (o *options) entering() (*entered, error) {
+	if o.entered != nil {
+		return o.entered, nil
+	}
+	st, err := engine.OpenSessions()
+	if err != nil {
+		return nil, err
+	}
+	e := &entered{store: st}
+	if e.info, e.client, err = st.Enter(o.session); err != nil {
+		st.Close()
+		return nil, sessionError(err)
+	}
+	return e, nil
+}
+
+// with runs a function on the session.
+func (e *entered) with(do func(*session.Client) error) error {
+	err := do(e.client)
+	if e.again != nil && sessionGone(err) && e.again() == nil {
+		err = do(e.client)
+	}
+	return err
+}
+
+// sessionGone reports whether nothing was done because the session is there no more.
+func sessionGone(err error) bool {
+	var lost *driver.LostError
+	return !errors.As(err, &lost) && (errors.Is(err, session.ErrNotFound) || errors.Is(err, session.ErrNotRunning) ||
+		errors.Is(err, driver.ErrSandboxGone))
 }
 
 // withSession runs a function on a session that is named.
@@ -349,21 +383,18 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 
 // process is what a session's command is, from the flags, and what is recorded of
 // the session; of that it is told if it is out of date.
-func (o *options) process(st *session.Store, f *facts) (*session.Info, *specs.Process, error) {
-	var info *session.Info
-	var err error
-	read := func() (*policy.Policy, error) { return st.Policy(o.session) }
-	if e := o.entered; e != nil {
-		info, read = e.info, func() (*policy.Policy, error) { return e.policy, nil }
-	} else if info, err = st.Recorded(o.session); err != nil {
-		return nil, nil, err
-	}
-	o.explainAge(info, f)
-	pr, err := engine.SessionProcess(read, &o.req)
+func (o *options) process(e *entered, f *facts) (*session.Info, *specs.Process, error) {
+	o.explainAge(e.info, f)
+	pr, err := engine.SessionProcess(func() (*policy.Policy, error) {
+		if e.policy != nil {
+			return e.policy, nil
+		}
+		return e.store.Policy(o.session)
+	}, &o.req)
 	if err == nil && pr.Terminal {
 		pr.ConsoleSize = terminal.Size()
 	}
-	return info, pr, err
+	return e.info, pr, err
 }
 
 // within are the limits that a session's command has of its own; nil for none.
@@ -407,16 +438,14 @@ func (o *options) inSession() (*driver.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var res *driver.Result
-	with := withSession
-	if e := o.entered; e != nil {
-		with = func(_ string, do func(*session.Store, *session.Client) error) error {
-			defer e.store.Close()
-			return sessionError(do(e.store, e.client))
-		}
+	e, err := o.entering()
+	if err != nil {
+		return nil, err
 	}
-	err = with(o.session, func(st *session.Store, c *session.Client) error {
-		info, pr, err := o.process(st, f)
+	defer e.store.Close()
+	var res *driver.Result
+	err = sessionError(e.with(func(c *session.Client) error {
+		info, pr, err := o.process(e, f)
 		if err != nil {
 			return err
 		}
@@ -441,7 +470,7 @@ func (o *options) inSession() (*driver.Result, error) {
 			say.note("detached; the command goes on", "sbxrun session attach "+o.session+" "+strconv.Itoa(number))
 		}
 		return err
-	})
+	}))
 	if res != nil && err != nil {
 		res.Hint = driver.HintOf(err)
 		var c *driver.CommandError
@@ -510,8 +539,13 @@ func (o *options) detached(args []string) error {
 	if err != nil {
 		return err
 	}
-	return withSession(o.session, func(st *session.Store, c *session.Client) error {
-		info, pr, err := o.process(st, f)
+	e, err := o.entering()
+	if err != nil {
+		return err
+	}
+	defer e.store.Close()
+	return sessionError(e.with(func(c *session.Client) error {
+		info, pr, err := o.process(e, f)
 		if err != nil {
 			return err
 		}
@@ -531,7 +565,7 @@ func (o *options) detached(args []string) error {
 			return &driver.LostError{Err: err, Fix: "sbxrun session inspect " + o.session + " lists it"}
 		}
 		return nil
-	})
+	}))
 }
 
 func newSessionList() *cobra.Command {

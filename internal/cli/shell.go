@@ -329,12 +329,25 @@ func (s *shell) enter(agent *standin.Process, start string) (*policy.Policy, err
 	id := s.keep
 	if id == autoSession {
 		id = standin.SessionID(agent, s.req.Dir, os.Args[:max(1, len(os.Args)-len(s.req.Command)+1)])
-		err = s.open(e, id, agent)
+		workspace := s.req.Dir
+		e.again = func() (err error) {
+			child := *s
+			child.req.Dir = workspace
+			for range 10 {
+				if err = child.open(e, id, agent); err != nil {
+					return err
+				}
+				if e.policy, err = st.Policy(id); !sessionGone(err) {
+					return err
+				}
+			}
+			return err
+		}
+		err = e.again()
 	} else if err = checkNamed(s.typed, id); err == nil {
-		e.info, e.client, err = st.Enter(id)
-	}
-	if err == nil {
-		e.policy, err = st.Policy(id)
+		if e.info, e.client, err = st.Enter(id); err == nil {
+			e.policy, err = st.Policy(id)
+		}
 	}
 	if err == nil && !engine.Shown(e.policy, start) {
 		hint := showMore
@@ -367,7 +380,7 @@ func (s *shell) open(e *entered, id string, agent *standin.Process) (err error) 
 		return engine.Usage("there is no calling process whose session this could be",
 			"name a session, or leave --session out")
 	}
-	retired := func(info *session.Info) bool { return s.retired(e.store, info) }
+	retired := func(info *session.Info, c *session.Client) bool { return s.retired(e.store, info, c) }
 	e.info, e.client, err = standin.Keep(e.store, id, retired, func() (func() error, error) {
 		child := s.options
 		child.req.Terminal = false
@@ -381,7 +394,7 @@ func (s *shell) open(e *entered, id string, agent *standin.Process) (err error) 
 // nothing runs in it: what a command left running is more to its agent than rules
 // that are new. Where the files make no policy, the last good one holds; and so it
 // does where only such have changed that commands of the session can write.
-func (s *shell) retired(st *session.Store, info *session.Info) bool {
+func (s *shell) retired(st *session.Store, info *session.Info, c *session.Client) bool {
 	f, err := engine.SessionFacts()
 	if err != nil {
 		return false
@@ -394,6 +407,9 @@ func (s *shell) retired(st *session.Store, info *session.Info) bool {
 		return false
 	}
 	p, err := st.Policy(info.ID)
+	if errors.Is(err, session.ErrNotFound) {
+		return true // another call was faster
+	}
 	if err != nil || !slices.ContainsFunc(changed,
 		func(name string) bool { return engine.Access(p, name)&policy.Write == 0 }) {
 		return false
@@ -404,11 +420,10 @@ func (s *shell) retired(st *session.Store, info *session.Info) bool {
 		say.warn("the configuration stays as it was: " + err.Error())
 		return false
 	}
-	c, err := st.Connect(info.ID)
-	if err != nil {
-		return false
-	}
-	if gone, err := c.Retire(); err != nil || !gone {
+	switch gone, err := c.Retire(); {
+	case sessionGone(err):
+		return true // another call was faster
+	case err != nil || !gone:
 		return false
 	}
 	say.note("the configuration has changed: this command begins a new session, with empty private directories", "")

@@ -1,7 +1,10 @@
 package persona
 
 import (
+	"errors"
+	"io"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -268,4 +271,49 @@ func FuzzQuote(f *testing.F) {
 			t.Fatalf("%q became %q: %v", s, out, err)
 		}
 	})
+}
+
+// TestTelling: a script that tells the directory that it ended in does all else as it does
+// without.
+func TestTelling(t *testing.T) {
+	for _, shell := range []string{"bash", "sh"} {
+		for _, tt := range []struct {
+			script string
+			told   bool
+		}{
+			{"cd /usr; echo a", true},
+			{"cd /usr; false", false},
+			{"set -e; false; echo after", false},
+			{"set -e; cd /usr; (exit 3) || echo caught; echo a", true},
+			{"set -eu; echo $unset; echo after", false},
+			{"cd /usr; exit 0", false},
+			{"trap 'echo end $?' EXIT; (exit 5)", false},
+			{"trap 'echo end $?' EXIT; cd /usr", true},
+			{"echo $?; (exit 4); echo $?; return 6", false},
+			{"if", false},
+			{"cat <<E\n$(pwd)\nE\n# the end", true},
+		} {
+			run := func(script string, told *os.File) (string, int) {
+				cmd := exec.Command(shell, "-c", script)
+				cmd.Dir, cmd.ExtraFiles = "/", []*os.File{told}
+				out, err := cmd.Output()
+				if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+					t.Fatal(err)
+				}
+				return string(out), cmd.ProcessState.ExitCode()
+			}
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, code := run(tt.script, w)
+			got, gotCode := run(Telling(shell, tt.script, 3), w)
+			w.Close()
+			told, _ := io.ReadAll(r)
+			r.Close()
+			if got != want || gotCode != code || (len(told) > 0) != tt.told {
+				t.Errorf("%s %q: %q %d, want %q %d; told %q", shell, tt.script, got, gotCode, want, code, told)
+			}
+		}
+	}
 }

@@ -174,7 +174,8 @@ func Telling(shell, script string, fd int) string {
 		to = "9"
 	}
 	from := strconv.Itoa(fd)
-	return "exec " + to + ">&" + from + " " + from + ">&-; eval " + Quote(script) + " && pwd -P >&" + to
+	return "exec " + to + ">&" + from + " " + from + ">&-; eval " + Quote(script) +
+		"; case $? in (0) pwd -P >&" + to + ";; (*) exit;; esac"
 }
 
 // Quote makes one word of a text, for any shell.

@@ -111,9 +111,9 @@ func SessionID(agent *Process, dir string, args []string) string {
 }
 
 // Keep enters the session of an agent's, and makes it if it is not there. Retired ends one
-// that is out of date, and reports whether it did. Create makes one, and returns what
+// that is out of date, and reports whether it has ended. Create makes one, and returns what
 // confirms it.
-func Keep(st *session.Store, id string, retired func(*session.Info) bool,
+func Keep(st *session.Store, id string, retired func(*session.Info, *session.Client) bool,
 	create func() (func() error, error)) (*session.Info, *session.Client, error) {
 	// Another call of the same agent may be making it.
 	for range 600 {
@@ -130,10 +130,11 @@ func Keep(st *session.Store, id string, retired func(*session.Info) bool,
 			if !errors.Is(err, session.ErrExists) {
 				return nil, nil, err
 			}
+		case errors.Is(err, syscall.EAGAIN): // another call exchanges it for a new one
 		case err != nil:
 			return nil, nil, err
 		case info.State == session.Ready || info.State == session.Running:
-			if !retired(info) {
+			if !retired(info, client) {
 				return info, client, nil
 			}
 		case info.Over():

@@ -460,6 +460,67 @@ os.remove("mine.yaml")
 	})
 }
 
+// TestShellSessionAnewAtOnce: of calls that an agent makes at the same time after the
+// configuration has changed, each runs, all in the session that is new.
+func TestShellSessionAnewAtOnce(t *testing.T) {
+	eachPersona(t, func(p *persona) {
+		const agent = `import subprocess, sys, os
+from concurrent.futures import ThreadPoolExecutor
+sh, config = sys.argv[1], sys.argv[2]
+def run(script):
+    r = subprocess.run([sh, "shell", "--quiet", "--session", "auto", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return (r.stdout + " " + str(r.returncode)).strip()
+with ThreadPoolExecutor(8) as e:
+    for i in range(12):
+        with open(config + "/config.yaml.new", "w") as f: f.write("# %d\naudit:\n  keep: 5\n" % i)
+        os.rename(config + "/config.yaml.new", config + "/config.yaml")
+        print(sorted(set(e.map(lambda n: run("cat /tmp/round 2>/dev/null || true; echo ran"), range(8)))), flush=True)
+        print(run("echo %d >/tmp/round" % i), flush=True)
+`
+		config := p.home + "/.config/sbxrun"
+		if err := os.MkdirAll(config, 0o755); err != nil {
+			p.Fatal(err)
+		}
+		p.own()
+		o := p.do(call{args: p.who.command("/usr/bin/python3", "-c", agent, sbxrun, config), env: p.env})
+		if want := strings.Repeat(`['ran\n 0']`+"\n0\n", 12); o.stdout != want {
+			p.Errorf("%v", o)
+		}
+		p.do(call{args: p.who.command(sbxrun, "prune"), env: p.env})
+	})
+}
+
+// TestSignalEndsAll: a signal that ends a command of a session ends what that started, and
+// one that does not leaves it.
+func TestSignalEndsAll(t *testing.T) {
+	eachPersona(t, func(p *persona) {
+		const agent = `import subprocess, sys, signal, time
+def run(*args): return subprocess.run(["sbxrun-test", *args], executable=sys.argv[1], stdout=subprocess.PIPE, text=True)
+def alive(): return run("session", "exec", "s", "--", "sh", "-c", "kill -0 $(cat /tmp/pid) && echo alive || echo gone").stdout.strip()
+run("session", "create", "s")
+for how, script in [
+    ("TERM", "sleep 976 & echo $! >/tmp/pid; echo begun; sleep 976"),
+    ("TERM", "trap 'exit 7' TERM; sleep 976 & echo $! >/tmp/pid; echo begun; wait"),
+    ("HUP", "sleep 976 & echo $! >/tmp/pid; echo begun; sleep 976"),
+    ("INT", "trap 'exit 130' INT; sleep 976 & echo $! >/tmp/pid; echo begun; wait"),
+    ("HUP", "trap : HUP; sleep 976 >/dev/null & echo $! >/tmp/pid; echo begun; wait; exit 0"),
+    ("", "sleep 976 >/dev/null & echo $! >/tmp/pid; echo begun"),
+]:
+    c = subprocess.Popen([sys.argv[1], "session", "exec", "s", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    c.stdout.readline()
+    if how: c.send_signal(getattr(signal, "SIG" + how))
+    c.stdout.read()
+    print(how, c.wait(), alive(), flush=True)
+run("session", "stop", "-t", "0s", "s"); run("session", "rm", "s")
+`
+		o := p.do(call{args: p.who.command("/usr/bin/python3", "-c", agent, sbxrun), env: p.env})
+		want := "TERM 143 gone\nTERM 7 gone\nHUP 129 gone\nINT 130 gone\nHUP 0 alive\n 0 alive\n"
+		if o.stdout != want {
+			p.Errorf("want %q: %v", want, o)
+		}
+	})
+}
+
 // TestShellSessionOthers: a directory that has the workspace's name by now, and another
 // home, with a configuration of its own, have another session.
 func TestShellSessionOthers(t *testing.T) {

@@ -503,7 +503,7 @@ for how, script in [
     ("TERM", "trap 'exit 7' TERM; sleep 976 & echo $! >/tmp/pid; echo begun; wait"),
     ("HUP", "sleep 976 & echo $! >/tmp/pid; echo begun; sleep 976"),
     ("INT", "trap 'exit 130' INT; sleep 976 & echo $! >/tmp/pid; echo begun; wait"),
-    ("HUP", "trap : HUP; sleep 976 >/dev/null & echo $! >/tmp/pid; echo begun; wait; exit 0"),
+    ("HUP", "trap 'exit 0' HUP; sleep 976 >/dev/null & echo $! >/tmp/pid; echo begun; wait"),
     ("", "sleep 976 >/dev/null & echo $! >/tmp/pid; echo begun"),
 ]:
     c = subprocess.Popen([sys.argv[1], "session", "exec", "s", "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True)

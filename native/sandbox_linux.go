@@ -842,7 +842,8 @@ func (in *inside) giveGroup() {
 	}
 }
 
-// Signal sends a signal to the command. If it ends by that, all that it started ends.
+// Signal sends a signal to the command. If it ends by that, all that it started ends, if it
+// has a cgroup.
 func (in *inside) Signal(sig syscall.Signal) error {
 	if ending&(1<<sig) != 0 {
 		in.told.Or(1 << sig)
@@ -912,7 +913,7 @@ func (in *inside) Pty() *os.File { return in.pty }
 // that it started, that too.
 func (in *inside) Wait() (*driver.Status, error) {
 	exit, err := in.job.Wait()
-	if err == nil && in.obeyed(unix.WaitStatus(exit.Status)) {
+	if err == nil && in.group != nil && in.obeyed(unix.WaitStatus(exit.Status)) {
 		in.end(unix.SIGKILL) // what it started
 	}
 	for wait := time.Millisecond; !in.finish(); wait = min(2*wait, 20*time.Millisecond) {

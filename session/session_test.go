@@ -25,6 +25,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
@@ -730,6 +731,45 @@ func TestHungUp(t *testing.T) {
 	<-hungUp
 	if _, err := c.Status(); err == nil || !strings.Contains(err.Error(), "it has no room") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestNoRoom: descriptors that find no room are an error of their own, which is answered.
+func TestNoRoom(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ends[i] = &conn{UnixConn: c.(*net.UnixConn)}
+	}
+	if err := ends[0].send(request{Op: "exec"}, 0, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	less := old
+	less.Cur = 3 // which are taken
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &less); err != nil {
+		t.Fatal(err)
+	}
+	files, err := ends[1].receive(new(request))
+	closeFiles(files)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(err, syscall.EMFILE) {
+		t.Errorf("%d descriptors, %v", len(files), err)
 	}
 }
 

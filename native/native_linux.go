@@ -97,7 +97,10 @@ func (s *starter) runConfig(stdio driver.Stdio) (cfg *reexec.Config, err error) 
 	if s.stdio, err = streams(stdio, s.low.Devices); err != nil {
 		return nil, err
 	}
-	if s.guard, err = s.newGuard(s.stdio, stdio.Explain); err != nil {
+	if s.net != nil {
+		s.net.journal.Told = stdio.Refused
+	}
+	if s.guard, err = s.newGuard(s.stdio, stdio); err != nil {
 		return nil, err
 	}
 	return s.config()
@@ -376,7 +379,8 @@ func (s *starter) guardConfig() *guard.Config {
 
 // newGuard prepares the guard of a command with these streams; nil if it needs
 // none.
-func (s *starter) newGuard(list []stream, explain bool) (*guard.Guard, error) {
+func (s *starter) newGuard(list []stream, stdio driver.Stdio) (*guard.Guard, error) {
+	explain := stdio.Explain
 	if s.protected == nil && s.connect == nil && !explain {
 		return nil, nil
 	}
@@ -400,6 +404,9 @@ func (s *starter) newGuard(list []stream, explain bool) (*guard.Guard, error) {
 		}
 	}
 	cfg.Connect = s.connect
+	if stdio.Refused != nil {
+		cfg.Refused = s.refused(stdio.Refused)
+	}
 	for i := range list {
 		var stat unix.Stat_t
 		if st := &list[i]; st.node == "" && st.fd >= 0 && unix.Fstat(st.fd, &stat) == nil {

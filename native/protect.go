@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,6 +89,33 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		out = append(out, driver.Others(driver.OpWrite, untold))
 	}
 	return out
+}
+
+// refused passes on what the guard refuses. The guard's thread is confined, and asks
+// another to look for the rule. A path that takes long to look at delays who asked for it
+// a second, and nothing is told until it was looked at.
+func (s *starter) refused(tell func(driver.Denial)) func(guard.Denial) {
+	free := make(chan struct{}, 1)
+	free <- struct{}{}
+	return func(g guard.Denial) {
+		select {
+		case <-free:
+		default:
+			return
+		}
+		done := make(chan struct{})
+		go func() {
+			for _, d := range s.d.denials(s.p, []guard.Denial{g}, 0) {
+				tell(d)
+			}
+			free <- struct{}{}
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 func weight(d *driver.Denial) int {

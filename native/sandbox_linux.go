@@ -524,7 +524,7 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 
 	c := command{p: j.Steps, process: pr, stdio: list, sources: make([]sys.Value, len(list)), root: b.s.root,
 		proc: b.s.proc, ruleset: b.s.ruleset, cgroupNS: b.s.cgroupNS, bounded: true}
-	if in.guard, err = b.s.newGuard(list, stdio.Explain); err != nil {
+	if in.guard, err = b.s.newGuard(list, stdio); err != nil {
 		return in, err
 	}
 	rights := false

@@ -1076,7 +1076,11 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 // synthetic sets the files of /etc that tell about the sandbox and not about
 // the host.
 func (r *resolver) synthetic(p *policy.Policy) {
-	user := fmt.Sprintf("%s:x:%d:%d::%s:/bin/sh\n", r.userName, r.user.UID, r.user.GID, r.home)
+	shell, _ := variables(p.OCI.Process.Env).get("SHELL")
+	if !strings.HasPrefix(shell, "/") || strings.ContainsAny(shell, ":\n") {
+		shell = "/bin/sh"
+	}
+	user := fmt.Sprintf("%s:x:%d:%d::%s:%s\n", r.userName, r.user.UID, r.user.GID, r.home, shell)
 	passwd, group := user, fmt.Sprintf("%s:x:%d:\n", r.userName, r.user.GID)
 	if r.user.UID != 0 {
 		passwd = "root:x:0:0::/root:/bin/sh\n" + passwd

@@ -755,3 +755,25 @@ func TestDiscard(t *testing.T) {
 		})
 	}
 }
+
+// TestLoginShell: the password file of the sandbox names the shell that SHELL does.
+func TestLoginShell(t *testing.T) {
+	for env, want := range map[string]string{"": "/bin/sh", "SHELL=/bin/bash": "/bin/bash", "SHELL=bash": "/bin/sh", "SHELL=/a:b": "/bin/sh",
+		"SHELL=/a\nx:x:0:0::/:/bin/sh": "/bin/sh"} {
+		req := Request{Profile: "strict"}
+		if env != "" {
+			req.Env = []string{env}
+		}
+		r := mustResolve(t, req, testFacts(hostFS()))
+		i := slices.IndexFunc(r.Policy.Synthetic, func(s policy.SyntheticFile) bool { return s.Path == "/etc/passwd" })
+		var got []string
+		for _, line := range strings.Split(strings.TrimSpace(r.Policy.Synthetic[i].Content), "\n") {
+			if f := strings.Split(line, ":"); f[0] != "root" && f[0] != "nobody" {
+				got = append(got, strings.Join(f[6:], ":"))
+			}
+		}
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("%q: %q", env, got)
+		}
+	}
+}

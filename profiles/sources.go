@@ -29,7 +29,7 @@ const envPrefix = "SBXRUN_"
 
 // otherEnv are variables with the prefix that are no keys: where a server is, what
 // shells and tools tell each other.
-var otherEnv = []string{"SERVER", "SANDBOX", "SHELL_SESSION", "SHELL_WORKSPACE", "MCP_TOKEN"}
+var otherEnv = []string{"SERVER", "SANDBOX", "REFUSALS", "SHELL_SESSION", "SHELL_WORKSPACE", "MCP_TOKEN"}
 
 // MarkerEnv tells programs in a sandbox that they are in one, and which.
 const MarkerEnv = "SBXRUN_SANDBOX"

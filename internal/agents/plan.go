@@ -191,11 +191,12 @@ func filesFor(agent string, site Site, o Options, shell string) ([]File, error) 
 		if site.Agent == "" {
 			return nil, &EditError{"codex", "its program was not found", "install it, or name it: --agent FILE"}
 		}
-		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--env", "SHELL=/bin/bash",
+		wrapper.Edit = Whole(codexShell)
+		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--ro", shell, "--env", "SHELL="+shell, "--tell-refusals",
 			"--", site.Agent, "exec-server", "--listen", "stdio")
 		environment := CodexEnvironment{Program: site.Sbxrun, Args: args}
 		// Codex's own sandbox cannot be made in another one: every command would fail.
-		return []File{file(filepath.Join(site.Codex, "environments.toml"), environment),
+		return []File{wrapper, file(filepath.Join(site.Codex, "environments.toml"), environment),
 			file(filepath.Join(site.Codex, "config.toml"), CodexSandbox{})}, nil
 	case "opencode":
 		// It reads both files, and what opencode.jsonc says counts.
@@ -269,6 +270,24 @@ func wrapperFor(agent string, site Site, o Options) []byte {
 // has a backslash in front of it, so they do not look like the tool's name.
 const copilotHook = `case $(cat) in *'"toolName":"bash"'* | *'"toolName": "bash"'*) ` +
 	`echo '{"permissionDecision":"deny","permissionDecisionReason":"commands run in a sandbox here: call the tool sandbox-bash"}' ;; esac`
+
+// codexShell is the shell of Codex's commands, in its sandbox: bash, after which it says
+// what was refused meanwhile. Without fork(2), it reads what --tell-refusals writes.
+const codexShell = `#!/bin/bash
+# The shell of codex, in its sandbox: it says what was refused. Written by sbxrun
+# integrate codex; with --undo it goes.
+IFS= read -r -d '' was 2>/dev/null <"$SBXRUN_REFUSALS"
+was=${was%$'\n'} was=${was##*$'\n'} was=${was%% *}
+SHELL=/bin/bash /bin/bash "$@"
+code=$? told=0
+IFS= read -r -d '' now 2>/dev/null <"$SBXRUN_REFUSALS"
+while read -r n kind text; do
+	[[ $n -gt ${was:-0} && ($kind == + || $code != 0) ]] || continue
+	((told++ < 3)) && printf 'sbxrun: note: %s\n' "$text" >&2
+done <<<"$now"
+((told > 3)) && printf 'sbxrun: note: %s refusals more\n' $((told - 3)) >&2
+exit $code
+`
 
 // codexRoot is the directory that has all of Codex's programs.
 func codexRoot(program string) string {

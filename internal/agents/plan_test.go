@@ -221,3 +221,39 @@ func TestNoProgram(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestCodexShell: bash does what it is asked to, and what was refused since it began is said
+// after it: of a command that succeeded not what programs do without.
+func TestCodexShell(t *testing.T) {
+	dir := t.TempDir()
+	shell, refusals := dir+"/bash", dir+"/refusals"
+	if err := os.WriteFile(shell, []byte(codexShell), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const lines = `printf '2 - write a\n3 + path %%s b\n4 - write c\n5 - write d\n6 - e\n\0\0' >"$SBXRUN_REFUSALS"; `
+	for _, tt := range []struct {
+		script, out, err string
+		code             int
+	}{
+		{"echo $0 $1 $SHELL", "x y /bin/bash\n", "", 0},
+		{"cat; exit 7", "in", "", 7},
+		{lines + "echo done", "done\n", "sbxrun: note: path %s b\n", 0},
+		{lines + "exit 3", "", "sbxrun: note: write a\nsbxrun: note: path %s b\nsbxrun: note: write c\nsbxrun: note: 2 refusals more\n", 3},
+		{"printf '\\0' >\"$SBXRUN_REFUSALS\"; exit 1", "", "", 1},
+		{"unlink \"$SBXRUN_REFUSALS\"; exit 1", "", "", 1},
+		{"kill -KILL $$ 2>/dev/null", "", "Killed", 137}, // bash says so, with its own line
+	} {
+		if err := os.WriteFile(refusals, []byte("1 + before\n\x00\x00"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(shell, "-c", tt.script, "x", "y")
+		cmd.Env = append(os.Environ(), "SBXRUN_REFUSALS="+refusals)
+		var out, errs strings.Builder
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("in"), &out, &errs
+		cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); code != tt.code || out.String() != tt.out || errs.String() != tt.err &&
+			(tt.err != "Killed" || !strings.Contains(errs.String(), tt.err)) {
+			t.Errorf("%s: %d, %q, %q", tt.script, code, out.String(), errs.String())
+		}
+	}
+}

@@ -26,6 +26,7 @@ type options struct {
 	resultFD   int
 	dryRun     bool
 	looks      bool // are told of too: --explain
+	tells      bool // the command what it was refused: --tell-refusals
 	noPool     bool
 	keys       []byte // that detach from a command of a session
 	checkout   engine.Checkout
@@ -115,6 +116,8 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 	o.policyFlags(fs)
 	o.gitFlags(fs)
 	o.reportFlags(fs)
+	fs.BoolVar(&o.tells, "tell-refusals", false,
+		"tell the command what it is refused, in the file that SBXRUN_REFUSALS names")
 	o.policyFlags(fs, "verify")
 	fs.VarPF(&value{"ID", func(s string) error {
 		o.session = s

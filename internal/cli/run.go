@@ -235,7 +235,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if kept != nil {
 		defer kept.Close()
 		follow = both(kept.Started, follow)
-	} else if !o.noPool && !o.looks {
+	} else if !o.noPool && !o.looks && !o.tells {
 		d = engine.FromPool(d, p, engine.Build(), o.frugal(), func(why string) { say.detail("not pooled: " + why) })
 	}
 	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
@@ -263,6 +263,20 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	ro.Stdio.Stdin, ro.Stdio.Extra, ro.Stdio.Explain = os.Stdin, o.extra, o.looks
 	if ro.Elsewhere {
 		Stay()
+	}
+	if o.tells {
+		if d.Name() != "native" {
+			return nil, &driver.UnavailableError{What: "--tell-refusals", Cause: "driver " + d.Name() + " does not tell while the command runs",
+				Fix: "--driver native, or leave it out"}
+		}
+		r, err := engine.NewRefusals()
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		// The command is the second process of its namespace.
+		p.OCI.Process.Env = append(p.OCI.Process.Env, "SBXRUN_REFUSALS=/proc/2/fd/"+strconv.Itoa(3+len(o.extra)))
+		ro.Stdio.Extra, ro.Stdio.Refused = append(slices.Clone(o.extra), r.File()), r.Add
 	}
 	if o.looks && d.Name() != "native" {
 		say.note("driver "+d.Name()+" cannot tell what the command looks for; --explain does nothing", "")
@@ -468,31 +482,17 @@ func explainDenials(res *driver.Result, model bool) {
 		case d.Operation == driver.OpLimit, d.Rule == driver.RuleNoNetwork: // said already, with how the command ended
 		case d.Operation == driver.OpConnect || d.Operation == driver.OpResolve:
 			network = append(network, d)
-		case res.ExitCode == 0 && !strings.HasPrefix(d.Rule, driver.RuleProtected):
+		case res.ExitCode == 0 && engine.Expected(&d):
 		case !targets[d.Target]:
 			targets[d.Target] = true
 			paths = append(paths, d)
 		}
 	}
-	explainKind(network, model, "network: ", "more refusal", "more refusals", func(d *driver.Denial) string {
-		if d.Reason == "" {
-			return "refused " + quote.Inside(d.Target)
-		}
-		return d.Reason
-	})
+	explainKind(network, model, "more refusal", "more refusals")
 	if model {
 		paths = paths[:min(len(paths), max(0, mostDenials-len(network)))]
 	}
-	explainKind(paths, model, "refused: ", "more", "more", func(d *driver.Denial) string {
-		s := quote.Inside(d.Target) + ": " + quote.Line(d.Rule)
-		if d.Origin != "" {
-			s += " (" + quote.Line(d.Origin) + ")"
-		}
-		if d.Reason != "" {
-			s += ", " + quote.Line(d.Reason)
-		}
-		return s
-	})
+	explainKind(paths, model, "more", "more")
 	// libcurl tells of the proxy's answer no more than its number.
 	if n := res.Network; n != nil && n.Failure != "" && res.ExitCode != 0 {
 		say.note("network: allowed, and not reached: "+quote.Line(n.Failure), "")
@@ -503,20 +503,17 @@ func explainDenials(res *driver.Result, model bool) {
 }
 
 // explainKind says the first refusals of a kind, and how many there were besides.
-func explainKind(list []driver.Denial, model bool, kind, one, many string, text func(*driver.Denial) string) {
+func explainKind(list []driver.Denial, model bool, one, many string) {
 	most := len(list)
 	if !say.verbose {
 		most = min(most, mostDenials)
 	}
 	for i := range list[:most] {
-		hint := list[i].Grant.Shell()
-		if model && hint != "" {
-			hint = "only who set the sandbox up can allow it: " + hint
-		}
-		say.note(kind+text(&list[i]), hint)
+		say.note(engine.Refusal(&list[i], model))
 	}
 	if more := len(list) - most; more > 0 {
-		say.note(kind+count(uint64(more), one, many)+", in the denials of --json", "")
+		kind, _, _ := strings.Cut(engine.RefusalText(&list[0]), " ")
+		say.note(kind+" "+count(uint64(more), one, many)+", in the denials of --json", "")
 	}
 }
 

@@ -424,6 +424,8 @@ func checkFlags(given *pflag.FlagSet, id string, own ...string) error {
 		switch f.Name {
 		case "dry-run":
 			hint = "sbxrun session inspect " + id + " shows what it would run under"
+		case "tell-refusals":
+			hint = "what is refused is told when the command ends; leave it out"
 		case "no-pool", "verify":
 			hint = "the sandbox is there already; leave it out"
 		}

@@ -16,6 +16,9 @@ type Journal struct {
 	// Requests keeps every decision.
 	Requests bool
 
+	// Told, if not nil, is called with each refusal; see [driver.Stdio].
+	Told func(driver.Denial)
+
 	mu      sync.Mutex
 	denials []driver.Denial
 	last    []uint64 // when each of them was refused last, as refused counts
@@ -44,6 +47,9 @@ func (j *Journal) Record(r egress.Record) {
 		}
 		if r.Route == egress.RouteDNS {
 			d.Operation = driver.OpResolve
+		}
+		if j.Told != nil {
+			j.Told(d)
 		}
 		j.refused++
 		switch i := slices.IndexFunc(j.denials, d.Same); {

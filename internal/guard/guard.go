@@ -137,6 +137,10 @@ type Config struct {
 	Explain bool
 	Hidden  []string
 
+	// Refused, if not nil, is called with each refusal, before the caller learns of it. It
+	// is called on the guard's confined thread.
+	Refused func(Denial)
+
 	// Lock, if not nil, is held while a call is made that gives a directory a part of a
 	// repository, by all runs that could give it the others. It returns what ends that,
 	// and does not wait for ever: with an error the call is refused. It is called on the

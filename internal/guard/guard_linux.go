@@ -33,6 +33,7 @@ type Guard struct {
 	connect func(to netip.AddrPort, stream func() bool)
 	dial    func(to netip.AddrPort) (int, syscall.Errno)
 	explain bool
+	refused func(Denial)
 	hidden  []string
 	sock    [2]int // the command sends the listener over the second
 
@@ -77,7 +78,7 @@ func New(cfg Config) (*Guard, error) {
 		}
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock,
-		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, hidden: cfg.Hidden, done: make(chan struct{})}
+		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, refused: cfg.Refused, hidden: cfg.Hidden, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.work, err = hire(); err != nil {
 		return nil, err
@@ -197,6 +198,10 @@ func (g *Guard) stopped() bool {
 
 // deny notes a refusal. Who is asked who met it, if it is a new one.
 func (g *Guard) deny(d Denial, who func() (pid int, command string)) {
+	if g.refused != nil {
+		d.Count = 1
+		defer func() { g.refused(d) }()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range g.denials {

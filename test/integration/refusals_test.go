@@ -325,3 +325,57 @@ func TestSessionExplain(t *testing.T) {
 		}
 	})
 }
+
+// TestTellRefusals: a command reads what it was refused at once, wherever the refusal comes
+// from, and cannot change what is said. Each line is printed once its call has failed.
+func TestTellRefusals(t *testing.T) {
+	const script = `exec 2>/dev/null
+said() { tr -d '\0' <"$SBXRUN_REFUSALS" | tail -n 1; }
+[ -z "$(said)" ] || echo early
+for i in 1 2; do
+	echo x >.mcp.json || said
+	touch /usr/lib/x || said
+	unshare -U true || said
+	%scurl -fsS http://refused.example/ || said
+done
+before=$(sha256sum <"$SBXRUN_REFUSALS")
+echo x >"$SBXRUN_REFUSALS"; chmod 666 "$SBXRUN_REFUSALS"; echo x >>"$SBXRUN_REFUSALS"; truncate -s 0 "$SBXRUN_REFUSALS"
+python3 -c '
+import mmap, os
+for f in os.listdir("/proc/2/fd"):
+    try: mmap.mmap(os.open("/proc/2/fd/" + f, os.O_RDWR), 4096)[:1] = b"x"
+    except (OSError, ValueError): pass
+'
+[ "$before" = "$(sha256sum <"$SBXRUN_REFUSALS")" ] || echo changed
+echo done`
+	eachWho(t, func(f *fixture) {
+		f.need("python3")
+		for _, tt := range []struct {
+			flags []string
+			net   string
+		}{{nil, ": "}, {[]string{"--allow-host", "allowed.example"}, ""}, {[]string{"--allow-host", "allowed.example", "--tty"}, ""}} {
+			o := f.run(call{args: f.strict(append(tt.flags, "--tell-refusals"), "sh", "-c", strings.Replace(script, "%s", tt.net, 1))})
+			lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(o.stdout, "\r", "")), "\n")
+			var want []string
+			for range 2 {
+				want = append(want, "+ refused: "+f.ws+"/.mcp.json: protected path .mcp.json; only who set the sandbox up can allow it: --unprotect .mcp.json",
+					"- refused: /usr/lib/x: read-only: /usr (preset strict)", "- refused: unshare: system call filter strict")
+				if tt.net == "" {
+					want = append(want, "+ network: no rule allows refused.example:80")
+				}
+			}
+			want = append(want, "done")
+			ok := o.code == 0 && len(lines) == len(want)
+			for i := 0; ok && i < len(want); i++ {
+				line := lines[i]
+				if n, rest, numbered := strings.Cut(line, " "); numbered {
+					line, ok = rest, n == strconv.Itoa(i+1)
+				}
+				ok = ok && strings.HasPrefix(line, want[i])
+			}
+			if !ok {
+				f.Errorf("%q: want\n%s\n%v", tt.flags, strings.Join(want, "\n"), o)
+			}
+		}
+	})
+}

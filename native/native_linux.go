@@ -405,7 +405,7 @@ func (s *starter) newGuard(list []stream, stdio driver.Stdio) (*guard.Guard, err
 	}
 	cfg.Connect = s.connect
 	if stdio.Refused != nil {
-		cfg.Refused = s.refused(stdio.Refused)
+		cfg.Refused = s.d.refused(s.p, stdio.Refused)
 	}
 	for i := range list {
 		var stat unix.Stat_t

@@ -94,7 +94,7 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 // refused passes on what the guard refuses. The guard's thread is confined, and asks
 // another to look for the rule. A path that takes long to look at delays who asked for it
 // a second, and nothing is told until it was looked at.
-func (s *starter) refused(tell func(driver.Denial)) func(guard.Denial) {
+func (d Driver) refused(p *policy.Policy, tell func(driver.Denial)) func(guard.Denial) {
 	free := make(chan struct{}, 1)
 	free <- struct{}{}
 	return func(g guard.Denial) {
@@ -105,8 +105,8 @@ func (s *starter) refused(tell func(driver.Denial)) func(guard.Denial) {
 		}
 		done := make(chan struct{})
 		go func() {
-			for _, d := range s.d.denials(s.p, []guard.Denial{g}, 0) {
-				tell(d)
+			for _, to := range d.denials(p, []guard.Denial{g}, 0) {
+				tell(to)
 			}
 			free <- struct{}{}
 			close(done)

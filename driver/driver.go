@@ -118,10 +118,10 @@ type Stdio struct {
 	// note nothing.
 	Explain bool
 
-	// Refused, if not nil, is called with what is refused, before the command learns of
-	// it, and each time anew. It may be called several times at once, and must return soon.
-	// The native driver calls it, for the network of a command of its own alone; others do
-	// not.
+	// Refused, if not nil, is called with what is refused, each time anew, and before the
+	// command learns of it, but for connections that end in their middle. It may be called
+	// several times at once, and must return soon. The native driver calls it, for the
+	// network of a command of its own alone; others do not.
 	Refused func(Denial)
 
 	// Starting, if not nil, is called once set-up is under way: what takes time and

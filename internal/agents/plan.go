@@ -192,8 +192,8 @@ func filesFor(agent string, site Site, o Options, shell string) ([]File, error) 
 			return nil, &EditError{"codex", "its program was not found", "install it, or name it: --agent FILE"}
 		}
 		wrapper.Edit = Whole(codexShell)
-		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--ro", shell, "--env", "SHELL="+shell, "--tell-refusals",
-			"--", site.Agent, "exec-server", "--listen", "stdio")
+		args := append(o.flags(), "--timeout", "none", "--ro", codexRoot(site.Agent), "--ro", shell,
+			"--env", "SHELL="+shell, "--tell-refusals", "--", site.Agent, "exec-server", "--listen", "stdio")
 		environment := CodexEnvironment{Program: site.Sbxrun, Args: args}
 		// Codex's own sandbox cannot be made in another one: every command would fail.
 		return []File{wrapper, file(filepath.Join(site.Codex, "environments.toml"), environment),

@@ -78,7 +78,8 @@ func New(cfg Config) (*Guard, error) {
 		}
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock,
-		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, refused: cfg.Refused, hidden: cfg.Hidden, done: make(chan struct{})}
+		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, refused: cfg.Refused, hidden: cfg.Hidden,
+		done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.work, err = hire(); err != nil {
 		return nil, err

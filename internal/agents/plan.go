@@ -271,21 +271,25 @@ func wrapperFor(agent string, site Site, o Options) []byte {
 const copilotHook = `case $(cat) in *'"toolName":"bash"'* | *'"toolName": "bash"'*) ` +
 	`echo '{"permissionDecision":"deny","permissionDecisionReason":"commands run in a sandbox here: call the tool sandbox-bash"}' ;; esac`
 
-// codexShell is the shell of Codex's commands, in its sandbox: bash, after which it says
-// what was refused meanwhile. Without fork(2), it reads what --tell-refusals writes.
-const codexShell = `#!/bin/bash
+// codexShell is the shell of Codex's commands, in its sandbox: bash, and after it what
+// --tell-refusals says that is new. Codex ends the process group, so no signal is passed on.
+// With -p the caller's variables and functions do not reach it, but bash gets them.
+const codexShell = `#!/bin/bash -p
 # The shell of codex, in its sandbox: it says what was refused. Written by sbxrun
 # integrate codex; with --undo it goes.
-IFS= read -r -d '' was 2>/dev/null <"$SBXRUN_REFUSALS"
-was=${was%$'\n'} was=${was##*$'\n'} was=${was%% *}
-SHELL=/bin/bash /bin/bash "$@"
-code=$? told=0
-IFS= read -r -d '' now 2>/dev/null <"$SBXRUN_REFUSALS"
+sbxrun_was=0
 while read -r n kind text; do
-	[[ $n -gt ${was:-0} && ($kind == + || $code != 0) ]] || continue
-	((told++ < 3)) && printf 'sbxrun: note: %s\n' "$text" >&2
-done <<<"$now"
-((told > 3)) && printf 'sbxrun: note: %s refusals more\n' $((told - 3)) >&2
+	[[ $n == +([0-9]) && $n == "${text##* }" ]] && ((n > sbxrun_was)) && sbxrun_was=$n
+done 2>/dev/null <"${SBXRUN_REFUSALS-}"
+SHLVL=$((SHLVL - 1)) SHELL=/bin/bash /bin/bash "$@"
+code=$? told=0 out=
+while read -r n kind text; do
+	[[ $n == +([0-9]) && $n == "${text##* }" && ($kind == + || $code != 0) ]] && ((n > sbxrun_was)) || continue
+	text=${text% *} text=${text%"${text##*[! ]}"}
+	((told++ < 3)) && out+="sbxrun: note: $text"$'\n'
+done 2>/dev/null <"${SBXRUN_REFUSALS-}"
+((told > 3)) && out+="sbxrun: note: $((told - 3)) refusals more"$'\n'
+[[ $out ]] && printf %s "$out" >&2
 exit $code
 `
 

@@ -230,7 +230,11 @@ func TestCodexShell(t *testing.T) {
 	if err := os.WriteFile(shell, []byte(codexShell), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	const lines = `printf '2 - write a\n3 + path %%s b\n4 - write c\n5 - write d\n6 - e\n\0\0' >"$SBXRUN_REFUSALS"; `
+	if err := os.WriteFile(dir+"/env", []byte("set -u; trap 'echo twice' EXIT; trap - EXIT; exec 5</dev/null\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const lines = `printf '%s\n' "2 - write a   2" "3 + path %s b 3" "" "7 + torn 6" "5 - write c 5" "6 - write d  6" "4 - e 4" \
+	'a[$(echo bad >&2)] + x a[$(echo bad >&2)]' >"$SBXRUN_REFUSALS"; `
 	for _, tt := range []struct {
 		script, out, err string
 		code             int
@@ -239,15 +243,18 @@ func TestCodexShell(t *testing.T) {
 		{"cat; exit 7", "in", "", 7},
 		{lines + "echo done", "done\n", "sbxrun: note: path %s b\n", 0},
 		{lines + "exit 3", "", "sbxrun: note: write a\nsbxrun: note: path %s b\nsbxrun: note: write c\nsbxrun: note: 2 refusals more\n", 3},
-		{"printf '\\0' >\"$SBXRUN_REFUSALS\"; exit 1", "", "", 1},
+		{"echo ${sbxrun_was-} $was; : >\"$SBXRUN_REFUSALS\"; exit 1", "mine\n", "", 1},
+		{"f 1; exec 2>&-; exit 1", "f\n", "", 1},
 		{"unlink \"$SBXRUN_REFUSALS\"; exit 1", "", "", 1},
 		{"kill -KILL $$ 2>/dev/null", "", "Killed", 137}, // bash says so, with its own line
 	} {
-		if err := os.WriteFile(refusals, []byte("1 + before\n\x00\x00"), 0o644); err != nil {
+		if err := os.WriteFile(refusals, []byte("\n1 + before    1\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(shell, "-c", tt.script, "x", "y")
-		cmd.Env = append(os.Environ(), "SBXRUN_REFUSALS="+refusals)
+		// What bash obeys reaches only the one that runs the script.
+		cmd.Env = append(os.Environ(), "SBXRUN_REFUSALS="+refusals, "was=mine", "BASH_FUNC_f%%=() { echo f; }",
+			"BASH_FUNC_read%%=() { echo read; }", "BASH_ENV="+dir+"/env")
 		var out, errs strings.Builder
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("in"), &out, &errs
 		cmd.Run()

@@ -269,13 +269,19 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 			return nil, &driver.UnavailableError{What: "--tell-refusals", Cause: "driver " + d.Name() + " does not tell while the command runs",
 				Fix: "--driver native, or leave it out"}
 		}
+		if len(p.Protect) == 0 {
+			return nil, engine.Usage("--tell-refusals needs protected paths: without any, nothing looks at writes while the command runs",
+				"leave one of the two out")
+		}
 		r, err := engine.NewRefusals()
 		if err != nil {
 			return nil, err
 		}
 		defer r.Close()
 		// The command is the second process of its namespace.
-		p.OCI.Process.Env = append(p.OCI.Process.Env, "SBXRUN_REFUSALS=/proc/2/fd/"+strconv.Itoa(3+len(o.extra)))
+		const name = "SBXRUN_REFUSALS="
+		env := slices.DeleteFunc(slices.Clone(p.OCI.Process.Env), func(kv string) bool { return strings.HasPrefix(kv, name) })
+		p.OCI.Process.Env = append(env, name+"/proc/2/fd/"+strconv.Itoa(3+len(o.extra)))
 		ro.Stdio.Extra, ro.Stdio.Refused = append(slices.Clone(o.extra), r.File()), r.Add
 	}
 	if o.looks && d.Name() != "native" {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
@@ -45,28 +46,27 @@ func Expected(d *driver.Denial) bool {
 		!strings.HasPrefix(d.Rule, driver.RuleProtected)
 }
 
-// Refusals is a file in which a command finds what it was refused, while it runs. Each line
-// is a number, which grows; "+", or "-" for what nobody asks of a command that succeeded;
-// and the text. What is refused again has a new number, at the end. NUL bytes follow. The
-// command cannot change it.
+// Refusals is a file in which a command finds what it was refused, while it runs, and which
+// it cannot change. It has 32 lines of 1 KiB, most of them blank at first: a number, "+" or
+// "-", the text, spaces, and the number again. "-" is for what nobody asks of a command that
+// succeeded, and has half of the lines, so that much of it takes no other's. The numbers
+// grow with each refusal; what is refused again has its line, with a new number. A line of
+// which the numbers differ is being changed.
 type Refusals struct {
 	file *os.File
 
 	mu    sync.Mutex
 	mem   []byte // the file; nil once closed
 	n     int
-	lines []refusal // the last one last
-	size  int       // of those in the file
+	texts [refusalLines]string // in the file
+	at    [refusalLines]int    // their numbers
+	fence atomic.Uint32        // an access to it orders those to mem
 }
 
-type refusal struct{ number, text string }
-
-func (r refusal) size() int { return len(r.number) + len(r.text) + 1 }
-
-// refusalsSize bounds the file, and maxRefusal one line of it.
 const (
-	refusalsSize = 16 << 10
-	maxRefusal   = 2 << 10
+	refusalLines = 32
+	refusalLine  = 1 << 10
+	refusalsSize = refusalLines * refusalLine
 )
 
 // File is for the command.
@@ -74,34 +74,59 @@ func (r *Refusals) File() *os.File { return r.file }
 
 // Add is for [driver.Stdio].
 func (r *Refusals) Add(d driver.Denial) {
-	mark := " + "
-	if Expected(&d) {
-		mark = " - "
+	switch d.Operation {
+	case driver.OpRead, driver.OpExec, driver.OpUnix:
+		return // what the host has, and the sandbox does not show, is for the caller alone
 	}
 	text, hint := Refusal(&d, true)
-	if hint != "" {
+	const most = refusalLine - 2*len("18446744073709551615") - len(" + ...\n")
+	switch {
+	case hint != "" && len(text)+len("; ")+len(hint) <= most:
 		text += "; " + hint
+	case len(text) > most:
+		text = strings.ToValidUTF8(text[:most], "") + "..."
 	}
-	text = mark + strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "")
+	mark, from := " + ", 0
+	if Expected(&d) {
+		mark, from = " - ", refusalLines/2
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mem == nil {
 		return
 	}
-	if i := slices.IndexFunc(r.lines, func(l refusal) bool { return l.text == text }); i >= 0 {
-		r.size -= r.lines[i].size()
-		r.lines = slices.Delete(r.lines, i, i+1)
+	line := slices.Index(r.texts[:], text)
+	if line < 0 { // the oldest
+		line = from
+		for i := range refusalLines / 2 {
+			if r.at[from+i] < r.at[line] {
+				line = from + i
+			}
+		}
 	}
 	r.n++
-	l := refusal{strconv.Itoa(r.n), text}
-	r.lines, r.size = append(r.lines, l), r.size+l.size()
-	for r.size >= refusalsSize { // a NUL is the end
-		r.size -= r.lines[0].size()
-		r.lines = r.lines[1:]
+	r.texts[line], r.at[line] = text, r.n
+	r.write(r.mem[line*refusalLine:(line+1)*refusalLine], strconv.Itoa(r.n), mark+text)
+}
+
+// write changes a line so that one who reads it from left to right sees two equal numbers
+// only if all between is of one refusal: no first number stands while the rest changes, and
+// the last number changes before the text.
+func (r *Refusals) write(line []byte, number, text string) {
+	blank := func(b []byte) {
+		for i := range b {
+			b[i] = ' '
+		}
+		r.fence.Add(1)
 	}
-	at := 0
-	for _, l := range r.lines {
-		at += copy(r.mem[at:], l.number+l.text+"\n")
-	}
-	clear(r.mem[at:])
+	end := len(line) - 1
+	line[end] = '\n'
+	blank(line[:len(number)])
+	blank(line[end-len(number)-1 : end])
+	copy(line[end-len(number):], number)
+	r.fence.Add(1)
+	blank(line[len(number) : end-len(number)])
+	copy(line[len(number):], text)
+	r.fence.Add(1)
+	copy(line, number)
 }

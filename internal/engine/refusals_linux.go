@@ -23,6 +23,12 @@ func NewRefusals() (*Refusals, error) {
 		r.mem, err = unix.Mmap(fd, 0, refusalsSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err == nil {
+		for i := range r.mem {
+			r.mem[i] = ' '
+			if i%refusalLine == refusalLine-1 {
+				r.mem[i] = '\n'
+			}
+		}
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS,
 			unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)
 	}

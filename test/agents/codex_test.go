@@ -131,8 +131,8 @@ func TestCodexFailsClosed(t *testing.T) {
 }
 
 // TestCodexTold: Codex's model is told of the sandbox, and so of what its refusals mean, by
-// the instructions that docs/agents/codex.md gives it. Of a single refusal it is told
-// nothing else.
+// the instructions that docs/agents/codex.md gives it, and of a single refusal which rule it
+// was.
 func TestCodexTold(t *testing.T) {
 	once(t, func(w *world) {
 		w.codexHome("http://127.0.0.1:1", "")
@@ -156,7 +156,7 @@ func TestCodexTold(t *testing.T) {
 		})), "")
 		cmd := w.command([]string{"CODEX_HOME=" + w.home + "/.codex", "OURS_KEY=" + key}, client(t, codex, "codex"), "exec", "--skip-git-repo-check", "-c", "developer_instructions="+text, "go")
 		r := w.converse(m, 1, cmd)
-		w.expect("a refusal", r[0], "ermission denied", "!protected path")
+		w.expect("a refusal", r[0], "ermission denied", "protected path mise.toml")
 		mu.Lock()
 		defer mu.Unlock()
 		w.expect("what its model is told", asked, "Your shell commands run in a sandbox of sbxrun", "Files that other programs obey cannot be changed", "proxy.golang.org:443", w.project)

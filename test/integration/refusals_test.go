@@ -330,8 +330,8 @@ func TestSessionExplain(t *testing.T) {
 // from, and cannot change what is said. Each line is printed once its call has failed.
 func TestTellRefusals(t *testing.T) {
 	const script = `exec 2>/dev/null
-said() { tr -d '\0' <"$SBXRUN_REFUSALS" | tail -n 1; }
-[ -z "$(said)" ] || echo early
+said() { sort -n "$SBXRUN_REFUSALS" | tail -n 1; }
+[ -z "$(said | tr -d ' ')" ] || echo early
 for i in 1 2; do
 	echo x >.mcp.json || said
 	touch /usr/lib/x || said
@@ -369,7 +369,7 @@ echo done`
 			for i := 0; ok && i < len(want); i++ {
 				line := lines[i]
 				if n, rest, numbered := strings.Cut(line, " "); numbered {
-					line, ok = rest, n == strconv.Itoa(i+1)
+					line, ok = rest, n == strconv.Itoa(i+1) && strings.HasSuffix(rest, " "+n)
 				}
 				ok = ok && strings.HasPrefix(line, want[i])
 			}

@@ -277,19 +277,26 @@ const copilotHook = `case $(cat) in *'"toolName":"bash"'* | *'"toolName": "bash"
 const codexShell = `#!/bin/bash -p
 # The shell of codex, in its sandbox: it says what was refused. Written by sbxrun
 # integrate codex; with --undo it goes.
-sbxrun_was=0
-while read -r n kind text; do
-	[[ $n == +([0-9]) && $n == "${text##* }" ]] && ((n > sbxrun_was)) && sbxrun_was=$n
-done 2>/dev/null <"${SBXRUN_REFUSALS-}"
+export -n SHELLOPTS BASHOPTS
+# Of what the file says, after the number was: the last number, and what to say.
+sbxrun_news() {
+	local was=$1 code=$2 n kind text
+	sbxrun_last=$was sbxrun_told=0 sbxrun_out=
+	[[ -f $SBXRUN_REFUSALS ]] || return
+	while read -r n kind text; do
+		[[ $n == +([0-9]) && $n == "${text##* }" ]] && ((n > was)) || continue
+		((n > sbxrun_last)) && sbxrun_last=$n
+		[[ $kind == + || $code != 0 ]] || continue
+		text=${text% *} text=${text%"${text##*[! ]}"}
+		((sbxrun_told++ < 3)) && sbxrun_out+="sbxrun: note: $text"$'\n'
+	done 2>/dev/null <"$SBXRUN_REFUSALS"
+}
+sbxrun_news 0 0
 SHLVL=$((SHLVL - 1)) SHELL=/bin/bash /bin/bash "$@"
-code=$? told=0 out=
-while read -r n kind text; do
-	[[ $n == +([0-9]) && $n == "${text##* }" && ($kind == + || $code != 0) ]] && ((n > sbxrun_was)) || continue
-	text=${text% *} text=${text%"${text##*[! ]}"}
-	((told++ < 3)) && out+="sbxrun: note: $text"$'\n'
-done 2>/dev/null <"${SBXRUN_REFUSALS-}"
-((told > 3)) && out+="sbxrun: note: $((told - 3)) refusals more"$'\n'
-[[ $out ]] && printf %s "$out" >&2
+code=$?
+sbxrun_news "$sbxrun_last" $code
+((sbxrun_told > 3)) && sbxrun_out+="sbxrun: note: $((sbxrun_told - 3)) refusals more"$'\n'
+[[ $sbxrun_out ]] && printf %s "$sbxrun_out" >&2
 exit $code
 `
 

@@ -243,7 +243,7 @@ func TestCodexShell(t *testing.T) {
 		{"cat; exit 7", "in", "", 7},
 		{lines + "echo done", "done\n", "sbxrun: note: path %s b\n", 0},
 		{lines + "exit 3", "", "sbxrun: note: write a\nsbxrun: note: path %s b\nsbxrun: note: write c\nsbxrun: note: 2 refusals more\n", 3},
-		{"echo ${sbxrun_was-} $was; : >\"$SBXRUN_REFUSALS\"; exit 1", "mine\n", "", 1},
+		{"echo ${sbxrun_last-} $was $n $kind $text $code $-; : >\"$SBXRUN_REFUSALS\"; exit 1", "mine 5 6 7 8 huBc\n", "", 1},
 		{"f 1; exec 2>&-; exit 1", "f\n", "", 1},
 		{"unlink \"$SBXRUN_REFUSALS\"; exit 1", "", "", 1},
 		{"kill -KILL $$ 2>/dev/null", "", "Killed", 137}, // bash says so, with its own line
@@ -253,7 +253,8 @@ func TestCodexShell(t *testing.T) {
 		}
 		cmd := exec.Command(shell, "-c", tt.script, "x", "y")
 		// What bash obeys reaches only the one that runs the script.
-		cmd.Env = append(os.Environ(), "SBXRUN_REFUSALS="+refusals, "was=mine", "BASH_FUNC_f%%=() { echo f; }",
+		cmd.Env = append(os.Environ(), "SBXRUN_REFUSALS="+refusals, "was=mine", "n=5", "kind=6", "text=7", "code=8",
+			"SHELLOPTS=braceexpand", "BASH_FUNC_f%%=() { echo f; }",
 			"BASH_FUNC_read%%=() { echo read; }", "BASH_ENV="+dir+"/env")
 		var out, errs strings.Builder
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader("in"), &out, &errs

@@ -270,8 +270,8 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 				Fix: "--driver native, or leave it out"}
 		}
 		if len(p.Protect) == 0 {
-			return nil, engine.Usage("--tell-refusals needs protected paths: without any, nothing looks at writes while the command runs",
-				"leave one of the two out")
+			return nil, engine.Usage("--tell-refusals needs protected paths in a writable workspace: without any, nothing looks at writes while the command runs",
+				"leave --tell-refusals out, or what takes the protected paths away")
 		}
 		r, err := engine.NewRefusals()
 		if err != nil {

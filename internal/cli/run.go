@@ -211,6 +211,9 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if err != nil {
 		return nil, err
 	}
+	if err := o.canTell(d, p); err != nil {
+		return nil, err
+	}
 	d = fit(d, facts, r, o.frugal())
 	if !d.Sandboxed() {
 		// The host driver's commands die with the thread that started them
@@ -251,6 +254,21 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	return res, err
 }
 
+// canTell refuses --tell-refusals where nothing looks at refusals while a command runs.
+func (o *options) canTell(d driver.Driver, p *policy.Policy) error {
+	switch {
+	case !o.tells:
+	case d.Name() != "native":
+		return &driver.UnavailableError{What: "--tell-refusals",
+			Cause: "driver " + d.Name() + " does not tell while the command runs", Fix: "--driver native, or leave it out"}
+	case len(p.Protect) == 0, !o.looks && slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Overlay }):
+		return engine.Usage("--tell-refusals needs protected paths in a workspace that is written to at once: "+
+			"without any, nothing looks at writes while the command runs",
+			"leave --tell-refusals out, or what takes the protected paths away")
+	}
+	return nil
+}
+
 // frugal reports whether nobody will see what a run used.
 func (o *options) frugal() bool { return !o.json && o.resultFile == "" && o.resultFD < 0 }
 
@@ -265,17 +283,9 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 		Stay()
 	}
 	if o.tells {
-		if d.Name() != "native" {
-			return nil, &driver.UnavailableError{What: "--tell-refusals", Cause: "driver " + d.Name() + " does not tell while the command runs",
-				Fix: "--driver native, or leave it out"}
-		}
-		if len(p.Protect) == 0 {
-			return nil, engine.Usage("--tell-refusals needs protected paths in a writable workspace: without any, nothing looks at writes while the command runs",
-				"leave --tell-refusals out, or what takes the protected paths away")
-		}
 		r, err := engine.NewRefusals()
 		if err != nil {
-			return nil, err
+			return &driver.Result{Reason: driver.ReasonSetup, Driver: d.Name(), Profile: p.Profile, Error: err.Error()}, err
 		}
 		defer r.Close()
 		// The command is the second process of its namespace.

@@ -151,6 +151,31 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// TestCloseTwice: the second Close leaves alone what has the numbers of the first by then.
+func TestCloseTwice(t *testing.T) {
+	c := serving(t, 2)
+	if err := c.End(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(true); err != nil {
+		t.Fatal(err)
+	}
+	numbers := []int{c.fd, c.pidfd}
+	for _, fd := range numbers {
+		if err := unix.Dup3(1, fd, unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(true); err != nil {
+		t.Error(err)
+	}
+	for _, fd := range numbers {
+		if err := unix.Close(fd); err != nil {
+			t.Errorf("descriptor %d: %v", fd, err)
+		}
+	}
+}
+
 func TestServeFailures(t *testing.T) {
 	c := serving(t, 2)
 	j, out := shell(t, c, "")

@@ -98,6 +98,9 @@ type Child struct {
 	mu     sync.Mutex // guards closed against senders
 	closed bool
 
+	closing  sync.Once
+	closeErr error
+
 	stage *stage
 	jobs  *jobs  // of a stage that serves
 	late  *stage // of a stage that serves, to be completed; nil otherwise
@@ -697,8 +700,14 @@ func (c *Child) failed(m message, command *sys.Program) error {
 
 // Close ends the stage and everything in its sandbox, if that has not happened,
 // and waits until it is gone. Done says that the caller removed the cgroups;
-// otherwise the stage does.
+// otherwise the stage does. A second Close does nothing: the numbers of the descriptors
+// and of the process may be somebody else's by then.
 func (c *Child) Close(done bool) error {
+	c.closing.Do(func() { c.closeErr = c.close(done) })
+	return c.closeErr
+}
+
+func (c *Child) close(done bool) error {
 	if done {
 		c.send(message{Kind: msgDone})
 	}

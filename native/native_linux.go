@@ -109,18 +109,12 @@ func (s *starter) runConfig(stdio driver.Stdio) (cfg *reexec.Config, err error) 
 // run clones the second stage and starts the command. The caller calls release
 // in any case: what the process needs is not the starter's any more.
 func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*process, error) {
+	cfg.Gate = true
 	child, err := s.clone(cfg)
 	if err != nil {
 		return nil, explain(err)
 	}
-	// The second stage is at work by now. Meanwhile the cgroup is made, and
-	// what the caller wants in place.
-	if stdio.Starting != nil {
-		stdio.Starting()
-	}
-	if s.guard != nil {
-		s.guard.Start() // after what makes threads: it waits in a system call, on one processor
-	}
+	// The second stage is at work by now. Meanwhile the cgroup is made.
 	if s.group != nil {
 		if err := s.group.Create(); err != nil {
 			child.Close(false)
@@ -139,6 +133,18 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 	}
 	if err := child.Go(); err != nil && !errors.Is(err, syscall.ESRCH) {
 		child.Close(false) // release removes the cgroup
+		return nil, &driver.SetupError{Driver: Name, Err: err}
+	}
+	// It mounts, which takes longest. Meanwhile the guard gets its thread, and the caller
+	// what it wants in place before the command runs.
+	if stdio.Starting != nil {
+		stdio.Starting()
+	}
+	if s.guard != nil {
+		s.guard.Start() // after what makes threads: it waits in a system call, on one processor
+	}
+	if err := child.Go(); err != nil && !errors.Is(err, syscall.ESRCH) {
+		child.Close(false)
 		return nil, &driver.SetupError{Driver: Name, Err: err}
 	}
 	s.layer.started()

@@ -103,7 +103,7 @@ func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
 	}
 	s.cgroupNS = cgroupNS
 	init := &sys.Program{}
-	init.Grow(384, 8<<10)
+	init.Grow(640, 12<<10)
 	init.Layer(uint32(policy.LayerUser))
 	namespaces.AppendIDMaps(init, uidMap, gidMap)
 	init.Layer(uint32(policy.LayerMount)) // they are files of /proc

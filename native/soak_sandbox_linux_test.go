@@ -172,7 +172,11 @@ func TestManySandboxes(t *testing.T) {
 	// The runtime's own threads, pollers and caches come with the first; guards
 	// live as long as what they guard, so there are as many as commands.
 	parallel(0, 8, 8)
-	before := inventory(t)
+	var before map[string]string
+	for now := inventory(t); fmt.Sprint(now) != fmt.Sprint(before); now = inventory(t) {
+		before = now
+		time.Sleep(300 * time.Millisecond) // what ends after them is gone by then
+	}
 	n := int64(8)
 	for n < sandboxes+8 || time.Now().Before(until) {
 		n = parallel(n, n+max(1, min(sandboxes, 500)/2), 1)

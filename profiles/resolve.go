@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -1073,14 +1074,23 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 	return nil
 }
 
+// passwdPath is a path as passwd(5) has room for it, or else another: nothing in there can
+// be escaped.
+func passwdPath(path, otherwise string) string {
+	if !strings.HasPrefix(path, "/") || len(path) > 1024 || strings.ContainsFunc(path, func(r rune) bool {
+		return r == ':' || unicode.IsControl(r)
+	}) {
+		return otherwise
+	}
+	return path
+}
+
 // synthetic sets the files of /etc that tell about the sandbox and not about
 // the host.
 func (r *resolver) synthetic(p *policy.Policy) {
 	shell, _ := variables(p.OCI.Process.Env).get("SHELL")
-	if !strings.HasPrefix(shell, "/") || strings.ContainsAny(shell, ":\n") {
-		shell = "/bin/sh"
-	}
-	user := fmt.Sprintf("%s:x:%d:%d::%s:%s\n", r.userName, r.user.UID, r.user.GID, r.home, shell)
+	user := fmt.Sprintf("%s:x:%d:%d::%s:%s\n", r.userName, r.user.UID, r.user.GID, passwdPath(r.home, "/"),
+		passwdPath(shell, "/bin/sh"))
 	passwd, group := user, fmt.Sprintf("%s:x:%d:\n", r.userName, r.user.GID)
 	if r.user.UID != 0 {
 		passwd = "root:x:0:0::/root:/bin/sh\n" + passwd

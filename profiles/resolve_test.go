@@ -759,7 +759,8 @@ func TestDiscard(t *testing.T) {
 // TestLoginShell: the password file of the sandbox names the shell that SHELL does.
 func TestLoginShell(t *testing.T) {
 	for env, want := range map[string]string{"": "/bin/sh", "SHELL=/bin/bash": "/bin/bash", "SHELL=bash": "/bin/sh", "SHELL=/a:b": "/bin/sh",
-		"SHELL=/a\nx:x:0:0::/:/bin/sh": "/bin/sh"} {
+		"SHELL=/a\nx:x:0:0::/:/bin/sh": "/bin/sh", "SHELL=/a\r": "/bin/sh", "SHELL=/\x1b[2J": "/bin/sh",
+		"SHELL=/" + strings.Repeat("a", 2000): "/bin/sh", "SHELL=/opt/é h/zsh": "/opt/é h/zsh"} {
 		req := Request{Profile: "strict"}
 		if env != "" {
 			req.Env = []string{env}

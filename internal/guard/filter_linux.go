@@ -170,7 +170,7 @@ func assemble(paths, connect, explain bool) string {
 		// Instructions of the tail that are jumped to, the first being 1.
 		yes, no int
 	}
-	var rules []rule
+	rules := make([]rule, 0, len(native)+len(common)+len(looks)+1)
 	if paths {
 		rules = append(append(rules, native...), common...)
 	}
@@ -218,23 +218,28 @@ func assemble(paths, connect, explain bool) string {
 	// By halves: what is not named takes as long as what is, and the kernel walks
 	// the program for each number that there is when it is installed.
 	slices.SortFunc(rules, func(a, b rule) int { return cmp.Compare(a.nr, b.nr) })
-	var search func(rules []rule) []inst
-	search = func(rules []rule) (list []inst) {
+	prog := make([]inst, 0, 2*len(rules)+8+len(tail))
+	prog = append(prog, inst{op: load, k: offArch}, inst{op: jeq, k: auditArch, no: kill}, inst{op: load, k: offNR},
+		inst{op: jge, k: 0x40000000, yes: kill})
+	var search func(rules []rule)
+	search = func(rules []rule) {
 		if n := len(rules); n > 3 {
-			low, high := search(rules[:n/2]), search(rules[n/2:])
-			return slices.Concat([]inst{{op: jge, jt: uint8(len(low)), k: uint32(rules[n/2].nr)}}, low, high)
+			half := len(prog)
+			prog = append(prog, inst{op: jge, k: uint32(rules[n/2].nr)})
+			search(rules[:n/2])
+			prog[half].jt = uint8(len(prog) - half - 1)
+			search(rules[n/2:])
+			return
 		}
 		for i, r := range rules {
 			in := inst{op: jeq, k: uint32(r.nr), yes: at[r.answer]}
 			if i == len(rules)-1 {
 				in.no = allow
 			}
-			list = append(list, in)
+			prog = append(prog, in)
 		}
-		return list
 	}
-	prog := append([]inst{{op: load, k: offArch}, {op: jeq, k: auditArch, no: kill}, {op: load, k: offNR},
-		{op: jge, k: 0x40000000, yes: kill}}, search(rules)...)
+	search(rules)
 	for i := range prog {
 		in := &prog[i]
 		if in.yes > 0 {

@@ -42,7 +42,7 @@ type Guard struct {
 	told    [3]int // how many those are, by their rooms
 	untold  uint64 // that denials have no room for
 
-	work    chan *Guard // to the thread
+	thread  *thread
 	started bool
 	done    chan struct{}
 	tid     int
@@ -81,11 +81,11 @@ func New(cfg Config) (*Guard, error) {
 		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, refused: cfg.Refused, hidden: cfg.Hidden,
 		done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
-	if g.work, err = hire(); err != nil {
+	if g.thread, err = hire(); err != nil {
 		return nil, err
 	}
 	if g.sock, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); err != nil {
-		release(g.work)
+		g.thread.release()
 		return nil, fmt.Errorf("guard: socketpair: %w", err)
 	}
 	return g, nil
@@ -136,9 +136,10 @@ func (g *Guard) Start() {
 	g.begin()
 }
 
-// Early is for who calls Start only when the command was executed: where that is a call
-// to be explained, the guard has to answer before.
+// Early is for who calls Start only when the command was executed: it could have taken all
+// threads by then, and where that is a call to be explained, the guard has to answer before.
 func (g *Guard) Early() {
+	g.thread.begin()
 	if g.explain {
 		g.begin()
 	}
@@ -147,7 +148,8 @@ func (g *Guard) Early() {
 func (g *Guard) begin() {
 	if !g.started {
 		g.started = true
-		g.work <- g
+		g.thread.begin()
+		g.thread.work <- g
 	}
 }
 
@@ -159,7 +161,7 @@ func (g *Guard) Close() (list []Denial, untold uint64) {
 	}
 	if !g.started {
 		unix.Close(g.sock[0])
-		release(g.work)
+		g.thread.release()
 		return nil, 0
 	}
 	// Where the kernel does not tell that the last caller is gone, a signal
@@ -229,43 +231,63 @@ func (g *Guard) deny(d Denial, who func() (pid int, command string)) {
 var threads struct {
 	mu   sync.Mutex
 	made int
-	idle []chan *Guard
+	idle []*thread
+}
+
+// A thread is confined before it takes work.
+type thread struct {
+	work  chan *Guard
+	begun bool
 }
 
 // hire finds a confined thread for a guard. Once commands run they may have taken all
 // threads that the system has for this user, and the runtime ends the process if it
-// gets none: so that is found out first.
-func hire() (chan *Guard, error) {
+// gets none: so that is found out first. The first one is begun by who has it, and a run
+// makes its cgroup and has its second stage go on before.
+func hire() (*thread, error) {
 	threads.mu.Lock()
 	defer threads.mu.Unlock()
 	if n := len(threads.idle); n > 0 {
-		work := threads.idle[n-1]
+		t := threads.idle[n-1]
 		threads.idle = threads.idle[:n-1]
-		return work, nil
+		return t, nil
 	}
+	t := &thread{work: make(chan *Guard, 1)}
 	if threads.made++; threads.made > 1 {
 		if err := sys.CanThread(); err != nil {
 			return nil, fmt.Errorf("guard: a thread: %w", err)
 		}
+		t.begin()
 	}
-	work := make(chan *Guard, 1)
+	return t, nil
+}
+
+// begin makes the thread, once; only who hired it calls this.
+func (t *thread) begin() {
+	if t.begun {
+		return
+	}
+	t.begun = true
 	go func() {
 		runtime.LockOSThread()
 		w := &worker{}
 		confined := w.confine()
-		for g := range work {
+		for g := range t.work {
 			g.run(w, confined)
-			release(work)
+			t.release()
 			close(g.done)
 		}
 	}()
-	return work, nil
 }
 
-func release(work chan *Guard) {
+func (t *thread) release() {
 	threads.mu.Lock()
-	threads.idle = append(threads.idle, work)
-	threads.mu.Unlock()
+	defer threads.mu.Unlock()
+	if !t.begun {
+		threads.made-- // there is none
+		return
+	}
+	threads.idle = append(threads.idle, t)
 }
 
 // run answers for one guard, on a confined thread. Without a listener that

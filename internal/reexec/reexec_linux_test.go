@@ -238,10 +238,46 @@ func TestSignalAndKill(t *testing.T) {
 	c.Close(true)
 }
 
+// TestGate: Start runs after the first Go, the command after the second.
+func TestGate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	cfg := config("/bin/sh", "-c", "exec echo ran >"+file)
+	cfg.Gate = true
+	dir := filepath.Dir(file)
+	cfg.Start.Call(0, sys.Step{Op: "mkdir"}, unix.SYS_MKDIRAT, sys.Imm(unix.AT_FDCWD), cfg.Start.Str(dir+"/started"), sys.Imm(0o755))
+	c, err := Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(true)
+	exists := func(name string) bool { _, err := os.Lstat(name); return err == nil }
+	time.Sleep(20 * time.Millisecond)
+	if exists(dir + "/started") {
+		t.Error("Start ran before Go")
+	}
+	if err := c.Go(); err != nil {
+		t.Fatal(err)
+	}
+	for !exists(dir + "/started") {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if exists(file) {
+		t.Error("the command ran before its Go")
+	}
+	if err := c.Go(); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err := c.Wait(); err != nil || exit.Status != 0 || !exists(file) {
+		t.Errorf("%+v, %v; it ran: %v", exit, err, exists(file))
+	}
+}
+
 // supervisor is the process that TestSupervisorKilled kills.
 func supervisor(mode string) {
 	cfg := config("/bin/sh", "-c", `trap "" TERM; setsid sleep 1.2345 & sleep 1.2345 & echo up; wait; sleep 1.2345`)
 	mode, isTree := strings.CutSuffix(mode, " tree")
+	cfg.Gate = mode == "at the gate"
 	if isTree {
 		cfg.CloneFlags, cfg.Tree, cfg.Init = 0, true, &sys.Program{}
 	}
@@ -261,6 +297,9 @@ func supervisor(mode string) {
 	switch mode {
 	case "before go":
 		fmt.Println("up")
+	case "at the gate":
+		c.Go()
+		fmt.Println("up")
 	case "running":
 		c.Go()
 	}
@@ -270,7 +309,7 @@ func supervisor(mode string) {
 // TestSupervisorKilled: nothing survives a supervisor that is SIGKILLed, and the
 // directories that it would have removed are removed.
 func TestSupervisorKilled(t *testing.T) {
-	for _, mode := range []string{"before go", "running", "before go tree", "running tree"} {
+	for _, mode := range []string{"before go", "at the gate", "running", "before go tree", "at the gate tree", "running tree"} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
 			cmd := exec.Command("/proc/self/exe")

@@ -25,7 +25,8 @@ type stage struct {
 	tree   uintptr
 	freeze sys.Runnable
 
-	ctl uintptr // the socket to the supervisor
+	ctl  uintptr // the socket to the supervisor
+	gate bool    // the command waits for a Go of its own
 
 	// For sockets that the supervisor asks for: what passes one, what says why
 	// there is none, and the register that both take the descriptor or errno from.
@@ -203,7 +204,7 @@ func (s *stage) main() {
 	if n, e := s.start.Run(&s.regs); e != 0 {
 		s.fail(stageStart, n, e)
 	}
-	if s.alone() {
+	if s.gate && !s.waitGo() || s.alone() {
 		// Go was sent by a supervisor that is gone by now.
 		s.abandon()
 	}

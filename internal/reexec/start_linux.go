@@ -40,6 +40,10 @@ type Config struct {
 	// may be nil.
 	Init, Start, Command, Finish *sys.Program
 
+	// Gate has the command wait, after Start, for a second Go: the supervisor gets ready
+	// for it while Start runs.
+	Gate bool
+
 	// Cgroup is the register that holds the descriptor of the cgroup that the
 	// command is cloned into (CLONE_INTO_CGROUP, Linux 5.7); 0 is none.
 	Cgroup sys.Reg
@@ -167,6 +171,7 @@ func Start(cfg *Config) (*Child, error) {
 		st.serving, st.jobs, st.njobs = true, sys.Addr(&serving.table[0]), uintptr(cfg.MaxJobs)
 		st.quiet = sys.Addr(&serving.quiet)
 	} else {
+		st.gate = cfg.Gate
 		st.command.cgroup = cfg.Cgroup
 		st.command.steps = cfg.Command.Runnable()
 		st.command.arguments(&mem, cfg.Paths, cfg.Argv, cfg.Env)
@@ -520,7 +525,7 @@ const childrenFile = "/proc/thread-self/children"
 // Pid is the stage's pid in the caller's pid namespace.
 func (c *Child) Pid() int { return c.pid }
 
-// Go lets the stage run its Start program and the command.
+// Go lets the stage run its Start program and the command; with [Config.Gate], one Go each.
 func (c *Child) Go() error { return c.send(message{Kind: msgGo}) }
 
 // Signal sends a signal to the command.

@@ -79,7 +79,7 @@ type Program struct {
 func (p *Program) Grow(n, bytes int) {
 	p.calls = make([]call, 0, n)
 	p.arena = make([]byte, 0, bytes)
-	p.keep = make([]any, 0, 32)
+	p.keep = make([]any, 0, n/4)
 }
 
 // Len is the number of calls.

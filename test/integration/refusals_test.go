@@ -377,5 +377,12 @@ echo done`
 				f.Errorf("%q: want\n%s\n%v", tt.flags, strings.Join(want, "\n"), o)
 			}
 		}
+		// Where nothing would tell, nothing runs.
+		for _, flags := range [][]string{{"--unprotect", "all"}, {"--workspace", "overlay"}} {
+			o := f.run(call{args: f.strict(append(flags, "--tell-refusals"), "touch", f.ws+"/ran")})
+			if _, err := os.Lstat(f.ws + "/ran"); o.code != 125 || err == nil || !strings.Contains(o.stderr, "--tell-refusals needs protected paths") {
+				f.Errorf("%q: %v, %v", flags, o, err)
+			}
+		}
 	})
 }

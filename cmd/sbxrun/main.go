@@ -29,7 +29,7 @@ func main() {
 	} else {
 		solo.End() // GOMAXPROCS says so, or there are none
 	}
-	cli.Stay = solo.Stay
+	cli.Stay, cli.Spread = solo.Stay, solo.End
 	growStack(len(os.Args))
 	os.Exit(cli.Main(os.Args[1:]))
 }

@@ -31,8 +31,9 @@ import (
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
-// Stay, if there is one, keeps the program on one processor from then on.
-var Stay func()
+// Stay and Spread, if there are any, keep the program on one processor from then on, and
+// give it all of them at once.
+var Stay, Spread func()
 
 // Main runs sbxrun with the arguments after the program's name and returns its
 // exit code.

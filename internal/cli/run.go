@@ -279,8 +279,11 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	started func(driver.Process) func()) (*driver.Result, error) {
 	ro := driver.RunOptions{Capture: o.json, Elsewhere: Stay != nil && o.session != "" && !p.OCI.Process.Terminal}
 	ro.Stdio.Stdin, ro.Stdio.Extra, ro.Stdio.Explain = os.Stdin, o.extra, o.looks
-	if ro.Elsewhere {
+	switch {
+	case ro.Elsewhere:
 		Stay()
+	case Spread != nil && p.Egress.Mode == policy.EgressProxy:
+		Spread() // the gateway is part of this program
 	}
 	if o.tells {
 		r, err := engine.NewRefusals()

@@ -753,6 +753,7 @@ func anyOf(patterns, answer string) bool {
 // compare performs an operation that the guard has given its answer to, where it
 // may be performed, and says what came of it; what begins with ! is a difference.
 func (p *process) compare(o op, guard string) string {
+	guard, first := strings.CutSuffix(guard, madeFirst)
 	if errno, ok := lacking(o); ok && guard == errno {
 		return "lacking"
 	}
@@ -787,6 +788,9 @@ func (p *process) compare(o op, guard string) string {
 		begun = true // the guard's descriptor is one to read, or of nothing
 	}
 	kernel := p.do(o)
+	if first {
+		p.changeNow(o.a)
+	}
 	if begun && strings.HasPrefix(kernel, "ok") && strings.HasPrefix(guard, "ok") {
 		return "#explained"
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -432,8 +433,33 @@ func (p *process) pointer(a named) uintptr {
 
 func words[T any](v *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v)) }
 
+// madeFirst follows the answer to an open that made a file, found no number for the
+// descriptor, and removed the file again. The guard does so once in a thread: the times
+// of the directory show it.
+const madeFirst = " made first"
+
+// above is the directory that a path's last name is in.
+func (p *process) above(a named) (dir int, text string) {
+	text = p.expand(a.text)
+	return p.fd(a.dirfd), cmp.Or(text[:strings.LastIndexByte(text, '/')+1], ".")
+}
+
+// changedAt is when the entries of the directory above a path changed last.
+func (p *process) changedAt(a named) unix.Timespec {
+	var st unix.Stat_t
+	dir, text := p.above(a)
+	unix.Fstatat(dir, text, &st, 0)
+	return st.Mtim
+}
+
+// changeNow has them change now.
+func (p *process) changeNow(a named) {
+	dir, text := p.above(a)
+	unix.UtimesNanoAt(dir, text, []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Nsec: unix.UTIME_NOW}}, 0)
+}
+
 // do performs an operation, and says what it got.
-func (p *process) do(o op) string {
+func (p *process) do(o op) (got string) {
 	p.used = 0
 	call := func(nr uintptr, args ...uintptr) (uintptr, syscall.Errno) {
 		var a [6]uintptr
@@ -497,6 +523,14 @@ func (p *process) do(o op) string {
 			unix.Prlimit(0, unix.RLIMIT_NOFILE, nil, &was)
 			unix.Prlimit(0, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(free), Max: was.Max}, nil)
 			defer unix.Prlimit(0, unix.RLIMIT_NOFILE, &was, nil)
+			if o.flags&(unix.O_CREAT|unix.O_EXCL) == unix.O_CREAT|unix.O_EXCL {
+				before := p.changedAt(o.a)
+				defer func() {
+					if got == "EMFILE" && p.changedAt(o.a) != before {
+						got += madeFirst
+					}
+				}()
+			}
 		}
 		if o.call == "creat" && old(sysCreat) {
 			return opened(call(sysCreat, pa, mode))

@@ -128,6 +128,11 @@ type Stdio struct {
 	// must be in place while the command runs has its place there. The command has not
 	// begun when it returns. It is not called if set-up fails early.
 	Starting func()
+
+	// Made, if not nil, is called with the process once it can be ended, where Start waits
+	// for more than that: for a file system that does not answer, or a session's holder.
+	// If Start fails after that nothing is left of it.
+	Made func(Process)
 }
 
 // A Process is a command that runs in a sandbox, together with everything that

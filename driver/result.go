@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -236,8 +237,8 @@ func (e *LostError) Code() Code { return CodeLost }
 // Hint says what to do.
 func (e *LostError) Hint() string {
 	hint := "look at what it has done before you run it again"
-	if e.Fix != "" {
-		hint += "; " + e.Fix
+	if fix := cmp.Or(e.Fix, HintOf(e.Err)); fix != "" {
+		hint += "; " + fix
 	}
 	return hint
 }

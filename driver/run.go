@@ -97,14 +97,38 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 
 	starting := stdio.Starting
 	stdio.Starting = func() {
-		if o.Elsewhere && !o.Capture {
+		switch {
+		case p.OCI.Process != nil && p.OCI.Process.Terminal:
+			reserve(terminalThreads + spareThreads())
+		case o.Elsewhere && !o.Capture:
 			reserve(2) // one in a system call, one that goes on
-		} else {
+		default:
 			ReserveThreads()
 		}
 		if starting != nil {
 			starting()
 		}
+	}
+	r := run{killAfter: p.Limits.KillAfter}
+	var ends []func()
+	over := func() {
+		r.finish()
+		for _, end := range ends {
+			end()
+		}
+	}
+	stdio.Made = func(proc Process) {
+		r.mu.Lock()
+		first := r.proc == nil
+		r.proc = proc
+		r.mu.Unlock()
+		if !first {
+			return
+		}
+		if p.Limits.WallTime > 0 {
+			r.timer = time.AfterFunc(p.Limits.WallTime-time.Since(begin), r.timeout)
+		}
+		ends = r.attend(ctx, o.Signals)
 	}
 	proc, err := d.Start(ctx, p, stdio)
 	if o.Capture {
@@ -113,26 +137,25 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 		errs.w.Close()
 	}
 	if err != nil {
+		over()
 		res.DurationMS = milliseconds(time.Since(begin))
 		return Fail(res, err)
 	}
 
-	r := run{proc: proc, killAfter: p.Limits.KillAfter}
 	if o.Capture {
 		out.start()
 		errs.start()
 	}
-	if p.Limits.WallTime > 0 {
-		r.timer = time.AfterFunc(p.Limits.WallTime-time.Since(begin), r.timeout)
+	stdio.Made(proc)
+	if o.Started != nil {
+		if ended := o.Started(proc); ended != nil {
+			ends = append(ends, ended)
+		}
 	}
-	ends := r.attend(ctx, &o)
 
 	st, err := proc.Wait()
 
-	r.finish()
-	for _, end := range ends {
-		end()
-	}
+	over()
 	if o.Capture {
 		res.Stdout, res.StdoutTruncated = out.finish()
 		res.Stderr, res.StderrTruncated = errs.finish()
@@ -149,11 +172,17 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 // while commands run. Those can take all that the system has for the user or the
 // group, and where the runtime gets no thread that it wants, it ends the process.
 var ReserveThreads = sync.OnceFunc(func() {
-	// Those in system calls, beside those that there are by now, and one to go on for
-	// each processor. Four cost nothing that could be measured, twelve 5 % of a run.
-	// A program may begin with fewer processors than it has later.
-	reserve(2 + min(max(runtime.GOMAXPROCS(0), runtime.NumCPU()), 8))
+	reserve(spareThreads())
 })
+
+// spareThreads are those in system calls, beside those that there are by now, and one to
+// go on for each processor. Four cost nothing that could be measured, twelve 5 % of a run.
+// A program may begin with fewer processors than it has later.
+func spareThreads() int { return 2 + min(max(runtime.GOMAXPROCS(0), runtime.NumCPU()), 8) }
+
+// terminalThreads are those that more system calls wait in where this process has the
+// command's terminal to see to: its keys, what it shows, and its signals.
+const terminalThreads = 4
 
 func reserve(threads int) {
 	var started, ended sync.WaitGroup
@@ -309,22 +338,17 @@ func NewWatch(p Process, wall, killAfter time.Duration) *Watch {
 // that.
 func (w *Watch) Stop() { w.run.finish() }
 
-// attend hears what ends the command from outside, and tells the caller that it has
-// started. What it returns is called once the command has ended.
-func (r *run) attend(ctx context.Context, o *RunOptions) (ends []func()) {
+// attend hears what ends the command from outside. What it returns is called once the
+// command has ended.
+func (r *run) attend(ctx context.Context, signals <-chan os.Signal) (ends []func()) {
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, r.cancel)
 		ends = append(ends, func() { stop() })
 	}
-	if o.Signals != nil {
+	if signals != nil {
 		stop := make(chan struct{})
-		go r.forward(o.Signals, stop)
+		go r.forward(signals, stop)
 		ends = append(ends, func() { close(stop) })
-	}
-	if o.Started != nil {
-		if ended := o.Started(r.proc); ended != nil {
-			ends = append(ends, ended)
-		}
 	}
 	return ends
 }

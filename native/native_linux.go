@@ -154,6 +154,9 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 	proc.hoard.start()
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
 	if s.p.OCI.Process.Terminal {
+		if stdio.Made != nil {
+			stdio.Made(proc)
+		}
 		if proc.pty, err = child.Terminal(); err != nil {
 			_, werr := proc.end(nil, err)
 			return nil, werr

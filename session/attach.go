@@ -309,10 +309,12 @@ func (c *Client) Attach(command int) (*Attachment, error) {
 	if err != nil {
 		return nil, err
 	}
+	stop := c.heed(conn, firstLook)
 	var r reply
 	files, err := conn.receive(&r)
+	stop()
 	if err != nil {
-		err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
+		err = c.unheard(conn, err)
 	} else if err = r.Error.err(); err == nil && len(files) != 2 {
 		err = fmt.Errorf("session %s: unexpected answer", c.id)
 	}

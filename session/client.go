@@ -76,7 +76,14 @@ func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, 
 	for i, f := range files {
 		fds[i] = int(f.Fd())
 	}
-	if err := conn.send(req, fds...); err != nil {
+	conn.SetWriteDeadline(time.Now().Add(holderPatience))
+	err = conn.send(req, fds...)
+	conn.SetWriteDeadline(time.Time{})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		defer conn.Close()
+		return nil, c.unheard(conn, err)
+	}
+	if err != nil {
 		defer conn.Close()
 		if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 			return nil, err
@@ -109,11 +116,16 @@ func (c *Client) call(req *request) (*reply, error) {
 		return nil, err
 	}
 	defer conn.Close()
+	if req.within > 0 {
+		conn.SetReadDeadline(time.Now().Add(req.within))
+	} else {
+		defer c.heed(conn, firstLook)()
+	}
 	var r reply
 	files, err := conn.receive(&r)
 	closeFiles(files)
 	if err != nil {
-		if err = fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone); req.Process != nil {
+		if err = c.unheard(conn, err); req.Process != nil {
 			err = &driver.LostError{Err: err}
 		}
 		return nil, err
@@ -138,12 +150,13 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 	if err != nil {
 		return nil, fmt.Errorf("session %s: %w", c.id, err)
 	}
-	req.within(limits)
+	req.limit(limits)
 	conn, err := c.dial(req, stdio.Starting, files...)
 	if err != nil {
 		return nil, err
 	}
-	return started(conn, "session "+c.id)
+	defer c.heed(conn, firstLook)()
+	return started(conn, "session "+c.id, c, stdio.Made)
 }
 
 // execRequest asks for a command with its streams, which are the files to pass.
@@ -162,8 +175,8 @@ func execRequest(process *specs.Process, stdio driver.Stdio) (*request, []*os.Fi
 	return req, files, nil
 }
 
-// within adds limits of the command's own.
-func (r *request) within(limits *specs.LinuxResources) {
+// limit adds limits of the command's own.
+func (r *request) limit(limits *specs.LinuxResources) {
 	if limits != nil {
 		r.Op, r.Within = r.Op+"-within", limits
 	}
@@ -172,11 +185,18 @@ func (r *request) within(limits *specs.LinuxResources) {
 // started waits until the command that was asked for on a connection runs. The
 // connection is the process's then, and closed after an error. What the caller of this
 // side wants in place is there before it asks: without room for a thread, Go ends it.
-func started(conn *conn, where string) (driver.Process, error) {
+//
+// The client is nil for who is no session. Made is as in [driver.Stdio].
+func started(conn *conn, where string, c *Client, made func(driver.Process)) (driver.Process, error) {
+	p := &remote{conn: conn, where: where, session: c}
+	if made != nil {
+		made(p)
+	}
 	var r reply
 	ptys, err := conn.receive(&r)
+	p.command = r.Command
 	if err != nil {
-		err = &driver.LostError{Err: fmt.Errorf("%s: %w", where, driver.ErrSandboxGone)}
+		err = &driver.LostError{Err: p.unheard(err)}
 	} else {
 		err = r.Error.err()
 	}
@@ -187,11 +207,11 @@ func started(conn *conn, where string) (driver.Process, error) {
 		err = &driver.LostError{Err: fmt.Errorf("%s: unexpected answer", where)}
 	}
 	if err != nil {
+		p.over()
 		closeFiles(ptys)
 		conn.Close()
 		return nil, err
 	}
-	p := &remote{conn: conn, where: where, command: r.Command}
 	if r.Pty {
 		p.pty = ptys[0]
 		// Reads end when the file is closed.
@@ -225,8 +245,11 @@ func (c *Client) Status() (*driver.Status, error) {
 }
 
 // Info describes the session and its commands, and what was counted.
-func (c *Client) Info() (*Info, *driver.Status, error) {
-	r, err := c.call(&request{Op: "info"})
+func (c *Client) Info() (*Info, *driver.Status, error) { return c.InfoWithin(holderPatience) }
+
+// InfoWithin is Info for who does not wait longer: the error is a *[SilentError] then.
+func (c *Client) InfoWithin(patience time.Duration) (*Info, *driver.Status, error) {
+	r, err := c.call(&request{Op: "info", within: patience})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -245,7 +268,7 @@ func (c *Client) Start(process *specs.Process) (command int, err error) {
 // StartWithin is Start with limits of the command's own, within the session's.
 func (c *Client) StartWithin(process *specs.Process, limits *specs.LinuxResources) (command int, err error) {
 	req := &request{Op: "start", Process: process}
-	req.within(limits)
+	req.limit(limits)
 	r, err := c.call(req)
 	if err != nil {
 		return 0, err
@@ -351,6 +374,42 @@ type remote struct {
 	command int
 	pty     *os.File
 	ended   atomic.Bool
+
+	session *Client // nil for none
+
+	mu     sync.Mutex
+	unheed func() // if the holder is asked how it is
+}
+
+// urge asks for what is to end the command. From then on the holder has to answer: what
+// it does not pass on, nobody else does.
+func (p *remote) urge(req *request) error {
+	if err := p.ask(req); err != nil || p.session == nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unheed == nil && !p.ended.Load() {
+		p.unheed = p.session.heed(p.conn, firstLook)
+	}
+	return nil
+}
+
+// over notes that nothing more is heard of the command.
+func (p *remote) over() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended.Store(true)
+	if p.unheed != nil {
+		p.unheed()
+	}
+}
+
+func (p *remote) unheard(err error) error {
+	if p.session != nil {
+		return p.session.unheard(p.conn, err)
+	}
+	return fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)
 }
 
 func (p *remote) ask(req *request) error {
@@ -364,10 +423,15 @@ func (p *remote) ask(req *request) error {
 }
 
 func (p *remote) Signal(sig syscall.Signal) error {
-	return p.ask(&request{Op: "signal", Signal: int(sig)})
+	req := &request{Op: "signal", Signal: int(sig)}
+	switch sig {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
+		return p.urge(req)
+	}
+	return p.ask(req)
 }
-func (p *remote) Terminate() error { return p.ask(&request{Op: "terminate"}) }
-func (p *remote) Kill() error      { return p.ask(&request{Op: "kill"}) }
+func (p *remote) Terminate() error { return p.urge(&request{Op: "terminate"}) }
+func (p *remote) Kill() error      { return p.urge(&request{Op: "kill"}) }
 func (p *remote) Pty() *os.File    { return p.pty }
 
 // Wait returns when the command has ended.
@@ -375,14 +439,14 @@ func (p *remote) Wait() (*driver.Status, error) {
 	defer p.conn.Close()
 	var r reply
 	files, err := p.conn.receive(&r)
-	p.ended.Store(true)
+	p.over()
 	closeFiles(files)
 	if p.pty != nil {
 		p.pty.Close()
 	}
 	switch {
 	case err != nil:
-		err = fmt.Errorf("%s: %w", p.where, driver.ErrSandboxGone)
+		err = p.unheard(err)
 	case r.Error != nil:
 		err = r.Error.err()
 	case r.Detached:

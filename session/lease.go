@@ -369,7 +369,7 @@ func (l *Loan) Exec(ctx context.Context, process *specs.Process, stdio driver.St
 		l.conn.Close()
 		return nil, fmt.Errorf("the server: %w", driver.ErrSandboxGone)
 	}
-	return started(l.conn, "the server")
+	return started(l.conn, "the server", nil, nil)
 }
 
 // Close gives a sandbox back that Exec was not called for.

@@ -228,11 +228,11 @@ func TestWithin(t *testing.T) {
 		t.Errorf("the sandbox was given %+v", b.limits)
 	}
 	req := &request{Op: "exec"}
-	if req.within(limits); req.Op == "exec" {
+	if req.limit(limits); req.Op == "exec" {
 		t.Error("an earlier version would run the command without its limits")
 	}
 	req = &request{Op: "exec"}
-	if req.within(nil); req.Op != "exec" {
+	if req.limit(nil); req.Op != "exec" {
 		t.Errorf("without limits: %q", req.Op)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -58,6 +59,8 @@ type request struct {
 	Digest  string          `json:"digest,omitempty"` // of the policy
 	Policy  json.RawMessage `json:"policy,omitempty"`
 	Frugal  bool            `json:"frugal,omitempty"` // exec in what was lent
+
+	within time.Duration // the reply has to come; 0: as long as the holder answers others
 }
 
 // limits are those of a background command.

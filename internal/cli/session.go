@@ -646,7 +646,12 @@ func newSessionInspect() *cobra.Command {
 					Unwatched []string       `json:"unwatched,omitempty"`
 					Policy    *policy.Policy `json:"policy,omitempty"`
 				}{Info: info}
-				if now, status, err := c.Info(); err == nil {
+				now, status, err := c.Info()
+				var silent *session.SilentError
+				switch {
+				case errors.As(err, &silent):
+					out.Notice = silent.Notice()
+				case err == nil:
 					out.Info = now
 					if status != nil {
 						out.OOMBy, out.PidsBy, out.Unwatched = status.OOMBy, status.PidsBy, status.Unwatched
@@ -848,10 +853,8 @@ func newSessionRemove() *cobra.Command {
 			defer st.Close()
 			for _, id := range args {
 				if force {
-					if c, err := st.Connect(id); err == nil {
-						if err := c.Stop(0); err != nil && !errors.Is(err, session.ErrNotRunning) {
-							return err
-						}
+					if err := endSession(st, id); err != nil {
+						return err
 					}
 				}
 				if err := st.Remove(id); err != nil {
@@ -863,6 +866,24 @@ func newSessionRemove() *cobra.Command {
 	}, o)
 	c.Flags().BoolVarP(&force, "force", "f", false, "end it first, at once")
 	return c
+}
+
+// endSession ends a session at once, if it has to by its holder's end.
+func endSession(st *session.Store, id string) error {
+	c, err := st.Connect(id)
+	if err != nil {
+		return nil // Remove says so
+	}
+	err = c.Stop(0)
+	var silent *session.SilentError
+	if errors.As(err, &silent) {
+		say.warn(err.Error() + ", and is killed")
+		return c.KillHolder()
+	}
+	if errors.Is(err, session.ErrNotRunning) {
+		return nil
+	}
+	return err
 }
 
 // A pruner is a driver of which something can be left behind.

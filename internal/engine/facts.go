@@ -99,10 +99,12 @@ func hostFacts(cwd string, library bool) (*Facts, error) {
 }
 
 // minFiles and minTasks are what sbxrun needs itself, whatever the command needs:
-// descriptors, and processes and threads of its user.
+// descriptors, processes and threads of its user, and memory in bytes.
 const (
-	minFiles = 128
-	minTasks = 32
+	minFiles  = 192
+	minTasks  = 32
+	minMemory = 2 << 30 // of address space, of which Go's runtime takes 1.3 GiB and uses little
+	minData   = 256 << 20
 )
 
 // Enough reports an error if limits of the caller's are too small for sbxrun, which
@@ -117,6 +119,16 @@ func Enough() error {
 	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &l); err == nil && os.Getuid() != 0 && l.Cur < minTasks {
 		return Usage("the limit on processes of this user is "+strconv.FormatUint(l.Cur, 10)+", and sbxrun needs "+
 			strconv.Itoa(minTasks), "raise it: ulimit -u 4096; --pids limits the command alone")
+	}
+	for _, m := range [...]struct {
+		resource int
+		least    uint64
+		name, to string
+	}{{unix.RLIMIT_AS, minMemory, "address space", "-v"}, {unix.RLIMIT_DATA, minData, "data", "-d"}} {
+		if err := unix.Getrlimit(m.resource, &l); err == nil && l.Cur < m.least {
+			return Usage("the limit on "+m.name+" is "+strconv.FormatUint(l.Cur>>10, 10)+" KiB, and sbxrun needs "+
+				strconv.FormatUint(m.least>>10, 10), "raise it: ulimit "+m.to+" unlimited; --memory limits the command alone")
+		}
 	}
 	return nil
 }

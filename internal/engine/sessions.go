@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -56,16 +58,24 @@ func ListSessions() ([]*session.Info, error) {
 	if err != nil {
 		return nil, err
 	}
+	const patience = 2 * time.Second // one that does not answer keeps nobody from the others
+	var asked sync.WaitGroup
 	for _, i := range list {
-		if i.State != session.Ready {
+		c, err := st.Connect(i.ID)
+		if i.State != session.Ready || err != nil {
 			continue
 		}
-		if c, err := st.Connect(i.ID); err == nil {
-			if now, _, err := c.Info(); err == nil {
+		asked.Go(func() {
+			var silent *session.SilentError
+			switch now, _, err := c.InfoWithin(patience); {
+			case err == nil:
 				*i = *now
+			case errors.As(err, &silent):
+				i.Notice = silent.Notice()
 			}
-		}
+		})
 	}
+	asked.Wait()
 	return list, nil
 }
 

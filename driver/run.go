@@ -98,7 +98,7 @@ func Run(ctx context.Context, d Driver, p *policy.Policy, o RunOptions) (*Result
 	starting := stdio.Starting
 	stdio.Starting = func() {
 		switch {
-		case p.OCI.Process != nil && p.OCI.Process.Terminal:
+		case p.OCI != nil && p.OCI.Process != nil && p.OCI.Process.Terminal:
 			reserve(terminalThreads + spareThreads())
 		case o.Elsewhere && !o.Capture:
 			reserve(2) // one in a system call, one that goes on

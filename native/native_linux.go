@@ -158,8 +158,9 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 			stdio.Made(proc)
 		}
 		if proc.pty, err = child.Terminal(); err != nil {
-			_, werr := proc.end(nil, err)
-			return nil, werr
+			if proc.early, err = proc.end(nil, err); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return proc, nil
@@ -562,7 +563,8 @@ type process struct {
 	layer    *layer
 	hoard    *hoard
 
-	killed atomic.Bool // by Kill
+	killed atomic.Bool    // by Kill
+	early  *driver.Status // of one that was ended before it had its terminal
 }
 
 func (p *process) Signal(sig syscall.Signal) error { return p.child.Signal(sig) }
@@ -581,6 +583,9 @@ func (p *process) Reload(e policy.Egress) error { return p.net.reload(e) }
 
 // Wait returns once nothing of the sandbox is left.
 func (p *process) Wait() (*driver.Status, error) {
+	if p.early != nil {
+		return p.early, nil
+	}
 	exit, err := p.child.Wait()
 	return p.end(exit, err)
 }

@@ -194,13 +194,20 @@ func write(path string, mode fs.FileMode, r io.Reader) error {
 	var random [8]byte
 	rand.Read(random[:])
 	tmp := filepath.Join(filepath.Dir(path), ".sbxrun-"+hex.EncodeToString(random[:]))
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	f, err := unnamed(filepath.Dir(path), mode)
+	nameless := err == nil
+	if !nameless {
+		f, err = os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	}
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(f, r)
 	if err == nil && keep {
 		err = f.Chmod(mode) // of which the umask took bits
+	}
+	if err == nil && nameless {
+		err = named(f, tmp)
 	}
 	if cerr := f.Close(); err == nil {
 		err = cerr

@@ -101,17 +101,22 @@ func (s *stream) settled(whole bool) {
 	s.mu.Unlock()
 }
 
-// page is a part of what there is. It ends between two characters, if it can.
-func (s *stream) page(offset, length int64) (part string, next int64, rest, truncated bool, more chan struct{}) {
+// page is a part of what there is. It ends between two characters, if it can: the begin
+// of one is kept back as long as the command may write the rest.
+func (s *stream) page(offset, length int64, running bool) (part string, next int64, rest, truncated bool,
+	more chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	size := int64(len(s.data))
 	offset = min(offset, size)
 	end := min(offset+length, size)
-	if end < size {
-		for cut := end; cut > offset && cut > end-utf8.UTFMax; cut-- {
+	all := end == size
+	if !all || running {
+		for cut := end - 1; cut >= offset && cut > end-utf8.UTFMax; cut-- {
 			if utf8.RuneStart(s.data[cut]) {
-				end = cut
+				if !utf8.FullRune(s.data[cut:end]) {
+					end = cut
+				}
 				break
 			}
 		}
@@ -119,23 +124,27 @@ func (s *stream) page(offset, length int64) (part string, next int64, rest, trun
 	if s.more == nil {
 		s.more = make(chan struct{})
 	}
-	return string(s.data[offset:end]), end, end < size, s.truncated, s.more
+	return string(s.data[offset:end]), end, !all, s.truncated, s.more
 }
 
-// background starts a script that outlives the call.
-func (s *Server) background(b *box, t task, script string) (*Result, error) {
+// background starts a script that outlives the call, but not one that was canceled
+// before its answer.
+func (s *Server) background(ctx context.Context, b *box, t task, script string) (*Result, error) {
 	if t.env == nil {
 		t.env = b.env
 	}
 	if t.asks == nil {
 		t.asks = []string{"bash", "-c", script}
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	at := b.at(t.cwd)
 	record, err := s.begin(b, t, at)
 	if err != nil {
 		return nil, err
 	}
-	j, err := b.newJob()
+	j, err := s.newJob(b)
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +193,7 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 				pipes[i][0].Close()
 				pipes[i][1].Close()
 			}
+			j.result = res // somebody may have guessed its name
 			close(j.done)
 			b.drop(j)
 			started <- err
@@ -205,13 +215,19 @@ func (s *Server) background(b *box, t task, script string) (*Result, error) {
 	if err := <-started; err != nil {
 		return nil, err
 	}
+	if err := ctx.Err(); err != nil {
+		b.end(j)
+		return nil, err
+	}
 	return &Result{SessionID: b.id, ID: j.id, Reason: reasonRunning, TimeoutMS: l.WallTime.Milliseconds(), Cwd: b.at(""),
 		Sandboxed: sandboxed(t.env), Denials: []driver.Denial{},
 		Notes: append(unsandboxed(t.env),
 			"running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
 }
 
-func (b *box) newJob() (*job, error) {
+// newJob makes one with a name that no other of the connection had: whoever still asks for
+// that of a session which has ended must not get another's output.
+func (s *Server) newJob(b *box) (*job, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.jobs) >= maxJobs {
@@ -224,10 +240,19 @@ func (b *box) newJob() (*job, error) {
 		b.jobs[at].forget()
 		b.jobs = slices.Delete(b.jobs, at, at+1)
 	}
-	b.last++
-	j := &job{id: fmt.Sprintf("b%d", b.last), done: make(chan struct{})}
+	j := &job{id: fmt.Sprintf("b%d", s.jobs.Add(1)), done: make(chan struct{})}
 	b.jobs = append(b.jobs, j)
 	return j, nil
+}
+
+// end ends a command that runs.
+func (b *box) end(j *job) {
+	b.mu.Lock()
+	proc := j.proc
+	b.mu.Unlock()
+	if proc != nil {
+		proc.Kill() // of one that has ended it does nothing
+	}
 }
 
 func (b *box) drop(gone *job) {
@@ -311,7 +336,7 @@ func (s *Server) addBackgroundTools() {
 	}, s.callOutput)
 	add(s, &mcp.Tool{
 		Name:        "bash_kill",
-		Description: "End a background command and all that it started, at once.",
+		Description: "End a background command and all that it started, at once. What one that has ended by itself left running goes on until the session ends.",
 		Annotations: &mcp.ToolAnnotations{Title: "End a background command", IdempotentHint: true, OpenWorldHint: new(bool)},
 	}, nil, func(ctx context.Context, _ *mcp.CallToolRequest, in killArguments) (*mcp.CallToolResult,
 		outputResult, error) {
@@ -319,12 +344,7 @@ func (s *Server) addBackgroundTools() {
 		if err != nil {
 			return nil, outputResult{}, err
 		}
-		b.mu.Lock()
-		proc := j.proc
-		b.mu.Unlock()
-		if proc != nil {
-			proc.Kill() // of one that has ended it does nothing
-		}
+		b.end(j)
 		select {
 		case <-j.done:
 		case <-ctx.Done():
@@ -351,8 +371,10 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest,
 			Denials: []driver.Denial{}}
 		var rest [2]bool
 		var more [2]chan struct{}
-		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length)
-		out.Stderr, out.NextStderrOffset, rest[1], out.StderrTruncated, more[1] = j.stream[1].page(in.StderrOffset, length)
+		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length,
+			out.Running && in.Encoding != inBase64)
+		out.Stderr, out.NextStderrOffset, rest[1], out.StderrTruncated, more[1] = j.stream[1].page(in.StderrOffset, length,
+			out.Running && in.Encoding != inBase64)
 		out.More = rest[0] || rest[1]
 		if waiting && out.Running && out.Stdout == "" && out.Stderr == "" {
 			select {

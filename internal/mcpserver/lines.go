@@ -210,6 +210,9 @@ func decode(text []byte) (jsonrpc.Message, *jsonrpc.Error) {
 	if err != nil {
 		return nil, invalid(err)
 	}
+	if r, ok := m.(*jsonrpc.Response); ok && r.Error == nil && r.Result == nil {
+		return nil, invalid(errors.New("it has neither method nor result nor error"))
+	}
 	if r, ok := m.(*jsonrpc.Request); ok {
 		if why := checkRequest(r, text); why != "" {
 			return nil, invalid(errors.New(why))

@@ -50,7 +50,7 @@ type Result struct {
 	SessionID       string          `json:"session_id"`
 	ExitCode        *int            `json:"exit_code,omitempty" jsonschema:"absent as long as it runs; the command's own; 128+N if signal N ended it; 124 if the time limit did; 126 or 127 if it cannot be executed or was not found"`
 	Signal          string          `json:"signal,omitempty"`
-	Reason          driver.Reason   `json:"reason" jsonschema:"how it ended: exit, signal, timeout, oom, pids, setup or canceled; running for a command in the background"`
+	Reason          driver.Reason   `json:"reason" jsonschema:"how it ended: exit, signal, timeout, oom, pids, setup, canceled, or lost, where it may have run and nobody knows how it ended; running for a command in the background"`
 	Stdout          string          `json:"stdout"`
 	Stderr          string          `json:"stderr"`
 	Encoding        Encoding        `json:"encoding,omitempty" jsonschema:"base64, if the call asked for that: what stdout and stderr are in"`
@@ -136,10 +136,16 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 			err = fmt.Errorf("session %s has ended: %w", b.id, err)
 		}
 		var c *driver.CommandError
-		if !errors.As(err, &c) {
+		var lost *driver.LostError
+		switch {
+		case errors.As(err, &c):
+			out.Notes = append(out.Notes, "the command could not be started: "+res.Error)
+		case errors.As(err, &lost): // what it printed until then is all there is
+			out.Notes = append(out.Notes, res.Error+": "+res.Hint)
+			err = nil
+		default:
 			return nil, "", err
 		}
-		out.Notes = append(out.Notes, "the command could not be started: "+res.Error)
 	}
 	out.fill(res, t.as)
 	said := ""
@@ -285,6 +291,8 @@ func (r *Result) content() *mcp.CallToolResult {
 		all = append(all, r.Signal+" ended the command")
 	case r.Reason == driver.ReasonCanceled:
 		all = append(all, "the command was ended by who called it")
+	case r.Reason == driver.ReasonLost:
+		all = append(all, "the command may have run, and how it ended is not known")
 	default:
 		all = append(all, fmt.Sprintf("exit code %d", *r.ExitCode))
 	}
@@ -401,9 +409,11 @@ func middleCut(s string, most int) string {
 // nobody tells, and the directory stays what it was.
 func wrapper(fd string) string {
 	// The script is on the first line: the shell's messages count lines from there.
-	return strings.ReplaceAll(`exec FD>&3 3>&-; trap '{ set +x; command pwd -P >&FD; } 2>/dev/null' EXIT; __sbxrun=$1; shift; eval "$__sbxrun"
-{ __sbxrun=$?; set +x; command pwd -P >&FD; } 2>/dev/null
-exit $__sbxrun`, "FD", fd)
+	// What the script set (-e, -x, a trap) is not for what follows it, and a directory that
+	// is no more tells nothing.
+	return strings.ReplaceAll(`exec FD>&3 3>&-; trap '{ __sbxrun=$?; set +exv; command pwd -P >&FD || :; exit "$__sbxrun"; } 2>/dev/null' EXIT; __sbxrun=$1; shift; eval "$__sbxrun"
+{ __sbxrun=$?; set +exv; trap - DEBUG ERR || :; command pwd -P >&FD || :; } 2>/dev/null
+exit "$__sbxrun"`, "FD", fd)
 }
 
 // bash runs a script where the last one ended, and keeps where this one did.
@@ -482,6 +492,13 @@ func lastLine(said string) string {
 // pythonWrapper runs its argument as a program and tells the value of the last
 // expression on descriptor 3, which no child of it gets.
 const pythonWrapper = `import ast, os, sys, types, traceback
+def short(s): # to what a result holds, and a pipe
+    b = s.encode("utf-8", "replace")
+    if len(b) <= 30000:
+        return s
+    head, tail = b[:14950].decode("utf-8", "ignore"), b[-14950:].decode("utf-8", "ignore")
+    left = len(b) - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[… {left} bytes left out here …]\n{tail}"
 def main():
     os.set_inheritable(3, False)
     src = sys.argv[1]
@@ -504,7 +521,7 @@ def main():
         if last is not None:
             v = eval(compile(last, "<code>", "eval"), g)
             if v is not None:
-                os.write(3, repr(v).encode("utf-8", "replace")[:60000])
+                os.write(3, short(repr(v)).encode("utf-8", "replace"))
     except Exception as e:
         sys.stdout.flush()
         traceback.print_exception(type(e), e, e.__traceback__.tb_next)

@@ -22,9 +22,12 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -136,6 +139,8 @@ type Server struct {
 
 	first sync.Mutex // held while the connection's own session is looked for or made
 	own   *box
+
+	jobs atomic.Int64 // background commands that were begun
 
 	bareMu sync.Mutex
 	bare   []*session.Environment // that calls had in place of a sandbox
@@ -269,7 +274,7 @@ func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.S
 	mcp.AddTool(s.mcp, t, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, done := s.bounded(ctx, req)
 		defer done()
-		res, out, err := do(ctx, req, in)
+		res, out, err := caught(t.Name, func() (*mcp.CallToolResult, Out, error) { return do(ctx, req, in) })
 		if err != nil {
 			words := "error: " + quote.Error(err)
 			if h := driver.HintOf(err); h != "" {
@@ -279,6 +284,18 @@ func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.S
 		}
 		return res, out, err
 	})
+}
+
+// caught does what one call asks for. If that panics, it is the error of this call alone:
+// others have sessions here.
+func caught[Out any](tool string, do func() (*mcp.CallToolResult, Out, error)) (res *mcp.CallToolResult, out Out, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			fmt.Fprintf(os.Stderr, "sbxrun: error: mcp: %s: %v\n%s", tool, v, debug.Stack())
+			res, err = nil, fmt.Errorf("%s failed by a fault of sbxrun's, and what it began may have run: please report what the server wrote to its standard error", tool)
+		}
+	}()
+	return do()
 }
 
 func input[In any](all *schemas, tool string, edit func(map[string]*jsonschema.Schema)) *jsonschema.Schema {

@@ -62,7 +62,6 @@ type box struct {
 	retired bool      // it gives way to another
 	cwd     string    // where the next command of tool bash starts
 	jobs    []*job
-	last    int // number of the newest job
 }
 
 // use says that a call is about to use the session. It reports false if that has
@@ -215,6 +214,16 @@ func (s *Server) open(own bool) (*box, error) {
 	return b, nil
 }
 
+// take takes a session out of those that there are, nil if it is none of them. Its place
+// among those of all clients is the caller's to give back.
+func (s *Server) take(id string) *box {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.sessions[id]
+	delete(s.sessions, id)
+	return b
+}
+
 // boxes are the sessions that have not ended.
 func (s *Server) boxes() []*box {
 	s.mu.Lock()
@@ -314,8 +323,18 @@ func (s *Server) addSessionTools() {
 		Description: "Create a session: a sandbox of its own, with private files and processes. Returns its id, for the session_id of other tools. Calls without a session_id use the connection's own session, which need not be created.",
 		Annotations: &mcp.ToolAnnotations{Title: "Create a session", DestructiveHint: new(bool), OpenWorldHint: new(bool)},
 	}, nil, func(ctx context.Context, _ *mcp.CallToolRequest, _ noArguments) (*mcp.CallToolResult, SessionInfo, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, SessionInfo{}, err
+		}
 		b, err := s.open(false)
 		if err != nil {
+			return nil, SessionInfo{}, err
+		}
+		if err := ctx.Err(); err != nil { // nobody learns its name
+			if s.take(b.id) == b {
+				b.close()
+				s.config.quota.give()
+			}
 			return nil, SessionInfo{}, err
 		}
 		words := []string{"session " + b.id + " is ready; commands start in " + quote.Inside(b.at(""))}
@@ -339,11 +358,8 @@ func (s *Server) addSessionTools() {
 		Description: "End a session: every process in it is killed, its private files are gone. Files in the workspace stay.",
 		Annotations: &mcp.ToolAnnotations{Title: "End a session", OpenWorldHint: new(bool)},
 	}, nil, func(_ context.Context, _ *mcp.CallToolRequest, in destroyArguments) (*mcp.CallToolResult, destroyed, error) {
-		s.mu.Lock()
-		b, ok := s.sessions[in.SessionID]
-		delete(s.sessions, in.SessionID)
-		s.mu.Unlock()
-		if !ok {
+		b := s.take(in.SessionID)
+		if b == nil {
 			return nil, destroyed{}, fmt.Errorf("there is no session %s: session_list lists them", quote.Text(in.SessionID))
 		}
 		defer s.config.quota.give()

@@ -171,7 +171,7 @@ func (s *Server) callBash(ctx context.Context, req *mcp.CallToolRequest,
 	var out *Result
 	switch {
 	case in.Background:
-		out, err = s.background(b, t, in.Command)
+		out, err = s.background(ctx, b, t, in.Command)
 	case bare != nil:
 		t.args = []string{"bash", "-c", in.Command}
 		if out, _, err = s.run(ctx, req, b, t); out != nil {

@@ -71,6 +71,9 @@ type Terminal struct {
 // command's terminal. The function that it returns waits for the last output
 // and restores the terminal.
 func (t *Terminal) Attach(p driver.Process) func() {
+	if p.Pty() == nil {
+		return nil // it was ended before it had one
+	}
 	// A descriptor of our own: Wait closes the Process's, perhaps before the
 	// last output was read.
 	fd, err := engine.Dup(p.Pty())

@@ -1,0 +1,12 @@
+//go:build unix && !linux
+
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+)
+
+func unnamed(string, fs.FileMode) (*os.File, error) { return nil, errors.ErrUnsupported }
+func named(*os.File, string) error                  { return errors.ErrUnsupported }

@@ -21,7 +21,10 @@ func TestCallersLimits(t *testing.T) {
 			code        int
 		}{
 			{"ulimit -n 12", "the limit on open files is 12", 125},
-			{"ulimit -n 1024", "", 0},
+			{"ulimit -n 128", "the limit on open files is 128", 125},
+			{"ulimit -v 1300000", "the limit on address space is 1300000 KiB", 125},
+			{"ulimit -d 80000", "the limit on data is 80000 KiB", 125},
+			{"ulimit -n 192 && ulimit -v 2097152 && ulimit -d 262144", "", 0},
 		} {
 			o := f.do(call{args: append([]string{"sh", "-c", tt.limit + ` && exec "$@"`, "sh"}, f.strict(nil, "true")...)})
 			if o.code != tt.code || !strings.Contains(o.stderr, tt.want) || tt.code != 0 && !strings.Contains(o.stderr, "hint: raise it") {
@@ -122,6 +125,44 @@ print("full", full, "ends", {os.waitpid(p, 0)[1] for p in kids})
 			}
 		}
 	})
+}
+
+// TestNoThreadsTerminal: the same for one that has the command's terminal to see to, which
+// waits in more system calls. Go's runtime ended it in every second run.
+func TestNoThreadsTerminal(t *testing.T) {
+	asEachUser(t, func(t *testing.T, w who) {
+		if w.uid == 0 {
+			return
+		}
+		f := newFixture(t, w)
+		take := `import os, time
+end = time.time() + 0.4
+while time.time() < end:
+    try:
+        if os.fork() == 0:
+            time.sleep(3)
+            os._exit(0)
+    except OSError: pass
+os._exit(7)`
+		for _, driver := range [][]string{nil, {"--driver", "landlock", "--allow-degraded", "namespaces,protect"}} {
+			for range 4 {
+				o := f.do(call{args: append(w.command("unshare", "-U", "-c", "prlimit", "--nproc=64", "script", "-qec"),
+					quoted(f.strict(append(driver, "-t"), "python3", "-c", take)[len(w.become):]), "/dev/null")})
+				if o.code != 7 || strings.Contains(o.stdout, "goroutine") {
+					t.Errorf("%v: %d: %.1000s", driver, o.code, o.stdout)
+				}
+			}
+		}
+	})
+}
+
+// quoted is a command line for a shell.
+func quoted(args []string) string {
+	var b strings.Builder
+	for _, a := range args {
+		b.WriteString("'" + strings.ReplaceAll(a, "'", `'\''`) + "' ")
+	}
+	return b.String()
 }
 
 // TestClientNoThreads: the client of a session goes on where it gets no other thread once

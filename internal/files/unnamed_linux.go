@@ -16,5 +16,6 @@ func unnamed(dir string, mode fs.FileMode) (*os.File, error) {
 
 // named gives it a name.
 func named(f *os.File, path string) error {
-	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(f.Fd())), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	own := "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
+	return unix.Linkat(unix.AT_FDCWD, own, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 }

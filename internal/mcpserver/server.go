@@ -288,11 +288,13 @@ func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.S
 
 // caught does what one call asks for. If that panics, it is the error of this call alone:
 // others have sessions here.
-func caught[Out any](tool string, do func() (*mcp.CallToolResult, Out, error)) (res *mcp.CallToolResult, out Out, err error) {
+func caught[Out any](tool string, do func() (*mcp.CallToolResult, Out, error)) (res *mcp.CallToolResult, out Out,
+	err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			fmt.Fprintf(os.Stderr, "sbxrun: error: mcp: %s: %v\n%s", tool, v, debug.Stack())
-			res, err = nil, fmt.Errorf("%s failed by a fault of sbxrun's, and what it began may have run: please report what the server wrote to its standard error", tool)
+			res, err = nil, fmt.Errorf("%s failed by a fault of sbxrun's, and what it began may have run: "+
+				"please report what the server wrote to its standard error", tool)
 		}
 	}()
 	return do()

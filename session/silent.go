@@ -102,5 +102,15 @@ func (c *Client) KillHolder() error {
 	if conn.peer != pid {
 		return fmt.Errorf("session %s: %w", c.id, syscall.EAGAIN)
 	}
-	return p.Kill()
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	for end := time.Now().Add(startPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if conn, err := c.store.dial(c.id); err == nil {
+			conn.Close()
+			continue
+		}
+		break // nobody listens any more
+	}
+	return nil
 }

@@ -96,32 +96,45 @@ func TestStuckTerminal(t *testing.T) {
 				}
 			}},
 		} {
-			tm := f.newTerminal()
-			args := f.strict(append(tt.flags, "-t"), "sh", "-c", "exit 7")
-			cmd := tm.start(args)
-			var first []int
-			// It leads a process group of its own once it is under way.
-			for end := time.Now().Add(20 * time.Second); ; {
-				if first = childrenOf(cmd.Process.Pid); len(first) > 0 {
-					if group, err := syscall.Getpgid(first[0]); err == nil && group == first[0] {
-						break
-					}
-				}
-				if time.Now().After(end) {
-					f.Fatalf("there is no process 1: %s", tm.text())
-				}
-			}
-			syscall.Kill(first[0], syscall.SIGSTOP)
-			time.Sleep(200 * time.Millisecond)
+			tm, cmd, first := f.stopFirst(append(tt.flags, "-t"))
 			tt.act(cmd)
 			// 7 is of a command that had begun before the stop; 143 of a signal that came
 			// before sbxrun had anything to end.
 			if code := tm.end(cmd); code != tt.code && code != 7 && !(code == 143 && tt.code == 137) {
 				f.Errorf("%v: %d, want %d: %s", tt.flags, code, tt.code, tm.text())
 			}
-			syscall.Kill(first[0], syscall.SIGCONT)
+			syscall.Kill(first, syscall.SIGCONT)
 			tm.tty.Close()
 			tm.master.Close()
 		}
 	})
+}
+
+// stopFirst starts a command at a terminal, and stops process 1 while it is at work. It
+// tries again if the command had ended before.
+func (f *fixture) stopFirst(flags []string) (tm *terminal, cmd *exec.Cmd, first int) {
+	f.Helper()
+	for range 200 {
+		tm = f.newTerminal()
+		cmd = tm.start(f.strict(flags, "sh", "-c", "exit 7"))
+		for first = 0; first == 0 && stateOf(cmd.Process.Pid) != 'Z'; {
+			for _, pid := range childrenOf(cmd.Process.Pid) {
+				// It leads a process group of its own once it is under way.
+				if group, err := syscall.Getpgid(pid); err == nil && group == pid {
+					first = pid
+				}
+			}
+		}
+		if first != 0 && syscall.Kill(first, syscall.SIGSTOP) == nil {
+			time.Sleep(200 * time.Millisecond)
+			if stateOf(cmd.Process.Pid) != 'Z' {
+				return tm, cmd, first
+			}
+		}
+		cmd.Wait()
+		tm.tty.Close()
+		tm.master.Close()
+	}
+	f.Fatal("process 1 was never stopped in time")
+	return nil, nil, 0
 }

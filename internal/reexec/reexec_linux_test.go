@@ -670,3 +670,33 @@ func running(mark string) string {
 	}
 	return ""
 }
+
+// TestStoppedAtItsEnd: a stage that somebody stops once it has reported how the command
+// ended is not waited for: nothing else would end the wait.
+func TestStoppedAtItsEnd(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []*Config{config("/bin/true"), tree("exit 0")} {
+		c, err := Start(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Go(); err != nil {
+			t.Fatal(err)
+		}
+		if exit, err := c.Wait(); err != nil || exit.Status != 0 {
+			t.Fatal(exit, err)
+		}
+		if err := unix.Kill(c.Pid(), unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(true) }()
+		select {
+		case <-closed:
+		case <-time.After(time.Minute):
+			t.Error("it is waited for")
+			unix.Kill(c.Pid(), unix.SIGKILL)
+			<-closed
+		}
+	}
+}

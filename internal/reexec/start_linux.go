@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,8 +100,9 @@ type Child struct {
 	ctl *os.File
 	raw syscall.RawConn
 
-	mu     sync.Mutex // guards closed against senders
-	closed bool
+	mu     sync.Mutex // guards what follows, and the descriptors that it speaks of
+	closed bool       // nothing is sent any more
+	ended  bool       // the stage was waited for
 
 	closing  sync.Once
 	closeErr error
@@ -712,6 +714,9 @@ func (c *Child) Close(done bool) error {
 	return c.closeErr
 }
 
+// endPatience is how long a stage may take to end that has nothing left to do.
+const endPatience = 5 * time.Second
+
 func (c *Child) close(done bool) error {
 	if done {
 		c.send(message{Kind: msgDone})
@@ -728,6 +733,16 @@ func (c *Child) close(done bool) error {
 	}
 	c.ctl.Close() // nil for a stage that does not serve
 	unix.Close(c.fd)
+	// Nothing is left for it to do. One that does not end, because somebody stopped it, is
+	// not waited for.
+	late := time.AfterFunc(endPatience, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.ended {
+			unix.PidfdSendSignal(c.pidfd, unix.SIGKILL, nil, 0)
+		}
+	})
+	defer late.Stop()
 	var err error
 	for {
 		_, err = unix.Wait4(c.pid, nil, unix.WALL, nil)
@@ -735,6 +750,9 @@ func (c *Child) close(done bool) error {
 			break
 		}
 	}
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
 	unix.Close(c.pidfd)
 	if c.sockets != nil {
 		c.sockets.Close()

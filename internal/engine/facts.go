@@ -98,8 +98,8 @@ func hostFacts(cwd string, library bool) (*Facts, error) {
 	return f, nil
 }
 
-// minFiles and minTasks are what sbxrun needs itself, whatever the command needs:
-// descriptors, processes and threads of its user, and memory in bytes.
+// These are what sbxrun needs itself, whatever the command needs: descriptors, processes
+// and threads of its user, and memory in bytes.
 const (
 	minFiles  = 192
 	minTasks  = 32

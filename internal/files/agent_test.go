@@ -58,3 +58,26 @@ func TestListNoDirectory(t *testing.T) {
 		t.Error("it waits")
 	}
 }
+
+// TestWriteWithoutLink: where a file that was made without a name gets none, as under
+// Landlock on older kernels, it is written all the same, with its mode, and nothing else stays.
+func TestWriteWithoutLink(t *testing.T) {
+	was := named
+	defer func() { named = was }()
+	named = func(*os.File, string) error { return syscall.EXDEV }
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	for _, text := range []string{"first", "second, longer"} {
+		if err := write(path, 0o640, strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(path)
+		fi, _ := os.Stat(path)
+		if string(b) != text || err != nil || fi.Mode().Perm() != 0o640 {
+			t.Errorf("%q, %v, %v", b, err, fi.Mode())
+		}
+	}
+	if list, _ := os.ReadDir(dir); len(list) != 1 {
+		t.Error(list)
+	}
+}

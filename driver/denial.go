@@ -42,6 +42,15 @@ const (
 	ReasonSecret  = "a secret, which nothing proposes to show"
 )
 
+// A Use is a path that a command used and was not refused.
+type Use struct {
+	Operation Operation
+	Call      string // the system call
+	Target    string // as the command named it, absolute and clean
+	Leads     string // where that leads: the same, or past symbolic links
+	Dir       bool
+}
+
 // An Asker is a process of the sandbox.
 type Asker struct {
 	PID     int    `json:"pid"`               // as the sandbox numbers it

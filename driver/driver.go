@@ -118,6 +118,12 @@ type Stdio struct {
 	// note nothing.
 	Explain bool
 
+	// Seen, if not nil, is called with each path that the command uses, each time anew: what
+	// it looks up and finds, executes or changes. It must return soon, and may not open
+	// anything. Who describes the process, during the call. The native driver calls it, for a
+	// command of its own, and then looks as for Explain; others do not.
+	Seen func(u Use, who func() *Asker)
+
 	// Refused, if not nil, is called with what is refused, each time anew, and before the
 	// command learns of it, but for connections that end in their middle. It may be called
 	// several times at once, and must return soon. The native driver calls it, for the

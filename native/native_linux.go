@@ -390,7 +390,7 @@ func (s *starter) guardConfig() *guard.Config {
 // newGuard prepares the guard of a command with these streams; nil if it needs
 // none.
 func (s *starter) newGuard(list []stream, stdio driver.Stdio) (*guard.Guard, error) {
-	explain := stdio.Explain
+	explain := stdio.Explain || stdio.Seen != nil
 	if s.protected == nil && s.connect == nil && !explain {
 		return nil, nil
 	}
@@ -412,6 +412,9 @@ func (s *starter) newGuard(list []stream, stdio driver.Stdio) (*guard.Guard, err
 				cfg.Hidden = append(cfg.Hidden, s.p.Files[i].Path)
 			}
 		}
+	}
+	if stdio.Seen != nil {
+		cfg.Seen = seen(stdio.Seen)
 	}
 	cfg.Connect = s.connect
 	if stdio.Refused != nil {

@@ -56,8 +56,7 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		case g.Rule != "":
 			to.Rule, to.Grant = driver.RuleProtected+g.Rule, driver.GrantOf("unprotect", g.Rule)
 		case g.Kind != guard.Write:
-			to.Operation = map[guard.Kind]driver.Operation{guard.Read: driver.OpRead, guard.Exec: driver.OpExec,
-				guard.Unix: driver.OpUnix}[g.Kind]
+			to.Operation = operations[g.Kind]
 			at := g.Path
 			if driver.RuleFor(p, at).Access&policy.Read != 0 {
 				// It is shown, and leads to what is not.
@@ -89,6 +88,18 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		out = append(out, driver.Others(driver.OpWrite, untold))
 	}
 	return out
+}
+
+// operations are those of the guard's kinds.
+var operations = map[guard.Kind]driver.Operation{guard.Write: driver.OpWrite, guard.Read: driver.OpRead,
+	guard.Exec: driver.OpExec, guard.Unix: driver.OpUnix}
+
+// seen passes on what the command uses.
+func seen(tell func(driver.Use, func() *driver.Asker)) func(guard.Use, func() (int, string)) {
+	return func(u guard.Use, who func() (int, string)) {
+		tell(driver.Use{Operation: operations[u.Kind], Call: u.Call, Target: u.Path, Leads: u.Leads, Dir: u.Dir},
+			func() *driver.Asker { return driver.NewAsker(who()) })
+	}
 }
 
 // refused passes on what the guard refuses. The guard's thread is confined, and asks

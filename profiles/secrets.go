@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -497,10 +498,10 @@ func (s *credentialSearch) file(root, full string) {
 	defer f.Close()
 	if s.examined++; why == "" && s.examined <= maxExamined && !fixture(full[len(root):]) {
 		b, _ := io.ReadAll(io.LimitReader(f, maxSecretText))
-		text := comments().ReplaceAllString(string(b), "")
-		if strings.Contains(text, "\x00") {
-			return
+		if bytes.IndexByte(b, 0) >= 0 {
+			return // no text
 		}
+		text := comments().ReplaceAllString(string(b), "")
 		named := func(s string) bool { return strings.HasSuffix(full, s) }
 		why = credentialIn(text)
 		source := slices.ContainsFunc(sourceNames, named)

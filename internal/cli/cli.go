@@ -127,7 +127,7 @@ func newRunFlags(o *options, name string) *pflag.FlagSet {
 // first can: after a flag or "--", a word is the command to run.
 func isSubcommand(arg string) bool {
 	switch arg {
-	case "run", "session", "prune", "spec", "why", "profile", "doctor", "setup", "driver", "diff", "apply", "discard",
+	case "run", "session", "prune", "spec", "why", "learn", "profile", "doctor", "setup", "driver", "diff", "apply", "discard",
 		"version", "completion", "help", "mcp", "command", "shell", "serve", "pool",
 		"hook", "prompt", "integrate", "agent",
 		cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:

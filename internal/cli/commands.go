@@ -22,7 +22,7 @@ import (
 func subcommands() []*cobra.Command {
 	return append([]*cobra.Command{
 		newRun("run"), newAgent(), newShell(), newHook(), newSession(), newDiff(), newApply(), newDiscard(), newPrune(),
-		newSpec(), newWhy(), newProfile(), newDoctor(), newSetup(), newDriver(), newVersion(), newCompletion(),
+		newSpec(), newWhy(), newLearn(), newProfile(), newDoctor(), newSetup(), newDriver(), newVersion(), newCompletion(),
 	}, (&Beside{}).commands()...)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -25,8 +26,10 @@ type options struct {
 	resultFile string
 	resultFD   int
 	dryRun     bool
-	looks      bool // are told of too: --explain
-	tells      bool // the command what it was refused: --tell-refusals
+	looks      bool                                   // are told of too: --explain
+	tells      bool                                   // the command what it was refused: --tell-refusals
+	seen       func(driver.Use, func() *driver.Asker) // is told what the command uses; nil for nobody
+	aside      bool                                   // the command's stdout goes to stderr
 	noPool     bool
 	keys       []byte // that detach from a command of a session
 	checkout   engine.Checkout

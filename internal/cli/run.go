@@ -303,6 +303,9 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	if !o.json {
 		ro.Stdio.Stdout, ro.Stdio.Stderr = os.Stdout, os.Stderr
 	}
+	if ro.Stdio.Seen = o.seen; o.aside {
+		ro.Stdio.Stdout = os.Stderr
+	}
 	term := terminal.Terminal{Keys: o.keys, KillAfter: p.Limits.KillAfter}
 	if p.Limits.WallTime > 0 {
 		term.Deadline = time.Now().Add(p.Limits.WallTime)

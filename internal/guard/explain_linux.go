@@ -113,6 +113,9 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 		if !hides && kind == Exec {
 			interpreter = w.interpreter(fd)
 		}
+		if !hides && m != nil && kind != Write && w.g.seen != nil {
+			w.found(Use{Kind: kind, Call: call, Path: begin + string(text)}, fd, m)
+		}
 		closeFD(fd)
 		switch {
 		case interpreter != "" && scripts < maxScripts:
@@ -135,6 +138,21 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 	}
 	w.told = true
 	w.g.deny(Denial{Kind: kind, Call: call, Path: name, Leads: leads}, w.asker)
+}
+
+// found notes what a path led to.
+func (w *worker) found(u Use, fd int, m *mount) {
+	name, errno := w.nameOn(m, fd, &w.canon[0])
+	if errno != 0 || name[0] != '/' {
+		return
+	}
+	u.Dir = w.statx.Mode&unix.S_IFMT == unix.S_IFDIR // mountOf has asked
+	u.Leads = string(name)
+	if slices.Contains(strings.Split(u.Path, "/"), "..") {
+		u.Path = u.Leads
+	}
+	u.Path = path.Clean(u.Path)
+	w.see(u)
 }
 
 // maxScripts is how many interpreters are scripts themselves before the kernel gives up;

@@ -99,6 +99,15 @@ const (
 	Unix                // to connect to that
 )
 
+// A Use is a path of the sandbox that the command used.
+type Use struct {
+	Kind  Kind
+	Call  string // the system call: "openat"
+	Path  string // as the command named it, absolute and clean
+	Leads string // where that leads: the same, or past symbolic links
+	Dir   bool   // it is a directory
+}
+
 // A Grant is a right to write below a path in the sandbox, where something is
 // mounted. A mount has the nearest grant at or above its place. It repeats what
 // Landlock enforces on the command itself.
@@ -136,6 +145,11 @@ type Config struct {
 	// sandbox covers with something unreadable.
 	Explain bool
 	Hidden  []string
+
+	// Seen, if not nil, is called with each path that the command uses, with Explain alone:
+	// what it looks up and finds, and what it has changed. It is called on the guard's
+	// confined thread. Who finds out which process it is, and is good for that call alone.
+	Seen func(u Use, who func() (pid int, command string))
 
 	// Refused, if not nil, is called with each refusal, before the caller learns of it. It
 	// is called on the guard's confined thread.

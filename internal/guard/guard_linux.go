@@ -33,6 +33,7 @@ type Guard struct {
 	connect func(to netip.AddrPort, stream func() bool)
 	dial    func(to netip.AddrPort) (int, syscall.Errno)
 	explain bool
+	seen    func(Use, func() (int, string))
 	refused func(Denial)
 	hidden  []string
 	sock    [2]int // the command sends the listener over the second
@@ -78,7 +79,7 @@ func New(cfg Config) (*Guard, error) {
 		}
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock,
-		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, refused: cfg.Refused, hidden: cfg.Hidden,
+		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, seen: cfg.Seen, refused: cfg.Refused, hidden: cfg.Hidden,
 		done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.thread, err = hire(); err != nil {
@@ -443,6 +444,7 @@ type worker struct {
 	held   held
 	unlock func() // what exclude holds, nil for nothing
 	told   bool   // the refusal of this call was noted
+	made   bool   // the call was made, and what it changed is noted
 
 	begins [4]begin // where relative paths began last
 	newest int      // of those
@@ -521,6 +523,10 @@ func (w *worker) answer() (rest time.Duration) {
 	res, errno := w.handle()
 	if errno == unix.EROFS || errno == unix.EACCES || errno == unix.EPERM {
 		w.tell(errno)
+	} else if errno == 0 && w.g.seen != nil {
+		w.made = true
+		w.tell(unix.EROFS)
+		w.made = false
 	}
 	took := time.Since(begin)
 	if w.unlock != nil {

@@ -94,13 +94,25 @@ func (w *worker) tellEntry(call string, dirfd int, addr uint64) {
 		return
 	}
 	defer e.close()
-	if g := e.mount.grant; !e.special && (g == nil || !g.Entries) {
+	switch g := e.mount.grant; {
+	case e.special:
+	case w.made:
+		w.see(Use{Kind: Write, Call: call, Path: string(e.full), Leads: string(e.full)})
+	case g == nil || !g.Entries:
 		w.tellOf(call, e.full, true)
 	}
 }
 
 // tellOpen is tell for open(2), which makes a file or changes one.
 func (w *worker) tellOpen(call string, dirfd int, addr, flags uint64) {
+	if w.made && flags&unix.O_ACCMODE == unix.O_RDWR && flags&unix.O_TRUNC == 0 {
+		if fd, errno := w.place(dirfd, addr, 0); errno == 0 {
+			if name, m, errno := w.named(fd, &w.canon[0]); errno == 0 && m != nil {
+				w.see(Use{Kind: Read, Call: call, Path: string(name), Leads: string(name)})
+			}
+			closeFD(fd)
+		}
+	}
 	if uint32(flags)&tmpfile != 0 {
 		w.tellFile(call, dirfd, addr, 0)
 	} else if errno := w.tellFile(call, dirfd, addr, 0); errno == unix.ENOENT {
@@ -126,10 +138,17 @@ func (w *worker) tellOpened(call string, fd int) {
 // tellPlace is tell for an open place, which it closes.
 func (w *worker) tellPlace(call string, fd int) {
 	defer closeFD(fd)
-	if name, m, errno := w.named(fd, &w.canon[0]); errno == 0 && m != nil && (m.grant == nil || !m.grant.Files) {
+	name, m, errno := w.named(fd, &w.canon[0])
+	switch {
+	case errno != 0 || m == nil:
+	case w.made:
+		w.see(Use{Kind: Write, Call: call, Path: string(name), Leads: string(name)})
+	case m.grant == nil || !m.grant.Files:
 		w.tellOf(call, name, false)
 	}
 }
+
+func (w *worker) see(u Use) { w.g.seen(u, w.asker) }
 
 func (w *worker) tellOf(call string, path []byte, entry bool) {
 	w.g.deny(Denial{Kind: Write, Call: call, Path: string(path), Entry: entry}, w.asker)

@@ -1,0 +1,381 @@
+// Package learn makes a profile of what a command was seen to use: the smallest that
+// gives what the base of the profile does not give.
+//
+// It decides nothing for the sandbox. What a command uses it chooses itself, so a
+// learned profile is a proposal: it never has a secret, a home, a socket or a place from
+// which other programs take what they execute, and it says what it left out.
+package learn
+
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// maxUses bounds the different paths that are remembered.
+const maxUses = 200_000
+
+// A Collector takes in what a command uses.
+type Collector struct {
+	open, base *policy.Policy // under which it runs, and which it is compared with
+
+	mu   sync.Mutex
+	uses map[key]*use
+	lost uint64
+}
+
+type key struct {
+	op   driver.Operation
+	path string
+}
+
+// A use is a path that the base does not give, or that was changed.
+type use struct {
+	driver.Use
+	count    uint64
+	programs []string
+	own      bool // the command had written it before
+}
+
+// maxPrograms is how many programs are named beside a path.
+const maxPrograms = 3
+
+// NewCollector is for a run under one policy whose profile is to extend another's.
+func NewCollector(open, base *policy.Policy) *Collector {
+	return &Collector{open: open, base: base, uses: map[key]*use{}}
+}
+
+// Add is [driver.Stdio]'s Seen.
+func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
+	if looks(u.Call) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := key{u.Operation, u.Target}
+	e := c.uses[k]
+	if e == nil {
+		if len(c.uses) == maxUses {
+			c.lost++
+			return
+		}
+		if e = nothing; c.matters(&u) {
+			e = &use{Use: u, own: u.Operation != driver.OpWrite && c.uses[key{driver.OpWrite, u.Target}] != nil}
+		}
+		c.uses[k] = e
+	}
+	if e == nothing {
+		return
+	}
+	if e.count++; e.count <= maxPrograms || len(e.programs) == 0 {
+		if name := program(who()); name != "" && !slices.Contains(e.programs, name) {
+			e.programs = append(e.programs, name)
+		}
+	}
+}
+
+// nothing stands for a use that the base gives.
+var nothing = &use{}
+
+// looks reports whether a call only asks whether something is there. Programs do that of
+// much that they do without; what they then use is seen by another call.
+func looks(call string) bool {
+	return slices.Contains([]string{"stat", "lstat", "access", "readlink", "chdir"}, call)
+}
+
+func (c *Collector) matters(u *driver.Use) bool {
+	if driver.RuleFor(c.open, u.Leads).Access&policy.Read == 0 {
+		return false // it is the sandbox's own
+	}
+	if u.Operation == driver.OpWrite {
+		return true
+	}
+	gives := func(at string) bool {
+		r := driver.RuleFor(c.base, at)
+		return r.Access&policy.Read != 0 || r.Own() && !policy.Below(at, "/dev")
+	}
+	return !gives(u.Target) || !gives(u.Leads)
+}
+
+// program is the name of a process's program, as it may stand in a comment.
+func program(a *driver.Asker) string {
+	if a == nil {
+		return ""
+	}
+	f := strings.Fields(a.Command)
+	if len(f) == 0 {
+		return ""
+	}
+	name := quote.Line(path.Base(f[0]))
+	return name[:min(len(name), 24)]
+}
+
+// A Host answers for the host's files.
+type Host interface {
+	// Withheld says why no grant of a path is proposed, "" if one may be.
+	Withheld(path string, write bool) string
+	// Secrets are the files at or below a path that look like credentials. All reports
+	// whether everything there was looked at.
+	Secrets(path string) (found []string, all bool)
+	// Stat reports whether something is at a path, and whether that is a directory.
+	Stat(path string) (is, dir bool)
+}
+
+// A Line is an item of a list, and what there is to say of it.
+type Line struct {
+	Item, Comment string
+}
+
+// Found is what a run showed that its base does not give.
+type Found struct {
+	Read, Copy, Hide, Hosts []Line
+	Changed                 bool   // the command changed the workspace
+	Memory                  uint64 // bytes; 0 where the base's limit is enough
+	Pids                    int64
+	Minutes                 int64
+	Peaks                   string // what it used, in words
+	Left                    []Line // what it used and nothing proposes, and why
+	Lost                    uint64 // uses that there was no room to remember
+}
+
+// Propose returns what a profile needs to say.
+func (c *Collector) Propose(host Host, home, workspace string) *Found {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := &Found{Lost: c.lost}
+	b := builder{host: host, home: home, root: &node{}, found: f, written: map[string]bool{}}
+	var read []*use
+	for _, u := range c.uses {
+		switch {
+		case u == nothing:
+		case u.Operation == driver.OpWrite && workspace != "" && policy.Below(u.Leads, workspace):
+			f.Changed = true
+		case u.Operation == driver.OpWrite:
+			b.written[u.Leads] = true
+			b.write(u, c.base)
+		case u.Operation == driver.OpUnix:
+			f.Left = append(f.Left, Line{u.Leads, "a socket, connected to" + by(u.programs)})
+		case !u.own:
+			read = append(read, u)
+		}
+	}
+	// In one order, whatever the map's is: programs of a directory are those met first.
+	slices.SortFunc(read, func(a, b *use) int { return strings.Compare(a.Target, b.Target) })
+	for _, u := range read {
+		b.add(u, u.Target)
+		if u.Leads != u.Target {
+			b.add(u, u.Leads)
+		}
+	}
+	b.walk(b.root, "/")
+	for _, l := range [...][]Line{f.Read, f.Copy, f.Hide, f.Left} {
+		slices.SortFunc(l, func(a, b Line) int {
+			return cmp.Or(policy.ComparePaths(a.Item, b.Item), strings.Compare(a.Comment, b.Comment))
+		})
+	}
+	f.Left = slices.Compact(f.Left)
+	return f
+}
+
+// builder makes lines of paths.
+type builder struct {
+	host    Host
+	home    string
+	root    *node
+	found   *Found
+	written map[string]bool
+}
+
+// A node is a path, with those below it.
+type node struct {
+	kids  map[string]*node
+	use   *use // of the path itself
+	files int  // used paths here and below
+}
+
+func (b *builder) add(u *use, at string) {
+	is, dir := b.host.Stat(at)
+	if !is || dir && !u.Dir {
+		return // the command made it, in the sandbox alone
+	}
+	if why := b.host.Withheld(at, false); why != "" && !dir {
+		b.left(at, why, u)
+		return
+	}
+	n := b.root
+	n.files++
+	for _, name := range strings.Split(at[1:], "/") {
+		if n.kids == nil {
+			n.kids = map[string]*node{}
+		}
+		next := n.kids[name]
+		if next == nil {
+			next = &node{}
+			n.kids[name] = next
+		}
+		n = next
+		n.files++
+	}
+	if n.use != nil {
+		n.files--
+	}
+	n.use = u
+}
+
+func (b *builder) left(at, why string, u *use) {
+	b.found.Left = append(b.found.Left, Line{at, why + by(u.programs)})
+}
+
+// write is about what was changed outside of the workspace.
+func (b *builder) write(u *use, base *policy.Policy) {
+	r := driver.RuleFor(base, u.Leads)
+	switch {
+	case r.Access&policy.Write != 0, r.Access == 0 && r.At != "" && !r.Own() && !r.Hidden():
+		return // it can be: of private storage, what is written is the run's own
+	case policy.Below(u.Leads, b.home) && b.home != "":
+		return // as above, or a copy of what is there
+	}
+	b.left(u.Leads, "changed, and what is changed there would stay on the host", u)
+}
+
+// few is how many files of a directory are granted one by one.
+const few = 2
+
+// walk makes lines of a path and what is below it: of the deepest directory that holds
+// all, if that may be granted.
+func (b *builder) walk(n *node, at string) {
+	_, dir := b.host.Stat(at)
+	switch {
+	case n.use != nil && !dir:
+		if found, _ := b.host.Secrets(at); len(found) > 0 {
+			b.left(at, likely, n.use)
+			return
+		}
+		b.grant(n, at)
+		return
+	case len(n.kids) == 1 && n.use == nil, !b.grantable(at), n.use == nil && n.files <= few:
+	case b.clean(at):
+		b.grant(n, at)
+		return
+	}
+	if n.use != nil && n.use.Target == at && !b.leadsHome(at) {
+		b.left(at, "listed, and too much to grant as a whole", n.use)
+	}
+	names := make([]string, 0, len(n.kids))
+	for name := range n.kids {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		b.walk(n.kids[name], path.Join(at, name))
+	}
+}
+
+const likely = "looks like a credential"
+
+// leadsHome reports whether a path is the home or above it, which programs list all the time.
+func (b *builder) leadsHome(at string) bool { return b.home != "" && policy.Below(b.home, at) }
+
+// wide are directories that hold what belongs to many programs, below the home and below
+// the root.
+var (
+	wideHome = []string{".cache", ".config", ".local", ".local/bin", ".local/lib", ".local/share", ".local/state", ".var",
+		".var/app", "Library"}
+	wideRoot = []string{"/etc", "/home", "/mnt", "/media", "/opt", "/srv", "/tmp", "/usr", "/usr/local", "/var", "/var/cache",
+		"/var/lib", "/var/tmp"}
+)
+
+// grantable reports whether a directory may be granted as a whole.
+func (b *builder) grantable(at string) bool {
+	if b.host.Withheld(at, false) != "" || slices.Contains(wideRoot, at) {
+		return false
+	}
+	if b.home == "" || !policy.Below(at, b.home) {
+		return true
+	}
+	rest := strings.TrimPrefix(at[len(b.home):], "/")
+	// What is in the home without a dot is a person's: projects, documents.
+	return !slices.Contains(wideHome, rest) && (strings.Contains(rest, "/") || rest[0] == '.' || rest == "go")
+}
+
+// maxHidden is how many secrets are hidden below a directory that is granted. With more it
+// is a place for secrets, and not granted as a whole.
+const maxHidden = 8
+
+// clean reports whether a directory can be granted, and hides the secrets in it.
+func (b *builder) clean(at string) bool {
+	found, all := b.host.Secrets(at)
+	switch {
+	case !all:
+		b.found.Left = append(b.found.Left, Line{at, "as a whole: too large to look for secrets in it"})
+		return false
+	case len(found) > maxHidden:
+		b.found.Left = append(b.found.Left, Line{at, "as a whole: " + number(uint64(len(found)), "file") + " in it look like credentials"})
+		return false
+	}
+	for _, s := range found {
+		b.found.Hide = append(b.found.Hide, Line{s, likely})
+	}
+	return true
+}
+
+// grant makes a line of a path.
+func (b *builder) grant(n *node, at string) {
+	programs, count, executes := []string{}, uint64(0), false
+	n.each(func(u *use) {
+		count += u.count
+		executes = executes || u.Operation == driver.OpExec
+		for _, p := range u.programs {
+			if len(programs) < maxPrograms && !slices.Contains(programs, p) {
+				programs = append(programs, p)
+			}
+		}
+	})
+	_, dir := b.host.Stat(at)
+	var text string
+	switch {
+	case dir:
+		text = number(uint64(n.files), "path") + " used"
+	case executes:
+		text = "executed " + number(count, "time")
+	default:
+		text = "opened " + number(count, "time")
+	}
+	l := Line{at, text + by(programs)}
+	changed := 0
+	for w := range b.written {
+		if policy.Below(w, at) {
+			changed++
+		}
+	}
+	switch {
+	case changed == 0 || !policy.Below(at, b.home):
+		b.found.Read = append(b.found.Read, l)
+	case dir:
+		l.Comment += "; " + number(uint64(changed), "path") + " changed, in a copy that ends with the run"
+		b.found.Copy = append(b.found.Copy, l)
+	default:
+		b.found.Read = append(b.found.Read, l)
+		b.found.Left = append(b.found.Left, Line{at, "changed, and shown read-only" + by(programs)})
+	}
+}
+
+func (n *node) each(f func(*use)) {
+	if n.use != nil {
+		f(n.use)
+	}
+	names := make([]string, 0, len(n.kids))
+	for name := range n.kids {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		n.kids[name].each(f)
+	}
+}

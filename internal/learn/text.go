@@ -1,0 +1,196 @@
+package learn
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sbxrun/sbxrun/internal/quote"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+func by(programs []string) string {
+	if len(programs) == 0 {
+		return ""
+	}
+	return ", by " + strings.Join(programs, ", ")
+}
+
+func number(n uint64, of string) string {
+	s := strconv.FormatUint(n, 10) + " " + of
+	if n != 1 {
+		s += "s"
+	}
+	return s
+}
+
+// A Header is what a profile says of itself.
+type Header struct {
+	Base    string   // the profile that it extends
+	Command []string // that it was learned from
+	Home    string
+}
+
+// readOnly is the line of a workspace that nothing changed.
+const readOnly = "workspace: ro  # the command changed nothing in it"
+
+// Text is a profile of what was found.
+func (f *Found) Text(h Header) string {
+	text := "extends: " + scalar(h.Base) + "\n"
+	if !f.Changed {
+		text += readOnly + "\n"
+	}
+	text, _ = f.Into(text, h) // which has no list that could be in the way
+	return "# Learned by sbxrun learn. A proposal: read it before you use it.\n" + text
+}
+
+// errForm is a profile that lines cannot be added to.
+var errForm = errors.New("its lists are not written as sbxrun learn writes them, one item on a line")
+
+// Into adds what was found to a profile, whose other lines stay as they are.
+func (f *Found) Into(old string, h Header) (string, error) {
+	t := &text{lines: strings.Split(strings.TrimRight(old, "\n"), "\n")}
+	for _, l := range t.lines {
+		if strings.Contains(l, "\t") || flow.MatchString(l) {
+			return "", errForm
+		}
+	}
+	if f.Changed {
+		t.lines = slices.DeleteFunc(t.lines, func(l string) bool { return l == readOnly })
+	}
+	short := func(l []Line) []Line {
+		out := slices.Clone(l)
+		for i := range out {
+			out[i].Item = shorten(out[i].Item, h.Home)
+		}
+		return out
+	}
+	t.list("files", "read", short(f.Read))
+	t.list("files", "copy_try", short(f.Copy))
+	t.list("files", "hide", short(f.Hide))
+	if len(f.Hosts) > 0 {
+		t.value("network", "mode", "proxy", "")
+		t.list("network", "allow", f.Hosts)
+	}
+	if f.Memory > 0 {
+		t.value("limits", "memory", strconv.FormatUint((f.Memory+1<<20-1)>>20, 10)+"m", f.Peaks)
+	}
+	if f.Pids > 0 {
+		t.value("limits", "pids", strconv.FormatInt(f.Pids, 10), f.Peaks)
+	}
+	if f.Minutes > 0 {
+		t.value("limits", "wall_time", strconv.FormatInt(f.Minutes, 10)+"m", f.Peaks)
+	}
+	for _, l := range short(f.Left) {
+		t.note("# Not granted: " + quote.Line(l.Item) + ": " + l.Comment)
+	}
+	if f.Lost > 0 {
+		t.note("# Not seen: " + number(f.Lost, "use") + " of paths, which there was no room to remember.")
+	}
+	t.note("# From: " + quote.Line(strings.Join(h.Command, " ")))
+	return strings.Join(t.lines, "\n") + "\n", nil
+}
+
+// flow matches a list or a map that is written on one line.
+var flow = regexp.MustCompile(`^\s*[a-z_]+:\s*[\[{]`)
+
+// shorten has ~ for the home.
+func shorten(p, home string) string {
+	if home != "" && p != home && policy.Below(p, home) {
+		return "~" + p[len(home):]
+	}
+	return p
+}
+
+var plain = regexp.MustCompile(`^[~/A-Za-z0-9._][~/A-Za-z0-9._@+:,-]*$`)
+
+// scalar is a text as YAML has it.
+func scalar(s string) string {
+	if plain.MatchString(s) && !strings.HasSuffix(s, ":") && !strings.Contains(s, ": ") {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+// text is a profile by its lines: keys at no indentation, theirs at two, items at four.
+type text struct{ lines []string }
+
+// section returns the first line of a key's value and the line behind it, and makes the
+// key if it is not there.
+func (t *text) section(key string, from, to int, indent string) (begin, end int) {
+	for i := from; i < to; i++ {
+		if !strings.HasPrefix(t.lines[i], indent+key+":") {
+			continue
+		}
+		end = i + 1
+		for j := i + 1; j < to; j++ {
+			l := t.lines[j]
+			if l != "" && !strings.HasPrefix(l, indent+" ") {
+				break
+			}
+			if l != "" {
+				end = j + 1
+			}
+		}
+		return i + 1, end
+	}
+	made := []string{indent + key + ":"}
+	if indent == "" {
+		for to > 0 && strings.HasPrefix(t.lines[to-1], "#") && to > 1 {
+			to-- // before what was noted at the end
+		}
+		made = []string{"", made[0]}
+	}
+	t.lines = slices.Insert(t.lines, to, made...)
+	return to + len(made), to + len(made)
+}
+
+func (t *text) list(section, key string, items []Line) {
+	if len(items) == 0 {
+		return
+	}
+	from, to := t.section(section, 0, len(t.lines), "")
+	from, to = t.section(key, from, to, "  ")
+	has := map[string]bool{}
+	for _, l := range t.lines[from:to] {
+		has[strings.TrimSpace(comment.ReplaceAllString(l, ""))] = true
+	}
+	for _, it := range items {
+		item := "- " + scalar(it.Item)
+		if has[item] {
+			continue
+		}
+		if it.Comment != "" {
+			it.Comment = "  # " + it.Comment
+		}
+		t.lines = slices.Insert(t.lines, to, "    "+item+it.Comment)
+		to++
+	}
+}
+
+var comment = regexp.MustCompile(`\s+#.*$`)
+
+// value sets a key of a section.
+func (t *text) value(section, key, value, why string) {
+	from, to := t.section(section, 0, len(t.lines), "")
+	line := "  " + key + ": " + value
+	if why != "" {
+		line += "  # " + why
+	}
+	for i := from; i < to; i++ {
+		if strings.HasPrefix(t.lines[i], "  "+key+":") {
+			t.lines[i] = line
+			return
+		}
+	}
+	t.lines = slices.Insert(t.lines, from, line)
+}
+
+// note adds a comment at the end, once.
+func (t *text) note(line string) {
+	if !slices.Contains(t.lines, line) {
+		t.lines = append(t.lines, line)
+	}
+}

@@ -289,36 +289,43 @@ func looksCredential(fsys fs.FS, name string) bool {
 	return credentialIn(string(b)) != ""
 }
 
-// credentials are what lines with credentials look like, by a word for each.
-var credentials = sync.OnceValue(func() (out []struct {
-	what string
-	re   *regexp.Regexp
-}) {
-	for _, p := range [...][2]string{
-		{"private key", `-----BEGIN [A-Z ]*PRIVATE KEY|PuTTY-User-Key-File|AGE-SECRET-KEY-1`},
+// A credentialKind is what lines with credentials look like.
+type credentialKind struct {
+	what  string
+	re    *regexp.Regexp
+	words []string // one of which, in small letters, each match has: to look for those first is faster
+}
+
+// credentials are the kinds, by a word for each.
+var credentials = sync.OnceValue(func() (out []credentialKind) {
+	for _, k := range [...]struct{ what, re, words string }{
+		{"private key", `-----BEGIN [A-Z ]*PRIVATE KEY|PuTTY-User-Key-File|AGE-SECRET-KEY-1`, "key-|private key"},
 		{"token",
-			`\b(?:(?:gh[pousr]_|npm_|hf_|dop_v1_|shpat_|[sr]k_live_|lin_api_)[A-Za-z0-9]{20,}|(?:github_pat_|glpat-|xox[abeoprs]-|pypi-)[A-Za-z0-9_-]{20,})|\bsk-[A-Za-z0-9_-]{16,}|\bAIza[0-9A-Za-z_-]{30,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.`},
-		{"access key", `\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`},
+			`\b(?:(?:gh[pousr]_|npm_|hf_|dop_v1_|shpat_|[sr]k_live_|lin_api_)[A-Za-z0-9]{20,}|(?:github_pat_|glpat-|xox[abeoprs]-|pypi-)[A-Za-z0-9_-]{20,})|\bsk-[A-Za-z0-9_-]{16,}|\bAIza[0-9A-Za-z_-]{30,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.`,
+			"gh|npm_|hf_|dop_v1_|shpat_|k_live_|lin_api_|glpat-|xox|pypi-|sk-|aiza|eyj"},
+		{"access key", `\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`, "akia|asia"},
 		// The user git alone is none.
-		{"URL with credentials", `[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/@"'$<>{}]{4,}|[^\s/@"'$<>{}:]*:[^\s/@"'$<>{}]+)@`},
-		{"authorization", `(?i)authorization["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+[A-Za-z0-9._~+/=-]{6,}`},
+		{"URL with credentials", `[A-Za-z][A-Za-z0-9+.-]*://(?:[^\s/@"'$<>{}]{4,}|[^\s/@"'$<>{}:]*:[^\s/@"'$<>{}]+)@`, "://"},
+		{"authorization", `(?i)authorization["']?\s*[:=]\s*["']?(?:bearer|basic|token)\s+[A-Za-z0-9._~+/=-]{6,}`,
+			"authorization"},
 		// A value that is a variable's, or a type's name in a program, is none.
 		// Nor is an author.
 		{"password",
-			`(?i)(?:(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[A-Za-z0-9_.-]*|auth(?:[_.-][A-Za-z0-9_.-]*|n|z|entication)?)["']?\s*[:=]>?\s*["']?[^\s"'$<>{}()\[\],;]{6,}`},
+			`(?i)(?:(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credential)[A-Za-z0-9_.-]*|auth(?:[_.-][A-Za-z0-9_.-]*|n|z|entication)?)["']?\s*[:=]>?\s*["']?[^\s"'$<>{}()\[\],;]{6,}`,
+			"passw|passphrase|secret|token|key|credential|auth"},
 	} {
-		out = append(out, struct {
-			what string
-			re   *regexp.Regexp
-		}{p[0], regexp.MustCompile(p[1])})
+		out = append(out, credentialKind{k.what, regexp.MustCompile(k.re), strings.Split(k.words, "|")})
 	}
 	return out
 })
 
-// credentialIn says what of a text looks like a credential, "" if nothing does.
-func credentialIn(text string) string {
+// credentialIn says what of a text looks like a credential, "" if nothing does. Some kinds
+// can be passed over.
+func credentialIn(text string, not ...string) string {
+	lower := strings.ToLower(text)
 	for _, c := range credentials() {
-		if c.re.MatchString(text) {
+		if !slices.Contains(not, c.what) &&
+			slices.ContainsFunc(c.words, func(w string) bool { return strings.Contains(lower, w) }) && c.re.MatchString(text) {
 			return c.what
 		}
 	}
@@ -501,13 +508,17 @@ func (s *credentialSearch) file(root, full string) {
 		if bytes.IndexByte(b, 0) >= 0 {
 			return // no text
 		}
-		text := comments().ReplaceAllString(string(b), "")
+		text := string(b)
 		named := func(s string) bool { return strings.HasSuffix(full, s) }
-		why = credentialIn(text)
-		source := slices.ContainsFunc(sourceNames, named)
-		if why == "password" && (source || slices.ContainsFunc(manifestNames, named)) ||
-			why == "URL with credentials" && source {
-			why = ""
+		var not []string
+		switch {
+		case slices.ContainsFunc(sourceNames, named):
+			not = []string{"password", "URL with credentials"}
+		case slices.ContainsFunc(manifestNames, named):
+			not = []string{"password"}
+		}
+		if why = credentialIn(text, not...); why != "" {
+			why = credentialIn(comments().ReplaceAllString(text, ""), not...)
 		}
 	}
 	if why != "" {

@@ -46,8 +46,7 @@ The exit code is the command's own.`,
 			case check && (out != "" || into != ""):
 				return engine.Usage("--check writes no profile", "leave out -o and --into")
 			case check:
-				o.looks = true
-				return o.run(args)
+				return o.check(args)
 			case into != "" && o.req.Profile != "":
 				return engine.Usage("--into names the profile that is extended", "leave out --profile")
 			}
@@ -79,6 +78,31 @@ The exit code is the command's own.`,
 	}}, "script", "c", "learn from a shell script (bash, else sh); what follows are its $0, $1, …")
 	o.voiceFlags(c.Flags())
 	return c
+}
+
+// check runs the command under a profile, and says what that refuses, also if the command
+// does without.
+func (o *options) check(args []string) error {
+	o.looks = true
+	res, err := o.do(args)
+	if err != nil {
+		return failed(&engine.Results{}, err)
+	}
+	o.explainEnd(res)
+	o.explainLimits(res)
+	var refused uint64
+	for i := range res.Denials {
+		if d := &res.Denials[i]; d.Operation != driver.OpLimit && engine.Used(d) {
+			say.note(engine.Refusal(d, false))
+			refused++
+		}
+	}
+	explainChanges(res.Changes, false)
+	say.note("refused: "+count(refused, "use", "uses"), "")
+	if res.ExitCode != 0 {
+		return exitError(res.ExitCode)
+	}
+	return nil
 }
 
 // asFile is a file's name as --profile takes it.
@@ -124,7 +148,9 @@ func (o *options) learn(out, into string) (code int, err error) {
 		return 0, errors.New("driver " + res.Driver + " does not see what a command uses: nothing was learned")
 	}
 	o.explainEnd(res)
-	explainChanges(res.Changes, false)
+	if c := res.Changes; c != nil && (c.ID != "" || c.Error != "") {
+		explainChanges(c, false)
+	}
 	found := l.Found(res)
 	if res.ExitCode != 0 {
 		say.warn("the command failed while it was watched: what it would have used after that is not in the profile")

@@ -228,7 +228,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	}
 
 	var follow func(driver.Process) func()
-	if p.Egress.Mode == policy.EgressProxy {
+	if p.Egress.Mode == policy.EgressProxy && o.seen == nil {
 		follow = func(proc driver.Process) func() { return o.follow(r, facts, proc) }
 	}
 	kept, err := engine.KeepChanges(facts, p, workspace.Info{ID: engine.ChangesID(), Command: o.req.Command})

@@ -78,7 +78,8 @@ func Learn(req *profiles.Request, f *Facts) (*Learning, error) {
 		p.Files = policy.Sort(append(p.Files, policy.FileRule{Path: home, Access: policy.ReadExec, Discard: true,
 			Optional: true, Origin: "learn"}))
 	}
-	return &Learning{Run: open, Collector: learn.NewCollector(p, base.Policy), base: base.Policy, name: name, facts: f}, nil
+	return &Learning{Run: open, Collector: learn.NewCollector(p, base.Policy), base: base.Policy, name: name,
+		facts: f}, nil
 }
 
 func variable(p *specs.Process, name string) string {
@@ -103,7 +104,7 @@ func (l *Learning) Found(res *driver.Result) *learn.Found {
 		case driver.OpUnix:
 			f.Left = append(f.Left, learn.Line{Item: quote.Line(d.Target), Comment: "a socket, connected to" + whose(d)})
 		case driver.OpRead, driver.OpExec:
-			if d.Reason == driver.ReasonSecret && !strings.HasSuffix(d.Call, "stat") {
+			if d.Reason == driver.ReasonSecret && Used(d) {
 				f.Left = append(f.Left, learn.Line{Item: quote.Line(d.Target), Comment: d.Reason + whose(d)})
 			}
 		}
@@ -111,6 +112,9 @@ func (l *Learning) Found(res *driver.Result) *learn.Found {
 	l.limits(f, res)
 	return f
 }
+
+// Used reports whether a command was refused more than to look whether something is there.
+func Used(d *driver.Denial) bool { return !learn.Looks(d.Call) }
 
 func whose(d *driver.Denial) string {
 	if d.Process == nil || d.Process.Command == "" {
@@ -144,7 +148,8 @@ func (l *Learning) network(f *learn.Found, res *driver.Result) {
 		}
 	}
 	for _, target := range sortedKeys(reached) {
-		f.Hosts = append(f.Hosts, learn.Line{Item: target, Comment: "connected to " + strconv.FormatUint(reached[target], 10) + "×"})
+		times := "connections: " + strconv.FormatUint(reached[target], 10)
+		f.Hosts = append(f.Hosts, learn.Line{Item: target, Comment: times})
 	}
 	for i := range res.Denials {
 		if d := &res.Denials[i]; d.Operation == driver.OpConnect || d.Operation == driver.OpResolve {
@@ -152,7 +157,8 @@ func (l *Learning) network(f *learn.Found, res *driver.Result) {
 		}
 	}
 	if n.LogDropped > 0 {
-		f.Left = append(f.Left, learn.Line{Item: "hosts", Comment: strconv.FormatUint(n.LogDropped, 10) + " requests were not recorded"})
+		f.Left = append(f.Left, learn.Line{Item: "hosts",
+			Comment: strconv.FormatUint(n.LogDropped, 10) + " requests were not recorded"})
 	}
 }
 

@@ -41,6 +41,8 @@ type use struct {
 	count    uint64
 	programs []string
 	own      bool // the command had written it before
+	target   bool // the base does not give the target
+	leads    bool // nor where it leads
 }
 
 // maxPrograms is how many programs are named beside a path.
@@ -53,7 +55,7 @@ func NewCollector(open, base *policy.Policy) *Collector {
 
 // Add is [driver.Stdio]'s Seen.
 func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
-	if looks(u.Call) {
+	if Looks(u.Call) {
 		return
 	}
 	c.mu.Lock()
@@ -65,8 +67,11 @@ func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
 			c.lost++
 			return
 		}
-		if e = nothing; c.matters(&u) {
-			e = &use{Use: u, own: u.Operation != driver.OpWrite && c.uses[key{driver.OpWrite, u.Target}] != nil}
+		e = &use{Use: u, own: u.Operation != driver.OpWrite && c.uses[key{driver.OpWrite, u.Target}] != nil,
+			target: !c.gives(u.Target), leads: u.Leads != u.Target && !c.gives(u.Leads)}
+		if driver.RuleFor(c.open, u.Leads).Access&policy.Read == 0 || // it is the sandbox's own
+			u.Operation != driver.OpWrite && !e.target && !e.leads {
+			e = nothing
 		}
 		c.uses[k] = e
 	}
@@ -83,24 +88,16 @@ func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
 // nothing stands for a use that the base gives.
 var nothing = &use{}
 
-// looks reports whether a call only asks whether something is there. Programs do that of
+// Looks reports whether a call only asks whether something is there. Programs do that of
 // much that they do without; what they then use is seen by another call.
-func looks(call string) bool {
+func Looks(call string) bool {
 	return slices.Contains([]string{"stat", "lstat", "access", "readlink", "chdir"}, call)
 }
 
-func (c *Collector) matters(u *driver.Use) bool {
-	if driver.RuleFor(c.open, u.Leads).Access&policy.Read == 0 {
-		return false // it is the sandbox's own
-	}
-	if u.Operation == driver.OpWrite {
-		return true
-	}
-	gives := func(at string) bool {
-		r := driver.RuleFor(c.base, at)
-		return r.Access&policy.Read != 0 || r.Own() && !policy.Below(at, "/dev")
-	}
-	return !gives(u.Target) || !gives(u.Leads)
+// gives reports whether a path can be read under the base.
+func (c *Collector) gives(path string) bool {
+	r := driver.RuleFor(c.base, path)
+	return r.Access&policy.Read != 0 || r.Own() && !policy.Below(path, "/dev")
 }
 
 // program is the name of a process's program, as it may stand in a comment.
@@ -168,8 +165,10 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 	// In one order, whatever the map's is: programs of a directory are those met first.
 	slices.SortFunc(read, func(a, b *use) int { return strings.Compare(a.Target, b.Target) })
 	for _, u := range read {
-		b.add(u, u.Target)
-		if u.Leads != u.Target {
+		if u.target {
+			b.add(u, u.Target)
+		}
+		if u.leads {
 			b.add(u, u.Leads)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
@@ -53,7 +54,7 @@ var errForm = errors.New("its lists are not written as sbxrun learn writes them,
 func (f *Found) Into(old string, h Header) (string, error) {
 	t := &text{lines: strings.Split(strings.TrimRight(old, "\n"), "\n")}
 	for _, l := range t.lines {
-		if strings.Contains(l, "\t") || flow.MatchString(l) {
+		if strings.Contains(l, "\t") || flow().MatchString(l) {
 			return "", errForm
 		}
 	}
@@ -94,7 +95,7 @@ func (f *Found) Into(old string, h Header) (string, error) {
 }
 
 // flow matches a list or a map that is written on one line.
-var flow = regexp.MustCompile(`^\s*[a-z_]+:\s*[\[{]`)
+var flow = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*[a-z_]+:\s*[\[{]`) })
 
 // shorten has ~ for the home.
 func shorten(p, home string) string {
@@ -104,11 +105,13 @@ func shorten(p, home string) string {
 	return p
 }
 
-var plain = regexp.MustCompile(`^[~/A-Za-z0-9._][~/A-Za-z0-9._@+:,-]*$`)
+var plain = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[~/A-Za-z0-9._][~/A-Za-z0-9._@+:,-]*$`)
+})
 
 // scalar is a text as YAML has it.
 func scalar(s string) string {
-	if plain.MatchString(s) && !strings.HasSuffix(s, ":") && !strings.Contains(s, ": ") {
+	if plain().MatchString(s) && !strings.HasSuffix(s, ":") && !strings.Contains(s, ": ") {
 		return s
 	}
 	return strconv.Quote(s)
@@ -155,7 +158,7 @@ func (t *text) list(section, key string, items []Line) {
 	from, to = t.section(key, from, to, "  ")
 	has := map[string]bool{}
 	for _, l := range t.lines[from:to] {
-		has[strings.TrimSpace(comment.ReplaceAllString(l, ""))] = true
+		has[strings.TrimSpace(comment().ReplaceAllString(l, ""))] = true
 	}
 	for _, it := range items {
 		item := "- " + scalar(it.Item)
@@ -170,7 +173,7 @@ func (t *text) list(section, key string, items []Line) {
 	}
 }
 
-var comment = regexp.MustCompile(`\s+#.*$`)
+var comment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\s+#.*$`) })
 
 // value sets a key of a section.
 func (t *text) value(section, key, value, why string) {

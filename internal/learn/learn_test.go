@@ -1,0 +1,200 @@
+package learn
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+const home, workspace = "/home/u", "/home/u/w"
+
+// host is a host of these files; a directory's name ends with a slash.
+type host struct {
+	files   []string
+	secrets []string
+	partly  string // a directory that is too large
+}
+
+func (h *host) Stat(p string) (is, dir bool) {
+	for _, f := range h.files {
+		if f == p {
+			return true, false
+		}
+		if policy.Below(strings.TrimSuffix(f, "/"), p) {
+			return true, true
+		}
+	}
+	return false, false
+}
+
+func (h *host) Withheld(p string, write bool) string {
+	switch {
+	case policy.Below(home, p), path.Dir(p) == "/":
+		return "a home"
+	case path.Base(p) == ".netrc":
+		return "a secret"
+	}
+	return ""
+}
+
+func (h *host) Secrets(p string) (found []string, all bool) {
+	for _, s := range h.secrets {
+		if policy.Below(s, p) {
+			found = append(found, s)
+		}
+	}
+	return found, h.partly == "" || !policy.Below(h.partly, p)
+}
+
+func policies() (open, base *policy.Policy) {
+	tmp := specs.Mount{Destination: "/tmp", Type: "tmpfs"}
+	open = &policy.Policy{OCI: &specs.Spec{Mounts: []specs.Mount{tmp}}, Files: []policy.FileRule{
+		{Path: "/", Access: policy.ReadExec}, {Path: home, Access: policy.ReadExec, Discard: true},
+		{Path: workspace, Access: policy.All, Overlay: true}, {Path: home + "/.hidden"}}}
+	base = &policy.Policy{OCI: &specs.Spec{Mounts: []specs.Mount{tmp, {Destination: home, Type: "tmpfs"}}},
+		Files: []policy.FileRule{{Path: "/usr", Access: policy.ReadExec}, {Path: workspace, Access: policy.All}}}
+	return
+}
+
+// used is "OP PATH", "OP PATH -> WHERE IT LEADS"; a directory ends with a slash.
+func (h *host) found(uses ...string) *Found {
+	c := NewCollector(policies())
+	for _, s := range uses {
+		op, p, _ := strings.Cut(s, " ")
+		target, leads, linked := strings.Cut(p, " -> ")
+		u := driver.Use{Operation: op, Call: "openat", Target: strings.TrimSuffix(target, "/"), Dir: strings.HasSuffix(p, "/")}
+		if u.Leads = u.Target; linked {
+			u.Leads = strings.TrimSuffix(leads, "/")
+		}
+		c.Add(u, func() *driver.Asker { return &driver.Asker{Command: "/usr/bin/tool --with arguments"} })
+	}
+	return c.Propose(h, home, workspace)
+}
+
+func items(list []Line) (out []string) {
+	for _, l := range list {
+		out = append(out, strings.Replace(l.Item, home, "~", 1))
+	}
+	return out
+}
+
+func TestPropose(t *testing.T) {
+	h := &host{files: []string{"/home/u/.a/1", "/home/u/.a/2", "/home/u/.a/3", "/home/u/.a/deep/4", "/home/u/.a/deep/5",
+		"/home/u/.config/a/1", "/home/u/.config/a/2", "/home/u/.config/a/3", "/home/u/.config/b/1", "/home/u/docs/1",
+		"/home/u/docs/2", "/home/u/docs/3", "/home/u/docs/p/x/1", "/home/u/docs/p/x/2", "/home/u/docs/p/x/3", "/home/u/.netrc", "/home/u/.key", "/home/u/.s/1", "/home/u/.s/2",
+		"/home/u/.s/3", "/home/u/.s/key", "/home/u/.many/1", "/home/u/.many/2", "/home/u/.many/3", "/home/u/.big/1",
+		"/home/u/.big/2", "/home/u/.big/3", "/opt/x/1", "/opt/x/2", "/opt/x/3", "/opt/y/1", "/srv/f", "/usr/bin/tool", "/home/u/.link",
+		"/home/u/w/file", "/home/u/.sock", "/etc/x"},
+		secrets: []string{"/home/u/.s/key", "/home/u/.key"}, partly: "/home/u/.big"}
+	for i := range maxHidden + 1 {
+		f := "/home/u/.many/key" + string(rune('a'+i))
+		h.files, h.secrets = append(h.files, f), append(h.secrets, f)
+	}
+	for name, tc := range map[string]struct {
+		uses                   []string
+		read, cp, hidden, left []string
+	}{
+		"what the base gives":                    {uses: []string{"exec /usr/bin/tool", "read /home/u/w/file", "read /tmp/x"}},
+		"files are granted one by one":           {uses: []string{"read ~/.a/1", "read ~/.a/2"}, read: []string{"~/.a/1", "~/.a/2"}},
+		"many are granted by their directory":    {uses: []string{"read ~/.a/1", "read ~/.a/2", "read ~/.a/3"}, read: []string{"~/.a"}},
+		"the deepest that has all":               {uses: []string{"read ~/.a/deep/4", "read ~/.a/deep/5", "read ~/.a/deep/"}, read: []string{"~/.a/deep"}},
+		"the same file again is one":             {uses: []string{"read ~/.a/1", "read ~/.a/1", "read ~/.a/1"}, read: []string{"~/.a/1"}},
+		"not what belongs to all programs":       {uses: []string{"read ~/.config/a/1", "read ~/.config/a/2", "read ~/.config/a/3", "read ~/.config/b/1"}, read: []string{"~/.config/a", "~/.config/b/1"}},
+		"nor a person's own directory":           {uses: []string{"read ~/docs/1", "read ~/docs/2", "read ~/docs/3"}, read: []string{"~/docs/1", "~/docs/2", "~/docs/3"}},
+		"but one below it":                       {uses: []string{"read ~/docs/p/x/1", "read ~/docs/p/x/2", "read ~/docs/p/x/3"}, read: []string{"~/docs/p/x"}},
+		"nor the system's":                       {uses: []string{"read /opt/x/1", "read /opt/x/2", "read /opt/x/3", "read /opt/y/1"}, read: []string{"/opt/x", "/opt/y/1"}},
+		"a home is listed":                       {uses: []string{"read /home/u/", "read /"}},
+		"a directory of a person is listed":      {uses: []string{"read ~/docs/"}, left: []string{"~/docs"}},
+		"a secret by name":                       {uses: []string{"read ~/.netrc"}, left: []string{"~/.netrc"}},
+		"a secret by content":                    {uses: []string{"read ~/.key"}, left: []string{"~/.key"}},
+		"a secret in a directory is hidden":      {uses: []string{"read ~/.s/1", "read ~/.s/2", "read ~/.s/3"}, read: []string{"~/.s"}, hidden: []string{"~/.s/key"}},
+		"a place for secrets":                    {uses: []string{"read ~/.many/1", "read ~/.many/2", "read ~/.many/3"}, read: []string{"~/.many/1", "~/.many/2", "~/.many/3"}, left: []string{"~/.many"}},
+		"too large to look at":                   {uses: []string{"read ~/.big/1", "read ~/.big/2", "read ~/.big/3"}, read: []string{"~/.big/1", "~/.big/2", "~/.big/3"}, left: []string{"~/.big"}},
+		"what it made itself":                    {uses: []string{"write ~/.a/new", "read ~/.a/new"}},
+		"what it had written before":             {uses: []string{"write ~/.a/1", "read ~/.a/1"}},
+		"a directory that it reads and writes":   {uses: []string{"read ~/.a/1", "read ~/.a/2", "read ~/.a/3", "write ~/.a/new"}, cp: []string{"~/.a"}},
+		"a file that it reads and writes":        {uses: []string{"read ~/.a/1", "write ~/.a/1"}, read: []string{"~/.a/1"}, left: []string{"~/.a/1"}},
+		"a change outside of the home":           {uses: []string{"write /srv/f"}, left: []string{"/srv/f"}},
+		"a socket":                               {uses: []string{"unix ~/.sock"}, left: []string{"~/.sock"}},
+		"a link is granted, with what it is for": {uses: []string{"read ~/.link -> /opt/x/1"}, read: []string{"~/.link", "/opt/x/1"}},
+		"a link into what the base gives":        {uses: []string{"exec ~/.link -> /usr/bin/tool"}, read: []string{"~/.link"}},
+		"what is hidden":                         {uses: []string{"read ~/.hidden/x"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i := range tc.uses {
+				tc.uses[i] = strings.ReplaceAll(tc.uses[i], "~", home)
+			}
+			f := h.found(tc.uses...)
+			for what, is := range map[string][2][]string{"read": {items(f.Read), tc.read}, "copy_try": {items(f.Copy), tc.cp},
+				"hide": {items(f.Hide), tc.hidden}, "left": {items(f.Left), tc.left}} {
+				slices.Sort(is[0])
+				if slices.Sort(is[1]); !slices.Equal(is[0], is[1]) {
+					t.Errorf("%s: %q, want %q", what, is[0], is[1])
+				}
+			}
+		})
+	}
+}
+
+// A later run adds lines, and nothing else is changed.
+func TestInto(t *testing.T) {
+	h := Header{Base: "strict", Command: []string{"make"}, Home: home}
+	first := (&Found{Read: []Line{{home + "/.a", "why"}}, Peaks: "it used 1 MiB"}).Text(h)
+	own := strings.Replace(first, "  read:\n", "  read:\n    - ~/mine   # I want it\n", 1) + "limits:\n  pids: 10\n"
+	second := &Found{Read: []Line{{home + "/.a", "again"}, {home + "/a b: c", "spaces"}}, Copy: []Line{{home + "/.c", ""}},
+		Hosts: []Line{{"h:443", "x"}}, Changed: true, Pids: 99, Peaks: "p", Left: []Line{{"/x", "no"}}, Lost: 3}
+	got, err := second.Into(own, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `# Learned by sbxrun learn. A proposal: read it before you use it.
+extends: strict
+
+files:
+  read:
+    - ~/mine   # I want it
+    - ~/.a  # why
+    - "~/a b: c"  # spaces
+  copy_try:
+    - ~/.c
+# From: make
+limits:
+  pids: 99  # p
+
+network:
+  mode: proxy
+  allow:
+    - h:443  # x
+# Not granted: /x: no
+# Not seen: 3 uses of paths, which there was no room to remember.
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if again, err := second.Into(got, h); err != nil || again != got {
+		t.Errorf("the same again, %v:\n%s", err, again)
+	}
+	for _, form := range []string{"files: {read: [/a]}\n", "files:\n  read: [/a]\n", "files:\n\tread:\n"} {
+		if _, err := second.Into(form, h); err == nil {
+			t.Errorf("%q was added to", form)
+		}
+	}
+}
+
+func TestRoom(t *testing.T) {
+	c := NewCollector(policies())
+	for i := range maxUses + 5 {
+		c.Add(driver.Use{Operation: driver.OpRead, Call: "openat", Target: "/usr/" + strconv.Itoa(i)},
+			func() *driver.Asker { return nil })
+	}
+	if f := c.Propose(&host{}, home, workspace); f.Lost != 5 {
+		t.Errorf("%d lost", f.Lost)
+	}
+}

@@ -1,0 +1,154 @@
+//go:build linux
+
+package integration
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A project is work that needs more of the home than strict shows.
+type project struct {
+	name   string
+	need   []string
+	home   map[string]string // files of the home
+	files  map[string]string // and of the workspace
+	before string            // bash on the host, as the user, which prepares the home
+	script string            // what is learned from
+	want   []string          // in the profile
+	never  []string          // and not in it
+}
+
+// goTool is replaced by the directory of the go command.
+const goTool = "$GOBIN"
+
+var projects = []project{
+	{name: "a Go module", script: "export PATH=" + goTool + ":$PATH GOPROXY=off GOFLAGS=-mod=mod GOTOOLCHAIN=local; go test ./...",
+		files: map[string]string{"go.mod": "module example.com/m\n\ngo 1.22\n\nrequire example.com/dep v1.0.0\n",
+			"m.go":      "package m\n\nimport \"example.com/dep\"\n\nfunc V() string { return dep.Version }\n",
+			"m_test.go": "package m\n\nimport \"testing\"\n\nfunc TestV(t *testing.T) {\n\tif V() != \"v1.0.0\" {\n\t\tt.Fatal(V())\n\t}\n}\n"},
+		home:   map[string]string{".config/go/telemetry/mode": "off"},
+		before: "cd $W && GOFLAGS=-modcacherw GOPROXY=$PROXY GOSUMDB=off GOTOOLCHAIN=local " + goTool + "/go mod tidy",
+		want:   []string{"- ~/go/pkg/mod"}},
+	{name: "an npm project", need: []string{"node", "npm"}, script: "npm ci --offline --no-audit --registry $REGISTRY && npm test",
+		files:  map[string]string{"package.json": `{"name":"a","version":"1.0.0","dependencies":{"dep":"1.2.3"},"scripts":{"test":"node -e 'if (require(\"dep\") != \"dep 1.2.3\") process.exit(1)'"}}`},
+		home:   map[string]string{".npmrc": "//127.0.0.1/:_authToken=npm_0123456789abcdefghijklmn\n"},
+		before: "cd $W && npm install --no-audit --registry $REGISTRY && rm -r node_modules",
+		want:   []string{"- ~/.npm/_cacache"}, never: []string{"- ~/.npmrc"}},
+	{name: "a Python package", need: []string{"python3"}, script: "/usr/bin/python3 -m unittest -v",
+		files: map[string]string{"test_it.py": "import unittest, netrc, greet.one, greet.two, greet.three\n\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(greet.one.x + greet.two.x + greet.three.x, 6)\n        try:\n            netrc.netrc()\n        except OSError:\n            pass\n"},
+		home:  map[string]string{".netrc": "machine h login u password hunter2hunter2\n"},
+		before: `d=$(/usr/bin/python3 -m site --user-site); mkdir -p $d/greet; for n in one:1 two:2 three:3; do echo "x = ${n#*:}" >$d/greet/${n%:*}.py; done
+			touch $d/greet/__init__.py; chmod 600 ~/.netrc`,
+		want: []string{"- ~/.local/lib/python3"}, never: []string{"- ~/.netrc", "- ~/.local/lib\n", "- ~/.local\n"}},
+	{name: "a C project with cmake", need: []string{"cmake", "make", "gcc"},
+		script: "cmake -S . -B build -DCMAKE_PREFIX_PATH=$HOME/opt/libx >/dev/null && cmake --build build >/dev/null && ctest --test-dir build",
+		files: map[string]string{"CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(p C)\nenable_testing()\nfind_path(X x.h)\nfind_library(LX x)\nadd_executable(p p.c)\ntarget_include_directories(p PRIVATE ${X})\ntarget_link_libraries(p ${LX})\nadd_test(NAME p COMMAND p)\n",
+			"p.c": "#include <x.h>\nint main(void) { return x() - 42; }\n"},
+		home:   map[string]string{"opt/libx/include/x.h": "int x(void);\n", "opt/other/private": "nobody reads this\n"},
+		before: "cd ~/opt/libx && mkdir lib && echo 'int x(void) { return 42; }' >x.c && gcc -c x.c && ar rc lib/libx.a x.o && rm x.c x.o",
+		want:   []string{"- ~/opt/libx"}, never: []string{"- ~/opt\n", "opt/other"}},
+	{name: "a static site", need: []string{"python3", "make"}, script: "make site && grep -q '<h1>home</h1><footer>' public/index.html",
+		files: map[string]string{"Makefile": "site:\n\t/usr/bin/python3 build.py\n", "index.md": "home",
+			"build.py": "import os\nt = os.path.expanduser('~/.config/site/theme/')\nos.makedirs('public', exist_ok=True)\nread = lambda n: open(t + n).read().strip()\nopen('public/index.html', 'w').write(read('head').replace('X', open('index.md').read()) + read('foot') + read('style'))\n"},
+		home: map[string]string{".config/site/theme/head": "<h1>X</h1>\n", ".config/site/theme/foot": "<footer>\n", ".config/site/theme/style": "<style>\n",
+			".config/site/theme/deploy.conf": "password = correct-horse-battery\n", ".config/other/conf": "private\n"},
+		want: []string{"- ~/.config/site/theme", "  hide:\n    - ~/.config/site/theme/deploy.conf"}, never: []string{"- ~/.config\n", "- ~/.config/site\n", ".config/other"}},
+}
+
+// TestLearn: from what a project's own tests use, a profile is made under which they pass,
+// and which shows no secret of the home.
+func TestLearn(t *testing.T) { learnFrom(t, projects[1:]) }
+
+// TestLongLearn is TestLearn for the Go module, whose tests compile the standard library.
+func TestLongLearn(t *testing.T) { learnFrom(t, projects[:1]) }
+
+func learnFrom(t *testing.T, list []project) {
+	registry, proxy := newRegistry(t), newModuleProxy(t, "v1.0.0")
+	root := goEnv(t, "GOROOT")
+	for _, p := range list {
+		t.Run(p.name, func(t *testing.T) {
+			eachWho(t, func(f *fixture) {
+				for _, n := range p.need {
+					f.need(n)
+				}
+				var flags []string
+				gobin := ""
+				if strings.Contains(p.script, goTool) {
+					tc := f.readable(root, "bin", "pkg", "src", "VERSION", "go.env")
+					flags, gobin = tc.flags, tc.root+"/bin"
+				}
+				fill := strings.NewReplacer(goTool, gobin, "$W", f.ws, "$PROXY", proxy.URL, "$REGISTRY", registry.URL).Replace
+				for name, text := range p.home {
+					f.write(filepath.Join("home", name), text, 0o644)
+				}
+				f.files(p.files)
+				if p.before != "" {
+					if o := f.do(call{args: f.who.command("bash", "-euc", fill(p.before)), env: []string{"XDG_CACHE_HOME="}}); o.code != 0 {
+						f.Fatalf("%v", o)
+					}
+				}
+				state := f.dir + "-state" // where change sets are kept
+				if err := errors.Join(os.Mkdir(state, 0o700), os.Chown(state, f.who.uid, f.who.uid)); err != nil {
+					f.Fatal(err)
+				}
+				defer os.RemoveAll(state)
+				f.before = f.snapshot()
+				under := func(of ...string) *outcome {
+					f.Helper()
+					args := append(f.who.command(sbxrun), of...)
+					args = append(append(append(args, f.quiet()...), flags...), "-C", f.ws)
+					return f.do(call{args: append(args, "--", "bash", "-euc", fill(p.script)), env: []string{"XDG_STATE_HOME=" + state}})
+				}
+				if o := under("run", "--workspace", "overlay"); o.code == 0 {
+					f.Fatalf("strict is enough for it: %v", o)
+				}
+				file := f.path("learned.yaml")
+				if err := os.Chmod(f.dir, 0o777); err != nil {
+					f.Fatal(err)
+				}
+				if o := under("learn", "-o", file); o.code != 0 {
+					f.Fatalf("%v", o)
+				}
+				text, err := os.ReadFile(file)
+				if err != nil {
+					f.Fatal(err)
+				}
+				for _, w := range p.want {
+					if !strings.Contains(string(text), w) {
+						f.Errorf("the profile has no %q", w)
+					}
+				}
+				for _, w := range append(p.never, "- ~\n", "- "+f.home+"\n", "- ~/.ssh", "- ~/.aws", "- ~/notes") {
+					if strings.Contains(string(text), w) {
+						f.Errorf("the profile has %q", w)
+					}
+				}
+				if o := under("run", "-P", file, "--workspace", "overlay"); o.code != 0 {
+					f.Errorf("%v", o)
+				}
+				// What a package could have planted in the project's tests.
+				script := "cat ~/.ssh/* ~/.aws/* ~/notes ~/.npmrc ~/.netrc ~/.config/site/theme/deploy.conf ~/.config/other/conf ~/opt/other/private; ls -a ~ ; exec 3<>/dev/tcp/127.0.0.1/" + registry.URL[strings.LastIndexByte(registry.URL, ':')+1:]
+				args := append(f.who.command(sbxrun, "-P", file, "-C", f.ws), f.quiet()...)
+				o := f.do(call{args: append(append(args, flags...), "--", "bash", "-c", script)})
+				for _, s := range []string{"a secret", "private", "_authToken", "hunter2", "correct-horse", "nobody reads this"} {
+					if strings.Contains(o.stdout, s) {
+						f.Errorf("%q can be read: %v", s, o)
+					}
+				}
+				if o.code == 0 {
+					f.Errorf("a server of the host was reached: %v", o)
+				}
+				if t.Failed() {
+					f.Logf("%s", text)
+				}
+				os.Remove(file)
+				os.Chmod(f.dir, 0o755)
+				f.wantUnchanged()
+			})
+		})
+	}
+}

@@ -166,6 +166,11 @@ type Process interface {
 	// called exactly once.
 	Wait() (*Status, error)
 
+	// Halted reports whether somebody stopped what passes signals on to the command, and
+	// tells of its end: nobody who is asked to end obeys then. It is false where that
+	// cannot be told.
+	Halted() bool
+
 	Changeable
 }
 
@@ -192,6 +197,9 @@ type Fixed struct{}
 
 // Completed is nil.
 func (Fixed) Completed() error { return nil }
+
+// Halted is false.
+func (Fixed) Halted() bool { return false }
 
 // Reload is ErrUnsupported.
 func (Fixed) Reload(policy.Egress) error { return errors.ErrUnsupported }

@@ -208,6 +208,7 @@ type run struct {
 	timer     *time.Timer // of the wall time limit, or nil
 
 	mu        sync.Mutex
+	urging    *time.Timer  // looks whether somebody can obey, once a signal asked for the end
 	over      bool         // Wait has returned: nothing may be signalled any more
 	kill      *time.Timer  // fires KillAfter after ended became set
 	ended     Reason       // why we began to end the run, "" if we did not
@@ -305,6 +306,37 @@ func (r *run) signal(sig syscall.Signal) {
 	if r.proc.Signal(sig) == nil && sig < 64 {
 		r.forwarded |= 1 << uint(sig)
 	}
+	if r.urging == nil && (last != nil || sig == syscall.SIGHUP || sig == syscall.SIGQUIT) {
+		r.urge()
+	}
+}
+
+// haltedPatience is how long a command that was asked to end may have nobody who could pass
+// that on.
+const haltedPatience = 5 * time.Second
+
+// urge ends a command that was asked to end by a signal, if somebody stopped what passes
+// signals on: while it starts, or later.
+//
+// Preconditions: mu is held.
+func (r *run) urge() {
+	const each = haltedPatience / 5
+	looks := 0
+	r.urging = time.AfterFunc(each, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.over || r.ended != "" {
+			return
+		}
+		if looks++; !r.proc.Halted() {
+			looks = 0
+		}
+		if looks > 5 {
+			r.killFor(ReasonCanceled)
+			return
+		}
+		r.urging.Reset(each)
+	})
 }
 
 // finish stops every timer. Nothing is sent to the process after it returns.
@@ -316,6 +348,9 @@ func (r *run) finish() {
 	r.over = true
 	if r.kill != nil {
 		r.kill.Stop()
+	}
+	if r.urging != nil {
+		r.urging.Stop()
 	}
 	r.mu.Unlock()
 }

@@ -659,6 +659,9 @@ func (b *sandbox) refused(err error) error {
 		return &driver.SetupError{Driver: Name, Err: err,
 			Fix: "something that runs in the sandbox hinders it: end that, or the sandbox"}
 	}
+	if errors.Is(err, reexec.ErrHalted) {
+		return &driver.SetupError{Driver: Name, Err: err}
+	}
 	err = b.gone(err)
 	if b.unproven.Load() {
 		select {
@@ -847,6 +850,7 @@ func (in *inside) giveGroup() {
 func (in *inside) Signal(sig syscall.Signal) error {
 	if ending&(1<<sig) != 0 {
 		in.told.Or(1 << sig)
+		in.job.Ending()
 	}
 	return in.job.Signal(sig, false)
 }
@@ -880,6 +884,7 @@ func (in *inside) end(sig syscall.Signal) error {
 	if in.over {
 		return syscall.ESRCH
 	}
+	in.job.Ending()
 	if !in.ended.Load() && in.group != nil && b.group != nil && b.subs[in.place] == in.group && in.group.Empty() {
 		return syscall.ESRCH // it has ended, and Wait has not noticed yet
 	}

@@ -337,7 +337,7 @@ func (a *Attachment) Close() error {
 // shows. Wait returns ErrDetached then. What is left of the time limit is for the
 // holder to see to, 0 for none.
 func (p *remote) Detach(wall, killAfter time.Duration) error {
-	return p.ask(&request{Op: "detach",
+	return p.urge(&request{Op: "detach",
 		Limits: &limits{WallMS: wall.Milliseconds(), KillAfterMS: killAfter.Milliseconds()}})
 }
 

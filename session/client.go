@@ -62,6 +62,13 @@ func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, 
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, c.unreached()
 	}
+	if errors.Is(err, syscall.EAGAIN) { // more wait for an answer than may
+		silent := &SilentError{Session: c.id}
+		if info, err := c.store.Recorded(c.id); err == nil {
+			silent.Holder = info.Pid
+		}
+		return nil, silent
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +111,7 @@ func (c *Client) dial(req *request, starting func(), files ...*os.File) (*conn, 
 func (c *Client) unreached() error {
 	info, err := c.store.Recorded(c.id)
 	if err == nil && (info.State == Created || info.State == Initializing) {
-		return fmt.Errorf("session %s is %s: it takes no commands yet", c.id, info.State)
+		return fmt.Errorf("session %s is %s: %w", c.id, info.State, ErrStarting)
 	}
 	return fmt.Errorf("session %s: %w", c.id, ErrNotRunning)
 }
@@ -374,6 +381,7 @@ type remote struct {
 	command int
 	pty     *os.File
 	ended   atomic.Bool
+	lost    atomic.Bool
 
 	session *Client // nil for none
 
@@ -434,6 +442,10 @@ func (p *remote) Terminate() error { return p.urge(&request{Op: "terminate"}) }
 func (p *remote) Kill() error      { return p.urge(&request{Op: "kill"}) }
 func (p *remote) Pty() *os.File    { return p.pty }
 
+// Lost reports, once Wait has returned, that nothing more is heard of the command, which may
+// still run.
+func (p *remote) Lost() bool { return p.lost.Load() }
+
 // Wait returns when the command has ended.
 func (p *remote) Wait() (*driver.Status, error) {
 	defer p.conn.Close()
@@ -444,6 +456,7 @@ func (p *remote) Wait() (*driver.Status, error) {
 	if p.pty != nil {
 		p.pty.Close()
 	}
+	p.lost.Store(err != nil)
 	switch {
 	case err != nil:
 		err = p.unheard(err)

@@ -87,6 +87,9 @@ var ErrExists = errors.New("the session exists already")
 // ErrNotRunning says that a session has ended: only its record is left.
 var ErrNotRunning = errors.New("the session has ended")
 
+// ErrStarting says that the holder of a session has not begun to listen.
+var ErrStarting = errors.New("it takes no commands yet")
+
 // A NoCommandError says that a session has no such command.
 type NoCommandError struct {
 	Session string

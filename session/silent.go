@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -80,37 +81,78 @@ func (c *Client) unheard(conn *conn, err error) error {
 	return fmt.Errorf("session %s: %w", c.id, driver.ErrSandboxGone)
 }
 
-// KillHolder kills the process that holds the session, for one that does not answer. The
-// kernel kills what is in the sandbox then.
-func (c *Client) KillHolder() error {
-	conn, err := c.store.dial(c.id)
-	if err != nil {
+// KillHolder kills the process that holds a session, for one that does not answer, and what
+// is in the sandbox with it. It does nothing if nobody holds the session.
+func (s *Store) KillHolder(id string) error {
+	pid, err := s.holderOf(id)
+	if err != nil || pid == 0 {
 		return err
 	}
-	pid := conn.peer
-	conn.Close()
 	p, err := os.FindProcess(pid)
 	if err != nil {
 		return err
 	}
 	defer p.Release()
-	// As long as somebody listens, the number is that holder's, and no other process's.
-	if conn, err = c.store.dial(c.id); err != nil {
+	// Asked again: if the answer is the same, p is that process, whatever its number is
+	// used for later.
+	if again, err := s.holderOf(id); err != nil || again != pid {
 		return err
 	}
-	defer conn.Close()
-	if conn.peer != pid {
-		return fmt.Errorf("session %s: %w", c.id, syscall.EAGAIN)
+	var inside []*os.Process
+	for _, n := range children(pid) {
+		if c, err := os.FindProcess(n); err == nil {
+			defer c.Release()
+			inside = append(inside, c)
+		}
 	}
 	if err := p.Kill(); err != nil {
 		return err
 	}
-	for end := time.Now().Add(startPatience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if conn, err := c.store.dial(c.id); err == nil {
-			conn.Close()
-			continue
-		}
-		break // nobody listens any more
+	for _, c := range inside {
+		c.Kill() // its first process, which does not end by itself if it is stopped, too
+	}
+	for end := time.Now().Add(startPatience); s.isHeld(id) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
 	return nil
+}
+
+// holderOf is the process that holds a session, 0 for none: who listens there or, if it
+// cannot be reached, who is on record and still has the directory locked.
+func (s *Store) holderOf(id string) (pid int, err error) {
+	conn, err := s.dial(id)
+	if err == nil {
+		conn.Close()
+		return conn.peer, nil
+	}
+	info, err := s.Recorded(id)
+	if errors.Is(err, ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil || info.Pid == 0 || !s.isHeld(id) {
+		return 0, err
+	}
+	// A copy of the lock can outlive the holder.
+	line, err := os.ReadFile("/proc/" + strconv.Itoa(info.Pid) + "/cmdline")
+	if err != nil || !strings.Contains(string(line), "\x00"+HolderCommand+"\x00") {
+		return 0, nil
+	}
+	return info.Pid, nil
+}
+
+// HolderCommand is the first argument of a process that holds a session.
+const HolderCommand = "session-holder"
+
+// children are those of a process, by all its threads; see proc_pid_task(5).
+func children(pid int) (list []int) {
+	tasks, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, t := range tasks {
+		b, _ := os.ReadFile(t)
+		for _, f := range strings.Fields(string(b)) {
+			if n, err := strconv.Atoi(f); err == nil {
+				list = append(list, n)
+			}
+		}
+	}
+	return list
 }

@@ -303,6 +303,14 @@ func (s *Store) lookup(id string, ours bool) (*Info, *conn, error) {
 
 // unanswered is the state of a session whose holder does not answer.
 func (s *Store) unanswered(id string, ours bool, err error) (*Info, error) {
+	if errors.Is(err, syscall.EAGAIN) {
+		// It is there, and more wait for an answer than may.
+		info, err := s.Recorded(id)
+		if err == nil {
+			info.Notice = (&SilentError{id, info.Pid}).Notice()
+		}
+		return info, err
+	}
 	refused := errors.Is(err, syscall.ECONNREFUSED)
 	if !refused && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -413,6 +421,15 @@ func (s *Store) Remove(id string) error {
 		return err
 	}
 	return s.remove(id, startPatience, func() error { return s.removable(id, true) })
+}
+
+// Reclaim is Remove also of a session whose holder may be about to begin: that ends then,
+// for it finds nothing to hold.
+func (s *Store) Reclaim(id string) error {
+	if err := CheckID(id); err != nil {
+		return err
+	}
+	return s.remove(id, startPatience, func() error { return nil })
 }
 
 // removable is nil if nothing but a record is left of a session. Ours is as in lookup.

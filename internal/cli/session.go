@@ -851,13 +851,17 @@ func newSessionRemove() *cobra.Command {
 				return err
 			}
 			defer st.Close()
+			remove := st.Remove
+			if force {
+				remove = st.Reclaim
+			}
 			for _, id := range args {
 				if force {
 					if err := endSession(st, id); err != nil {
 						return err
 					}
 				}
-				if err := st.Remove(id); err != nil {
+				if err := remove(id); err != nil {
 					return sessionError(err)
 				}
 			}
@@ -878,9 +882,12 @@ func endSession(st *session.Store, id string) error {
 	var silent *session.SilentError
 	if errors.As(err, &silent) {
 		say.warn(err.Error() + ", and is killed")
-		return c.KillHolder()
+		return st.KillHolder(id)
 	}
-	if errors.Is(err, session.ErrNotRunning) {
+	switch {
+	case errors.Is(err, session.ErrStarting):
+		return st.KillHolder(id) // who makes it may be stopped, or dead
+	case errors.Is(err, session.ErrNotRunning), errors.Is(err, driver.ErrSandboxGone):
 		return nil
 	}
 	return err

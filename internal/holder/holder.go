@@ -18,6 +18,8 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"slices"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,7 +32,7 @@ import (
 )
 
 // Command is the first argument of a session's holder.
-const Command = "session-holder"
+const Command = session.HolderCommand
 
 // environ is what a holder itself needs of the environment: how to find its
 // directories and what the drivers run. Commands have the policy's environment.
@@ -71,6 +73,36 @@ func Create(st *session.Store, id string, req *profiles.Request, r *profiles.Res
 		err = errors.Join(err, errors.New("session "+id+" was not removed: "+rerr.Error()))
 	}
 	return nil, err
+}
+
+// haltedPatience is how long a holder that is not ready yet may be stopped.
+const haltedPatience = 10 * time.Second
+
+// ready reads the line by which a holder says that it is ready. The error is a deadline's
+// if somebody has stopped it.
+func ready(out *os.File, pid int) ([]byte, error) {
+	line, r := []byte(nil), bufio.NewReader(out)
+	for looks := 0; ; {
+		out.SetReadDeadline(time.Now().Add(haltedPatience / 5)) // a pipe has one, or else there is none
+		part, err := r.ReadBytes('\n')
+		line = append(line, part...)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return line, err
+		}
+		if looks++; !halted(pid) {
+			looks = 0
+		}
+		if looks > 5 {
+			return nil, err
+		}
+	}
+}
+
+// halted reports whether somebody has stopped a process; see proc_pid_stat(5).
+func halted(pid int) bool {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, rest, ok := strings.Cut(string(b), ") ")
+	return ok && (rest[:1] == "T" || rest[:1] == "t")
 }
 
 // Start starts the process that holds a session, and waits until it
@@ -116,7 +148,7 @@ func Start(spec *session.Spec) (confirm func() error, err error) {
 		return nil, err
 	}
 	go inW.Write(append(told, '\n'))
-	line, err := bufio.NewReader(outR).ReadBytes('\n')
+	line, err := ready(outR, cmd.Process.Pid)
 	var res readiness
 	if err == nil {
 		err = json.Unmarshal(line, &res)
@@ -124,6 +156,9 @@ func Start(spec *session.Spec) (confirm func() error, err error) {
 	if err != nil {
 		cmd.Process.Kill()
 		werr := cmd.Wait()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, &driver.SetupError{Driver: spec.Driver, Err: errors.New("the session's holder was stopped, and killed")}
+		}
 		return nil, &driver.SetupError{Driver: spec.Driver,
 			Err: fmt.Errorf("the session's holder ended before it was ready: %w", errors.Join(werr))}
 	}

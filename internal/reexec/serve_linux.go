@@ -39,6 +39,7 @@ type Job struct {
 	mem    sys.Program
 	native job // what the stage reads
 
+	ending   sync.Once
 	started  chan struct{}
 	ended    chan struct{}
 	pid      int // in the sandbox
@@ -138,6 +139,48 @@ func (j *Job) Drop() {
 // late.
 var ErrStuck = errors.New("the process did not come to execute the command, as when others stop it, and was killed")
 
+// ErrHalted says that somebody stopped process 1 of the sandbox, which nothing inside can.
+// Without it nothing begins there and nobody hears of an end, so the sandbox was killed.
+var ErrHalted = errors.New("process 1 of the sandbox was stopped from outside, and the sandbox was killed")
+
+// haltedPatience is how long a stage may be stopped while somebody waits for the end of a
+// job.
+const haltedPatience = 5 * time.Second
+
+// Halted reports whether somebody has stopped the stage; see proc_pid_status(5).
+func (c *Child) Halted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return false // the number may be another's
+	}
+	state, _ := status(strconv.Itoa(c.pid))
+	return state == 'T' || state == 't'
+}
+
+// Ending is for who has asked for the end of a job. From then on the stage may not be
+// stopped for long: it is killed, for nobody else would tell of the end.
+func (j *Job) Ending() {
+	j.ending.Do(func() {
+		go func() {
+			const each = haltedPatience / 5
+			for looks := 0; looks <= 5; {
+				select {
+				case <-j.ended:
+					return
+				case <-j.c.jobs.over:
+					return
+				case <-time.After(each):
+				}
+				if looks++; !j.c.Halted() {
+					looks = 0
+				}
+			}
+			j.c.Kill()
+		}()
+	})
+}
+
 // startPatience is how long a stage may be at starting a job, slowFactor how many times
 // that if it is only short of the processor, and sendPatience how long a packet may wait
 // while the stage starts nothing, which is longer than it may be at one job.
@@ -148,7 +191,7 @@ const (
 )
 
 // Exec starts the job's command. The error is a *StepError, an *ExecError, ErrStuck,
-// ETIMEDOUT if the stage does not listen, or ESRCH if it has ended; nothing runs then,
+// ErrHalted, ETIMEDOUT if the stage does not listen, or ESRCH if it has ended; nothing runs then,
 // and Begun tells whether anything did.
 func (j *Job) Exec() error {
 	j.native.arguments(&j.mem, j.Paths, j.Argv, j.Env)
@@ -215,13 +258,10 @@ func (j *Job) await(kind uint32) error {
 	if j.Patience > 0 {
 		patience = j.Patience
 	}
-	var tick <-chan time.Time // none for what runs in PID 1, which nobody stops
-	if kind == msgExec {
-		ticker := time.NewTicker(patience / 2)
-		defer ticker.Stop()
-		tick = ticker.C
-	}
+	tick := time.NewTicker(patience / 2)
+	defer tick.Stop()
 	w := watch{j: j}
+	halted := 0 // looks that found the stage stopped, one after the other
 	for {
 		select {
 		case <-j.started:
@@ -250,10 +290,19 @@ func (j *Job) await(kind uint32) error {
 				if w.gaveUp {
 					return ErrStuck
 				}
+				if halted > 1 {
+					return ErrHalted
+				}
 				return syscall.ESRCH
 			}
-		case <-tick:
-			if j.Taken() { // else another has its turn
+		case <-tick.C:
+			if halted++; !j.c.Halted() {
+				halted = 0
+			}
+			switch {
+			case halted > 1:
+				j.c.Kill()
+			case kind == msgExec && j.Taken(): // else another has its turn
 				w.look()
 			}
 		}

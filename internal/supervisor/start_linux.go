@@ -503,6 +503,9 @@ func (p *process) Signal(sig syscall.Signal) error {
 	return p.starter.Signal(p.child.Pid(), sig)
 }
 
+// Halted reports whether somebody stopped the stage.
+func (p *process) Halted() bool { return p.child.Halted() }
+
 func (p *process) Terminate() error {
 	if p.over.Load() {
 		return syscall.ESRCH

@@ -60,6 +60,7 @@ func Size() *specs.Box {
 type Terminal struct {
 	once  sync.Once
 	state *term.State // what to restore, or nil
+	lost  func() bool // whether the command was lost, once it was waited for; nil for one that cannot be
 
 	// For commands of sessions.
 	Keys      []byte    // that detach, nil for none
@@ -87,12 +88,15 @@ func (t *Terminal) Attach(p driver.Process) func() {
 	if !ok {
 		return t.Join(master, master, nil)
 	}
+	t.lost = d.Lost
 	return t.Join(master, master, func() { d.Detach(t.left(), t.KillAfter) })
 }
 
-// A detacher is a process that can be left to itself.
+// A detacher is a process that can be left to itself, and that can be lost: nobody waits
+// for what it shows then.
 type detacher interface {
 	Detach(wall, killAfter time.Duration) error
+	Lost() bool
 }
 
 // left is what is left of the time limit, 0 for none.
@@ -174,7 +178,11 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 		io.Copy(shown, from)
 	}()
 	return func() {
-		shown.wait(done, stalled)
+		idle := stalled
+		if t.lost != nil && t.lost() {
+			idle = again
+		}
+		shown.wait(done, idle)
 		if leaving.Load() {
 			<-left
 		}

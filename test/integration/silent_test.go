@@ -3,8 +3,10 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -137,4 +139,143 @@ func (f *fixture) stopFirst(flags []string) (tm *terminal, cmd *exec.Cmd, first 
 	}
 	f.Fatal("process 1 was never stopped in time")
 	return nil, nil, 0
+}
+
+// TestHaltedSignals: one signal that asks for the end is enough where somebody has stopped
+// process 1 of a sandbox, with a terminal and without.
+func TestHaltedSignals(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		if o := f.do(call{args: f.strict(nil, "true")}); o.code != 0 {
+			f.Fatal(o)
+		}
+		var all sync.WaitGroup
+		defer all.Wait()
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+			for _, flags := range [][]string{nil, {"-t"}} {
+				tm, cmd, _ := f.stopFirst(flags)
+				cmd.Process.Signal(sig)
+				all.Go(func() {
+					// 7 is of a command that had begun before the stop.
+					if code := tm.end(cmd); code != 137 && code != 7 {
+						f.Errorf("%v %v: %d: %s", flags, sig, code, tm.text())
+					}
+					tm.tty.Close()
+					tm.master.Close()
+				})
+			}
+		}
+	})
+}
+
+// TestHaltedSession: where somebody has stopped process 1 of a session, whoever asks for
+// something that only that process can do is answered.
+func TestHaltedSession(t *testing.T) {
+	t.Parallel()
+	for name, asks := range map[string][]string{
+		"a command":                   {"exec", "SESSION", "--", "true"},
+		"a command in the background": {"exec", "-d", "SESSION", "--", "true"},
+		"a file":                      {"cp", "SESSION:/etc/passwd", "-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSession(t, whos[0])
+			s.halt()
+			args := slices.Clone(asks)
+			for i := range args {
+				args[i] = strings.ReplaceAll(args[i], "SESSION", s.id)
+			}
+			if o := s.cli(args...); o.code == 0 || !strings.Contains(o.stderr, "stopped") {
+				t.Errorf("%v", o)
+			}
+		})
+	}
+	// What runs is ended by its time limit, or lost: it may have ended before.
+	for name, script := range map[string]string{"what runs": "sleep 500", "what has ended": "while ! test -e go; do sleep 0.1; done; exit 3"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSession(t, whos[0])
+			args := s.who.command(sbxrun, "session", "exec", "--timeout", "4s", "--kill-after", "1s", s.id, "--", "sh", "-c", ": >begun; "+script)
+			o := s.do(call{args: args, env: []string{s.env}, started: func(*exec.Cmd) {
+				if !within(20*time.Second, func() bool { return exists(s.ws + "/begun") }) {
+					t.Error("it did not begin")
+				}
+				s.halt()
+				s.write("ws/go", "", 0o644)
+			}})
+			if o.code != 123 && o.code != 124 || script != "sleep 500" && o.code != 123 {
+				t.Errorf("%v", o)
+			}
+		})
+	}
+}
+
+// halt stops process 1 of a session.
+func (s *session) halt() {
+	s.Helper()
+	stopped := false
+	for _, pid := range childrenOf(s.info().Pid) {
+		stopped = syscall.Kill(pid, syscall.SIGSTOP) == nil || stopped
+	}
+	if !stopped {
+		s.Fatal("no process 1 was found")
+	}
+}
+
+// TestRemoveHalfMade: rm --force removes a session whose maker was killed or stopped before
+// it took commands, and who makes one does not wait for a holder that is stopped.
+func TestRemoveHalfMade(t *testing.T) {
+	t.Parallel()
+	s := newSession(t, whos[0])
+	for i, act := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		half := 0
+		for n := 0; n < 40 && half < 2; n++ {
+			id := fmt.Sprintf("half-%d-%d", i, n)
+			cmd := exec.Command(sbxrun, "session", "create", "-C", s.ws, id)
+			cmd.Env = s.environ(s.env, s.cache())
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			holder := 0
+			for end := time.Now().Add(5 * time.Second); holder == 0 && time.Now().Before(end) && stateOf(cmd.Process.Pid) != 'Z'; {
+				for _, pid := range childrenOf(cmd.Process.Pid) {
+					if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(line), "session-holder") {
+						holder = pid
+					}
+				}
+			}
+			time.Sleep(time.Duration(n%6) * 2 * time.Millisecond)
+			if act == syscall.SIGKILL {
+				syscall.Kill(cmd.Process.Pid, act)
+			}
+			if holder != 0 {
+				syscall.Kill(holder, act)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			select {
+			case err := <-ended:
+				if act == syscall.SIGSTOP && err != nil {
+					half++
+				}
+			case <-time.After(60 * time.Second):
+				t.Errorf("%v: create still waits", act)
+				cmd.Process.Kill()
+			}
+			if _, err := os.Stat(strings.TrimPrefix(s.env, "XDG_RUNTIME_DIR=") + "/sbxrun/sessions/" + id); err != nil {
+				continue
+			}
+			if act == syscall.SIGKILL {
+				half++
+			}
+			if o := s.cli("rm", "--force", id); o.code != 0 {
+				t.Errorf("%v: %v", act, o)
+			}
+			if o := s.cli("ls"); strings.Contains(o.stdout, id) {
+				t.Errorf("%v: it is still there: %v", act, o)
+			}
+		}
+		if half == 0 {
+			t.Errorf("%v: none was half made", act)
+		}
+	}
 }

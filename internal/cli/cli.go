@@ -28,6 +28,7 @@ import (
 	"github.com/sbxrun/sbxrun/internal/holder"
 	"github.com/sbxrun/sbxrun/internal/persona"
 	"github.com/sbxrun/sbxrun/internal/probe"
+	"github.com/sbxrun/sbxrun/internal/terminal"
 	"github.com/sbxrun/sbxrun/profiles"
 )
 
@@ -48,6 +49,7 @@ func Main(args []string) int {
 	if len(args) > 0 && args[0] == holder.Command {
 		return holder.Hold()
 	}
+	terminal.Quit()
 	if code, ok := early(args); ok {
 		return code
 	}

@@ -12,6 +12,14 @@ import (
 	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
+// Default has a signal end the program as it ends one that says nothing of it, unless it is
+// ignored. The Go runtime's handler for SIGQUIT prints what goroutines do, and exits with 2.
+func Default(s syscall.Signal) {
+	if !signal.Ignored(s) {
+		sys.DefaultOn(s)
+	}
+}
+
 // Notify sends the signals to the channel from now on, but for those that the
 // program was started with ignored: nohup(1), and shells without job control,
 // mean it. It is called at most once, and not undone: a signal that arrives when

@@ -50,6 +50,9 @@ func WriteOnSignal(sig syscall.Signal, fd int) error {
 	return act(sig, handlerPC(), saRestart)
 }
 
+// DefaultOn makes a signal do what it does to a program that says nothing of it.
+func DefaultOn(sig syscall.Signal) error { return act(sig, 0, 0) }
+
 // InterruptOn makes a signal do nothing but to end the call in which a thread waits,
 // with EINTR. The runtime's own handlers have the kernel go on with it.
 func InterruptOn(sig syscall.Signal) error { return act(sig, nothingPC(), 0) }

@@ -33,6 +33,9 @@ const (
 // Is reports whether a file is a terminal.
 func Is(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
+// Quit has SIGQUIT end the program without a word, as long as it is not caught.
+func Quit() { sigpipe.Default(syscall.SIGQUIT) }
+
 // Catch has the signals that are for the command sent to the channel.
 func Catch(to chan<- os.Signal, tty bool) {
 	want := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,

@@ -52,6 +52,9 @@ func TestSilentHolder(t *testing.T) {
 		"exec", "--timeout", "3s", "--kill-after", "1s", s.id, "--", "sh", "-c", ": >two; sleep 500")
 	<-running
 	<-running
+	tm := s.newTerminal()
+	atTerminal := tm.start(append([]string{"env", s.env}, s.who.command(sbxrun, "session", "exec", "-t", "--timeout", "5s", "--kill-after", "1s", s.id, "--", "sh", "-c", "echo shown; sleep 500")...))
+	tm.wait("shown")
 	if err := syscall.Kill(holder, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -61,6 +64,14 @@ func TestSilentHolder(t *testing.T) {
 	each("inspect", 0, "", call{}, "inspect", s.id)
 	each("stop", 125, "kill -CONT", call{}, "stop", s.id)
 	all.Wait()
+	// Nobody waits for what the terminal still shows.
+	timer := time.AfterFunc(10*time.Second, func() { atTerminal.Process.Kill() })
+	if atTerminal.Wait(); atTerminal.ProcessState.ExitCode() != 123 {
+		t.Errorf("at a terminal: %v: %s", atTerminal.ProcessState, tm.text())
+	}
+	timer.Stop()
+	tm.tty.Close()
+	tm.master.Close()
 	each("rm --force", 0, "is killed", call{}, "rm", "--force", s.id)
 	all.Wait()
 	if o := s.cli("ls"); strings.Contains(o.stdout, s.id) {

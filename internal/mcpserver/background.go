@@ -101,9 +101,9 @@ func (s *stream) settled(whole bool) {
 	s.mu.Unlock()
 }
 
-// page is a part of what there is. It ends between two characters, if it can: the begin
-// of one is kept back as long as the command may write the rest.
-func (s *stream) page(offset, length int64, running bool) (part string, next int64, rest, truncated bool,
+// page is a part of what there is. Of a text it ends between two characters, if it can: the
+// begin of one is kept back as long as the command may write the rest.
+func (s *stream) page(offset, length int64, running bool, as Encoding) (part string, next int64, rest, truncated bool,
 	more chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *stream) page(offset, length int64, running bool) (part string, next int
 	offset = min(offset, size)
 	end := min(offset+length, size)
 	all := end == size
-	if !all || running {
+	if as != inBase64 && (!all || running) {
 		for cut := end - 1; cut >= offset && cut > end-utf8.UTFMax; cut-- {
 			if utf8.RuneStart(s.data[cut]) {
 				if !utf8.FullRune(s.data[cut:end]) {
@@ -121,10 +121,38 @@ func (s *stream) page(offset, length int64, running bool) (part string, next int
 			}
 		}
 	}
+	if as != inBase64 {
+		whole := end
+		end = offset + fitting(s.data[offset:end], length)
+		all = all && end == whole
+	}
 	if s.more == nil {
 		s.more = make(chan struct{})
 	}
 	return string(s.data[offset:end]), end, !all, s.truncated, s.more
+}
+
+// fitting is how much of some data fits into a text of at most so many bytes, in which U+FFFD
+// stands for each run of what is no UTF-8: it is longer than a byte that it stands for.
+func fitting(data []byte, most int64) int64 {
+	var at, size int64
+	valid := true
+	for at < int64(len(data)) {
+		r, n := utf8.DecodeRune(data[at:])
+		was := valid
+		valid = r != utf8.RuneError || n > 1
+		switch {
+		case valid:
+			size += int64(n)
+		case was:
+			size += int64(utf8.RuneLen(utf8.RuneError))
+		}
+		if size > most {
+			break
+		}
+		at += int64(n)
+	}
+	return at
 }
 
 // background starts a script that outlives the call, but not one that was canceled
@@ -372,9 +400,9 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest,
 		var rest [2]bool
 		var more [2]chan struct{}
 		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length,
-			out.Running && in.Encoding != inBase64)
+			out.Running, in.Encoding)
 		out.Stderr, out.NextStderrOffset, rest[1], out.StderrTruncated, more[1] = j.stream[1].page(in.StderrOffset, length,
-			out.Running && in.Encoding != inBase64)
+			out.Running, in.Encoding)
 		out.More = rest[0] || rest[1]
 		if waiting && out.Running && out.Stdout == "" && out.Stderr == "" {
 			select {

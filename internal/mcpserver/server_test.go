@@ -250,7 +250,7 @@ func TestBackgroundRoom(t *testing.T) {
 		b.jobs = append(b.jobs, j)
 	}
 	for i, want := range []string{"1234", "1234", "12", ""} {
-		got, _, _, truncated, _ := b.jobs[i/2].stream[i%2].page(0, 100, false)
+		got, _, _, truncated, _ := b.jobs[i/2].stream[i%2].page(0, 100, false, "")
 		if got != want || !truncated {
 			t.Errorf("stream %d: %q, truncated %t; want %q", i, got, truncated, want)
 		}

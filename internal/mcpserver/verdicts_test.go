@@ -15,8 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-
-	"github.com/sbxrun/sbxrun/driver"
 )
 
 // ask calls a tool, and returns its text and its structured result.
@@ -159,7 +157,7 @@ func TestCanceledStart(t *testing.T) {
 
 // TestPageCharacters: however a command writes its text, no character is torn.
 func TestPageCharacters(t *testing.T) {
-	s := &stream{room: driver.NewRoom(1 << 20), limit: 1 << 20}
+	s := &stream{room: &room{own: 1 << 20}, limit: 1 << 20}
 	got, at := "", int64(0)
 	read := func(running bool) {
 		part, next, rest, _, _ := s.page(at, 5, running, "")
@@ -193,7 +191,7 @@ func TestPageNoText(t *testing.T) {
 		strings.Repeat("\xff", 99) + "a", strings.Repeat("€a\x80", 30), strings.Repeat("\U0001f600\xc3", 30)} {
 		for _, as := range []Encoding{"", inBase64} {
 			for most := int64(utf8.UTFMax); most < 12; most++ {
-				s := &stream{room: driver.NewRoom(1 << 20), limit: 1 << 20}
+				s := &stream{room: &room{own: 1 << 20}, limit: 1 << 20}
 				s.collect([]byte(data))
 				got, at := "", int64(0)
 				for rest := true; rest; {

@@ -4,9 +4,6 @@ package files
 
 import (
 	"bufio"
-	"cmp"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
@@ -172,67 +169,6 @@ func read(w io.Writer, path string, offset, length int64) error {
 		_, err = io.Copy(w, f)
 	} else {
 		_, err = io.Copy(w, io.LimitReader(f, length))
-	}
-	return err
-}
-
-// filled makes a file, which has its name once it is whole, where that can be had: not on
-// every file system, and not under Landlock before Linux 5.19, to which a file without a name
-// is one of another directory.
-func filled(tmp, path string, mode fs.FileMode, keep bool, r io.Reader) error {
-	f, err := unnamed(filepath.Dir(path), mode)
-	if err == nil {
-		if err = fill(f, mode, keep, r); err != nil {
-			f.Close()
-			return err
-		}
-		err = named(f, tmp)
-		if _, serr := f.Seek(0, io.SeekStart); err == nil || serr != nil {
-			return cmp.Or(err, f.Close())
-		}
-		defer f.Close()
-		r = f
-	}
-	to, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	err = fill(to, mode, keep, r)
-	return cmp.Or(err, to.Close())
-}
-
-func fill(f *os.File, mode fs.FileMode, keep bool, r io.Reader) error {
-	_, err := io.Copy(f, r)
-	if err == nil && keep {
-		err = f.Chmod(mode) // of which the umask took bits
-	}
-	return err
-}
-
-// write replaces a file as a whole: readers see the old or the new one. The mode is
-// a new file's; one that is there keeps its own.
-func write(path string, mode fs.FileMode, r io.Reader) error {
-	if fi, err := os.Lstat(path); err == nil && fi.IsDir() {
-		return syscall.EISDIR
-	}
-	// What a link leads to is replaced, as a shell's redirection would write it.
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
-	was, err := os.Lstat(path)
-	keep := err == nil && was.Mode().IsRegular()
-	if keep {
-		mode = was.Mode().Perm()
-	}
-	// Not made of the name, which may be as long as one can be.
-	var random [8]byte
-	rand.Read(random[:])
-	tmp := filepath.Join(filepath.Dir(path), ".sbxrun-"+hex.EncodeToString(random[:]))
-	if err = filled(tmp, path, mode, keep, r); err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		os.Remove(tmp)
 	}
 	return err
 }

@@ -64,7 +64,7 @@ func TestListNoDirectory(t *testing.T) {
 func TestWriteWithoutLink(t *testing.T) {
 	was := named
 	defer func() { named = was }()
-	named = func(*os.File, string) error { return syscall.EXDEV }
+	named = func(_, _ *os.File, _ string) error { return syscall.EXDEV }
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
 	for _, text := range []string{"first", "second, longer"} {

@@ -8,6 +8,6 @@ import (
 	"os"
 )
 
-func unnamed(string, fs.FileMode) (*os.File, error) { return nil, errors.ErrUnsupported }
+func unnamed(*os.File, fs.FileMode) (*os.File, error) { return nil, errors.ErrUnsupported }
 
-var named = func(*os.File, string) error { return errors.ErrUnsupported }
+var named = func(_, _ *os.File, _ string) error { return errors.ErrUnsupported }

@@ -7,9 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -37,9 +35,9 @@ type job struct {
 	proc    driver.Process // nil until it runs
 	env     *session.Environment
 	timeout int64 // milliseconds
-	stream  [2]stream
-	done    chan struct{}
-	result  *driver.Result // once done is closed
+	output
+	done   chan struct{}
+	result *driver.Result // once done is closed
 }
 
 func (j *job) running() bool {
@@ -49,82 +47,6 @@ func (j *job) running() bool {
 	default:
 		return true
 	}
-}
-
-// forget gives up what it printed.
-func (j *job) forget() {
-	for i := range j.stream {
-		j.stream[i].forget()
-	}
-}
-
-// A stream keeps what a command prints, up to a limit, and as there is room beside what
-// others print.
-type stream struct {
-	room *driver.Room
-
-	mu        sync.Mutex
-	data      []byte
-	limit     int64
-	truncated bool
-	more      chan struct{} // closed, and made anew, when there is more
-}
-
-func (s *stream) collect(b []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if room := s.limit - int64(len(s.data)); int64(len(b)) > room {
-		b, s.truncated = b[:room], true
-	}
-	if len(b) > 0 && !s.room.Take(int64(len(b))) {
-		b, s.truncated, s.limit = nil, true, int64(len(s.data)) // and no hole if there is room again
-	}
-	s.data = append(s.data, b...)
-	if len(b) > 0 && s.more != nil {
-		close(s.more)
-		s.more = nil
-	}
-}
-
-// forget gives up what there is, and keeps nothing more.
-func (s *stream) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.room.Return(int64(len(s.data)))
-	s.data, s.limit = nil, 0
-}
-
-// settled notes whether all that was printed came.
-func (s *stream) settled(whole bool) {
-	s.mu.Lock()
-	s.truncated = s.truncated || !whole
-	s.mu.Unlock()
-}
-
-// page is a part of what there is. It ends between two characters, if it can: the begin
-// of one is kept back as long as the command may write the rest.
-func (s *stream) page(offset, length int64, running bool) (part string, next int64, rest, truncated bool,
-	more chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	size := int64(len(s.data))
-	offset = min(offset, size)
-	end := min(offset+length, size)
-	all := end == size
-	if !all || running {
-		for cut := end - 1; cut >= offset && cut > end-utf8.UTFMax; cut-- {
-			if utf8.RuneStart(s.data[cut]) {
-				if !utf8.FullRune(s.data[cut:end]) {
-					end = cut
-				}
-				break
-			}
-		}
-	}
-	if s.more == nil {
-		s.more = make(chan struct{})
-	}
-	return string(s.data[offset:end]), end, !all, s.truncated, s.more
 }
 
 // background starts a script that outlives the call, but not one that was canceled
@@ -144,40 +66,29 @@ func (s *Server) background(ctx context.Context, b *box, t task, script string) 
 	if err != nil {
 		return nil, err
 	}
-	j, err := s.newJob(b)
-	if err != nil {
+	l := b.limits(t.timeout)
+	j := &job{timeout: l.WallTime.Milliseconds(), env: t.env, done: make(chan struct{})}
+	if err := j.open(s.room, l.Output); err != nil {
 		return nil, err
 	}
-	l := b.limits(t.timeout)
-	j.timeout, j.env = l.WallTime.Milliseconds(), t.env
-	var pipes [2][2]*os.File
-	for i := range pipes {
-		j.stream[i].room, j.stream[i].limit = s.config.room, l.Output
-		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
-			pipes[0][0].Close() // nil, if it is the first that there is not
-			pipes[0][1].Close()
-			b.drop(j)
-			return nil, err
-		}
+	if err := s.keep(b, j); err != nil {
+		j.end()
+		return nil, err
 	}
 	started := make(chan error, 1)
 	go func() {
-		var streams []*driver.Stream
 		p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 		ran := false
 		run := func(shell string) (*driver.Result, error) {
 			t.args = []string{shell, "-c", script}
 			return driver.Run(s.ctx, runIn(t.env, &specs.Process{Args: t.args, Cwd: at}), p, driver.RunOptions{
-				Stdio: driver.Stdio{Stdout: pipes[0][1], Stderr: pipes[1][1]},
+				Stdio: driver.Stdio{Stdout: j.write[0], Stderr: j.write[1]},
 				Started: func(proc driver.Process) func() {
 					ran = true
 					b.mu.Lock()
 					j.proc = proc
 					b.mu.Unlock()
-					for i := range pipes {
-						pipes[i][1].Close()
-						streams = append(streams, driver.NewStream(pipes[i][0], j.stream[i].collect, nil))
-					}
+					j.begin()
 					started <- nil
 					return nil
 				},
@@ -189,18 +100,15 @@ func (s *Server) background(ctx context.Context, b *box, t task, script string) 
 		}
 		if !ran {
 			s.record(record, res)
-			for i := range pipes {
-				pipes[i][0].Close()
-				pipes[i][1].Close()
-			}
+			j.end()
 			j.result = res // somebody may have guessed its name
 			close(j.done)
 			b.drop(j)
 			started <- err
 			return
 		}
-		for i, st := range streams {
-			j.stream[i].settled(st.Settle())
+		j.settle()
+		for _, st := range j.reading {
 			go func() {
 				<-st.Done()
 				st.Close()
@@ -225,24 +133,23 @@ func (s *Server) background(ctx context.Context, b *box, t task, script string) 
 			"running in the background as "+j.id+": bash_output has its output, bash_kill ends it")}, nil
 }
 
-// newJob makes one with a name that no other of the connection had: whoever still asks for
-// that of a session which has ended must not get another's output.
-func (s *Server) newJob(b *box) (*job, error) {
+// keep gives a job a name that no other of the connection had: whoever still asks for that of
+// a session which has ended must not get another's output. From then on others can find it.
+func (s *Server) keep(b *box, j *job) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.jobs) >= maxJobs {
 		at := slices.IndexFunc(b.jobs, func(j *job) bool { return !j.running() })
 		if at < 0 {
-			return nil,
-				fmt.Errorf("%d commands run in the background of session %s, and no more are possible: bash_kill ends one",
-					maxJobs, b.id)
+			return fmt.Errorf("%d commands run in the background of session %s, and no more are possible: bash_kill ends one",
+				maxJobs, b.id)
 		}
 		b.jobs[at].forget()
 		b.jobs = slices.Delete(b.jobs, at, at+1)
 	}
-	j := &job{id: fmt.Sprintf("b%d", s.jobs.Add(1)), done: make(chan struct{})}
+	j.id = fmt.Sprintf("b%d", s.jobs.Add(1))
 	b.jobs = append(b.jobs, j)
-	return j, nil
+	return nil
 }
 
 // end ends a command that runs.
@@ -370,11 +277,18 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest,
 		out := outputResult{ID: j.id, SessionID: b.id, Running: j.running(), Sandboxed: sandboxed(j.env),
 			Denials: []driver.Denial{}}
 		var rest [2]bool
+		var lost [2]loss
 		var more [2]chan struct{}
-		out.Stdout, out.NextStdoutOffset, rest[0], out.StdoutTruncated, more[0] = j.stream[0].page(in.StdoutOffset, length,
-			out.Running && in.Encoding != inBase64)
-		out.Stderr, out.NextStderrOffset, rest[1], out.StderrTruncated, more[1] = j.stream[1].page(in.StderrOffset, length,
-			out.Running && in.Encoding != inBase64)
+		out.Stdout, out.NextStdoutOffset, rest[0], lost[0], more[0] = j.stream[0].page(in.StdoutOffset, length,
+			out.Running, in.Encoding)
+		out.Stderr, out.NextStderrOffset, rest[1], lost[1], more[1] = j.stream[1].page(in.StderrOffset, length,
+			out.Running, in.Encoding)
+		out.StdoutTruncated, out.StderrTruncated = lost[0] != "", lost[1] != ""
+		for i := range lost {
+			if rest[i] {
+				lost[i] = "" // of its end, which is not here
+			}
+		}
 		out.More = rest[0] || rest[1]
 		if waiting && out.Running && out.Stdout == "" && out.Stderr == "" {
 			select {
@@ -388,16 +302,15 @@ func (s *Server) callOutput(ctx context.Context, _ *mcp.CallToolRequest,
 			}
 			continue
 		}
-		return j.text(&out, rest, in.Encoding), out, nil
+		return j.text(&out, lost, in.Encoding), out, nil
 	}
 }
 
 // text is a result as text, and adds to it how the command ended.
-func (j *job) text(out *outputResult, rest [2]bool, as Encoding) *mcp.CallToolResult {
+func (j *job) text(out *outputResult, lost [2]loss, as Encoding) *mcp.CallToolResult {
 	r := Result{Reason: reasonRunning}
-	lost := [2]bool{out.StdoutTruncated && !rest[0], out.StderrTruncated && !rest[1]}
-	r.shorten("stdout", &out.Stdout, &lost[0], as)
-	r.shorten("stderr", &out.Stderr, &lost[1], as)
+	r.shorten("stdout", &out.Stdout, lost[0], as)
+	r.shorten("stderr", &out.Stderr, lost[1], as)
 	r.Stdout, r.Stderr, out.Encoding = out.Stdout, out.Stderr, r.Encoding
 	if !out.Running {
 		out.ExitCode, out.Signal, out.Reason = &j.result.ExitCode, j.result.Signal, j.result.Reason

@@ -20,7 +20,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/httpbody"
 )
 
@@ -90,7 +89,7 @@ func NewHTTP(c Config, access HTTPConfig) (*HTTP, error) {
 	case len(access.Hosts) == 0:
 		return nil, errors.New("no name to be called by")
 	}
-	c.quota, c.room, c.schemas = newQuota(c.MaxSessions), driver.NewRoom(maxKept), newSchemas()
+	c.quota, c.room, c.schemas = newQuota(c.MaxSessions), newShared(maxConnections), newSchemas()
 	return &HTTP{config: c, access: access, token: sha256.Sum256([]byte(access.Token)),
 		connections: map[string]*connection{}, calls: map[string]context.Context{}}, nil
 }

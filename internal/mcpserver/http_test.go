@@ -290,6 +290,63 @@ func TestHTTPGone(t *testing.T) {
 	})
 }
 
+// TestHTTPRoom: whatever other clients keep of the room for output, a client sees what a
+// command of its own printed, up to the limit. Beyond that it is told what its end was lost to.
+func TestHTTPRoom(t *testing.T) {
+	h, url := listen(t, config(t, nil), time.Hour)
+	cs := dial(t, url)
+	took := int64(0)
+	for n := int64(1 << 20); n > 0; {
+		if h.config.room.Take(n) {
+			took += n
+		} else {
+			n /= 2
+		}
+	}
+	if took+maxConnections*reserved != maxKept {
+		t.Errorf("all clients together can keep %d", took+maxConnections*reserved)
+	}
+	told := func(out map[string]any, is loss) {
+		t.Helper()
+		notes := fmt.Sprint(out["notes"])
+		for _, l := range []loss{lostToLimit, lostToRoom, lostAtEnd} {
+			if strings.Contains(notes, string(l)) != (l == is) {
+				t.Errorf("%.200s; want %s", notes, is)
+			}
+		}
+	}
+	for range 3 {
+		out := bashOver(t, cs, "echo important; echo also >&2")
+		if out["stdout"] != "important\n" || out["stderr"] != "also\n" || out["stdout_truncated"] != false {
+			t.Errorf("%v", out)
+		}
+	}
+	const full = "head -c 1048576 /dev/zero | tr '\\0' x; head -c 1048576 /dev/zero | tr '\\0' y >&2"
+	told(bashOver(t, cs, full), "")
+	told(bashOver(t, cs, full+"; echo more"), lostToLimit)
+	_, job, err := ask(t.Context(), cs, "bash", map[string]any{"command": full, "run_in_background": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has ended", func() bool {
+		_, out, err := ask(t.Context(), cs, "bash_output", map[string]any{"id": job["id"], "stdout_offset": 1 << 20, "stderr_offset": 1 << 20})
+		return err != nil || out["running"] == false && out["next_stdout_offset"] == 1048576.0 && out["next_stderr_offset"] == 1048576.0
+	})
+	out := bashOver(t, cs, "echo important") // the job has all that is the client's
+	if out["stdout"] != "" || out["stdout_truncated"] != true {
+		t.Errorf("%v", out)
+	}
+	told(out, lostToRoom)
+	// Another client is none the worse, and this one has its own again once it gives up the job.
+	told(bashOver(t, dial(t, url), "echo important"), "")
+	ask(t.Context(), cs, "session_destroy", map[string]any{"session_id": job["session_id"]})
+	told(bashOver(t, cs, full), "")
+	h.config.room.Return(took)
+	if !h.config.room.Take(took) || h.config.room.Take(1) {
+		t.Error("not all room, or more, is back")
+	}
+}
+
 // TestSameID: a call with the id of one that is not answered yet is answered with an error
 // that names the id, over lines and over HTTP; the first goes on, and its id is free after
 // its answer.

@@ -41,6 +41,9 @@ const (
 
 	maxBinary = maxText / 4 * 3 // bytes, which are maxText in base64
 
+	// defaultOutput is how much is kept of each stream where the policy does not say.
+	defaultOutput = 1 << 20 // bytes
+
 	// maxSaid bounds what a wrapped script tells beside its output.
 	maxSaid = 64 << 10 // bytes
 )
@@ -94,7 +97,7 @@ func (b *box) limits(timeout int64) policy.Limits {
 	if t := time.Duration(timeout) * time.Millisecond; t > 0 && (l.WallTime == 0 || t < l.WallTime) {
 		l.WallTime = t
 	}
-	l.Output = cmp.Or(l.Output, 1<<20)
+	l.Output = cmp.Or(l.Output, defaultOutput)
 	return l
 }
 
@@ -111,7 +114,14 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	}
 	l := b.limits(t.timeout)
 	out := &Result{SessionID: b.id, TimeoutMS: l.WallTime.Milliseconds(), Notes: unsandboxed(t.env)}
-	ro := driver.RunOptions{Capture: true, Room: s.config.room, Stdio: driver.Stdio{Explain: t.explain}}
+	var o output
+	if err := o.open(s.room, l.Output); err != nil {
+		return nil, "", err
+	}
+	defer o.forget()
+	defer o.end()
+	ro := driver.RunOptions{Stdio: driver.Stdio{Stdout: o.write[0], Stderr: o.write[1], Explain: t.explain},
+		Started: func(driver.Process) func() { o.begin(); return o.settle }}
 	var says *os.File
 	if t.says {
 		r, w, err := os.Pipe()
@@ -126,7 +136,6 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 	pr := &specs.Process{Args: t.args, Cwd: cwd}
 	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 	res, err := driver.Run(ctx, runIn(t.env, pr), p, ro)
-	defer ro.Room.Give(res)
 	stop()
 	if aerr := s.record(record, res); aerr != nil {
 		return nil, "", aerr
@@ -147,7 +156,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 			return nil, "", err
 		}
 	}
-	out.fill(res, t.as)
+	out.fill(res, &o, t.as)
 	said := ""
 	if says != nil {
 		// What the command left running has the descriptor too: what there is
@@ -202,13 +211,14 @@ func (s *Server) denied(tool, session string, asks []string, all ...driver.Denia
 	}
 }
 
-func (r *Result) fill(res *driver.Result, as Encoding) {
+func (r *Result) fill(res *driver.Result, o *output, as Encoding) {
 	r.ExitCode, r.Signal, r.Reason, r.DurationMS, r.Sandboxed = &res.ExitCode, res.Signal, res.Reason, res.DurationMS,
 		res.Sandboxed
-	r.Stdout, r.StdoutTruncated = res.Stdout, res.StdoutTruncated
-	r.Stderr, r.StderrTruncated = res.Stderr, res.StderrTruncated
-	r.shorten("stdout", &r.Stdout, &r.StdoutTruncated, as)
-	r.shorten("stderr", &r.Stderr, &r.StderrTruncated, as)
+	var lost [2]loss
+	r.Stdout, lost[0] = o.stream[0].all()
+	r.Stderr, lost[1] = o.stream[1].all()
+	r.StdoutTruncated = r.shorten("stdout", &r.Stdout, lost[0], as)
+	r.StderrTruncated = r.shorten("stderr", &r.Stderr, lost[1], as)
 	r.Denials = told(res.Denials)
 	if res.NetworkTried {
 		r.Notes = append(r.Notes,
@@ -221,10 +231,10 @@ func (r *Result) fill(res *driver.Result, as Encoding) {
 }
 
 // shorten leaves out of a stream what is too much to read, and says so: the middle,
-// or, of what is to be decoded again, the end.
-func (r *Result) shorten(name string, s *string, truncated *bool, as Encoding) {
-	if *truncated {
-		r.Notes = append(r.Notes, name+" was longer than the limit on output; its end is lost")
+// or, of what is to be decoded again, the end. It reports whether anything is not there.
+func (r *Result) shorten(name string, s *string, lost loss, as Encoding) (truncated bool) {
+	if lost != "" {
+		r.Notes = append(r.Notes, name+" "+string(lost))
 	}
 	size, left, cut := len(*s), "middle", false
 	if as == inBase64 {
@@ -236,11 +246,11 @@ func (r *Result) shorten(name string, s *string, truncated *bool, as Encoding) {
 		*s = middleCut(*s, maxText)
 	}
 	if cut {
-		*truncated = true
 		r.Notes = append(r.Notes,
 			fmt.Sprintf("%s has %d bytes, of which the %s is left out: print less, or to a file, and read that by parts", name,
 				size, left))
 	}
+	return cut || lost != ""
 }
 
 // progress tells a client that asked for it, now and then, that a command runs.

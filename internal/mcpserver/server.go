@@ -47,7 +47,7 @@ type Config struct {
 	Rules *command.Rules // of execute_command
 
 	quota   *quota
-	room    *driver.Room // of what commands print, of all connections
+	room    *driver.Room // of what commands print, which all connections share
 	schemas *schemas
 }
 
@@ -61,9 +61,6 @@ type quota struct {
 
 // maxClients is how many clients can have all the sessions that one can have.
 const maxClients = 8
-
-// maxKept is how much output of commands that run is kept at a time, bytes.
-const maxKept = 256 << 20
 
 func newQuota(each int) *quota {
 	return &quota{most: maxClients * each, servers: map[*Server]bool{}, rest: filesLimit}
@@ -130,6 +127,7 @@ type Server struct {
 	ctx     context.Context                            // ends with the connection
 	end     context.CancelFunc
 	every   time.Duration // between two notifications of progress
+	room    *room         // of what its commands print
 
 	mu       sync.Mutex
 	sessions map[string]*box
@@ -161,9 +159,10 @@ func newSchemas() *schemas {
 // New returns a server that has not begun to serve.
 func New(c Config) *Server {
 	if c.quota == nil {
-		c.quota, c.room, c.schemas = newQuota(c.MaxSessions), driver.NewRoom(maxKept), newSchemas()
+		c.quota, c.room, c.schemas = newQuota(c.MaxSessions), newShared(1), newSchemas()
 	}
-	s := &Server{id: rand.Text(), config: c, sessions: map[string]*box{}, every: 2 * time.Second}
+	s := &Server{id: rand.Text(), config: c, room: &room{own: reserved, shared: c.room}, sessions: map[string]*box{},
+		every: 2 * time.Second}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "sbxrun", Title: "sbxrun", Version: c.Version}, &mcp.ServerOptions{
 		Instructions: s.instructions(),

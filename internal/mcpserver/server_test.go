@@ -235,30 +235,38 @@ func TestSessionLost(t *testing.T) {
 	}
 }
 
-// TestBackgroundRoom: what background commands print takes of the room that all commands
-// have together, and gives it back with their session.
+// TestBackgroundRoom: what background commands print takes of the room that is their
+// connection's own, and then of what all connections share, and goes back with their session.
 func TestBackgroundRoom(t *testing.T) {
-	room := driver.NewRoom(10)
-	b := &box{}
-	for range 2 {
-		j := &job{}
-		for i := range j.stream {
-			j.stream[i].room, j.stream[i].limit = room, 4
-			j.stream[i].collect([]byte("12"))
-			j.stream[i].collect([]byte("345"))
+	for own := range int64(11) {
+		shared := driver.NewRoom(10 - own)
+		r := &room{own: own, shared: shared}
+		b := &box{}
+		for range 2 {
+			j := &job{}
+			for i := range j.stream {
+				j.stream[i].room, j.stream[i].limit = r, 4
+				j.stream[i].collect([]byte("12"))
+				j.stream[i].collect([]byte("345"))
+			}
+			b.jobs = append(b.jobs, j)
 		}
-		b.jobs = append(b.jobs, j)
-	}
-	for i, want := range []string{"1234", "1234", "12", ""} {
-		got, _, _, truncated, _ := b.jobs[i/2].stream[i%2].page(0, 100, false)
-		if got != want || !truncated {
-			t.Errorf("stream %d: %q, truncated %t; want %q", i, got, truncated, want)
+		for i, want := range []struct {
+			text string
+			lost loss
+		}{{"1234", lostToLimit}, {"1234", lostToLimit}, {"12", lostToRoom}, {"", lostToRoom}} {
+			if got, _, _, lost, _ := b.jobs[i/2].stream[i%2].page(0, 100, false, ""); got != want.text || lost != want.lost {
+				t.Errorf("%d, stream %d: %q, which %s; want %v", own, i, got, lost, want)
+			}
 		}
-	}
-	b.forget()
-	b.jobs[1].stream[1].collect([]byte("6")) // of a process that is left
-	if !room.Take(10) || room.Take(1) {
-		t.Error("not all room, or more, is back")
+		b.forget()
+		b.jobs[1].stream[1].collect([]byte("6")) // of a process that is left
+		if !shared.Take(10-own) || shared.Take(1) {
+			t.Error("not all room, or more, is back")
+		}
+		if !r.take(own) || r.take(1) {
+			t.Error("not all that is the connection's own, or more, is back")
+		}
 	}
 }
 

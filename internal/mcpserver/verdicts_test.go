@@ -12,10 +12,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-
-	"github.com/sbxrun/sbxrun/driver"
 )
 
 // ask calls a tool, and returns its text and its structured result.
@@ -158,10 +157,10 @@ func TestCanceledStart(t *testing.T) {
 
 // TestPageCharacters: however a command writes its text, no character is torn.
 func TestPageCharacters(t *testing.T) {
-	s := &stream{room: driver.NewRoom(1 << 20), limit: 1 << 20}
+	s := &stream{room: &room{own: 1 << 20}, limit: 1 << 20}
 	got, at := "", int64(0)
 	read := func(running bool) {
-		part, next, rest, _, _ := s.page(at, 5, running)
+		part, next, rest, _, _ := s.page(at, 5, running, "")
 		if strings.ToValidUTF8(part, "?") != part || running && rest {
 			t.Errorf("%q at %d, more %t", part, at, rest)
 		}
@@ -177,11 +176,65 @@ func TestPageCharacters(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	s.collect([]byte("\xc3")) // and what is none is not kept back for ever
-	if part, _, _, _, _ := s.page(at, 5, true); part != "" {
+	if part, _, _, _, _ := s.page(at, 5, true, ""); part != "" {
 		t.Errorf("%q", part)
 	}
-	if part, _, _, _, _ := s.page(at, 5, false); part != "\xc3" {
+	if part, _, _, _, _ := s.page(at, 5, false, ""); part != "\xc3" {
 		t.Errorf("%q", part)
+	}
+}
+
+// TestPageNoText: of what is no UTF-8 nothing is lost between two pages, however much longer
+// the text is that stands for it, and no page is empty.
+func TestPageNoText(t *testing.T) {
+	for _, data := range []string{strings.Repeat("a\xff", 50), strings.Repeat("\xffé\xe2\x82a", 30), strings.Repeat("\xf0\x9f\x98a", 30),
+		strings.Repeat("\xff", 99) + "a", strings.Repeat("€a\x80", 30), strings.Repeat("\U0001f600\xc3", 30)} {
+		for _, as := range []Encoding{"", inBase64} {
+			for most := int64(utf8.UTFMax); most < 12; most++ {
+				s := &stream{room: &room{own: 1 << 20}, limit: 1 << 20}
+				s.collect([]byte(data))
+				got, at := "", int64(0)
+				for rest := true; rest; {
+					var part string
+					was := at
+					part, at, rest, _, _ = s.page(at, most, false, as)
+					if at == was || as == "" && len(strings.ToValidUTF8(part, "\uFFFD")) > int(most) {
+						t.Fatalf("%.20q by %d: from %d to %d, %q", data, most, was, at, part)
+					}
+					got += part
+				}
+				if got != data {
+					t.Errorf("by %d, %q: %q, want %q", most, as, got, data)
+				}
+			}
+		}
+	}
+}
+
+// TestOutputNoText: all pages of what a background command printed have all of it.
+func TestOutputNoText(t *testing.T) {
+	cs := serve(t, server(t, nil), nil)
+	const script = `for i in {1..9999}; do printf 'a\377'; done`
+	_, job, err := ask(t.Context(), cs, "bash", map[string]any{"command": script, "run_in_background": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has ended", func() bool {
+		_, out, err := ask(t.Context(), cs, "bash_output", map[string]any{"id": job["id"], "stdout_offset": 1 << 20})
+		return err != nil || out["running"] == false
+	})
+	count, truncated := 0, false
+	for at, goes := any(0.0), true; goes; {
+		text, out, err := ask(t.Context(), cs, "bash_output", map[string]any{"id": job["id"], "stdout_offset": at})
+		if err != nil || strings.Contains(text, "left out") {
+			t.Fatalf("%.100s, %v", text, err)
+		}
+		count += strings.Count(out["stdout"].(string), "a")
+		at, truncated = out["next_stdout_offset"], truncated || out["stdout_truncated"] == true
+		goes = out["more"] == true
+	}
+	if count != 9999 || truncated {
+		t.Errorf("%d of 9999, truncated %t", count, truncated)
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -178,6 +179,9 @@ func whyHost(what string, p *policy.Policy) (*Ruling, error) {
 			return nil, Usage(quote.Inside(text)+" is not a port", "1 to 65535")
 		}
 		host = h
+	}
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Is4In6() {
+		host = addr.Unmap().String() // as a connection is judged
 	}
 	if addr, err := policy.HostAddr(host); err == nil {
 		host = addr.String()

@@ -220,7 +220,7 @@ func TestWhyHostIsTrue(t *testing.T) {
 			hosts := []string{
 				"www.allowed.test:80", "www.allowed.test:443", "www.allowed.test:8443", "www.allowed.test:7777", "WWW.Allowed.Test.:80", "api.allowed.test:443", "six.allowed.test:443", "git.allowed.test:443",
 				"allowed.test:80", "evil-allowed.test:80", "www.allowed.test.evil.test:80", "denied.test:80", "evil.test:80", "evil.test:443",
-				webServer + ":80", webServer + ":7777", "[" + webServer6 + "]:80", privateIP + ":80", metadata + ":80", "localhost:" + port, "127.0.0.1:" + port, "localhost:1",
+				webServer + ":80", webServer + ":7777", "[::ffff:" + webServer + "]:80", "[" + webServer6 + "]:80", privateIP + ":80", metadata + ":80", "localhost:" + port, "127.0.0.1:" + port, "localhost:1",
 			}
 			// None has a test of its own: this thread alone is in that network.
 			for _, p := range []struct {

@@ -222,7 +222,7 @@ func TestSwapAtEveryStep(t *testing.T) {
 func waitForPause(t *testing.T, pid, fd int) {
 	t.Helper()
 	want := fmt.Sprintf("%d 0x%x ", unix.SYS_READ, fd)
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/syscall")
 		if err != nil {
 			// Not readable for this user or on this kernel: long enough.

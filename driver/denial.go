@@ -49,6 +49,7 @@ type Use struct {
 	Target    string // as the command named it, absolute and clean
 	Leads     string // where that leads: the same, or past symbolic links
 	Dir       bool
+	Whole     bool // of a change: nothing is left of what was there before
 }
 
 // An Asker is a process of the sandbox.

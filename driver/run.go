@@ -321,7 +321,7 @@ const haltedPatience = 5 * time.Second
 // Preconditions: mu is held.
 func (r *run) urge() {
 	const each = haltedPatience / 5
-	looks := 0
+	looks, left := 0, 3
 	r.urging = time.AfterFunc(each, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -331,11 +331,14 @@ func (r *run) urge() {
 		if looks++; !r.proc.Halted() {
 			looks = 0
 		}
-		if looks > 5 {
+		switch left--; {
+		case looks > 5:
 			r.killFor(ReasonCanceled)
-			return
+		case looks == 0 && left <= 0:
+			r.urging = nil // the signal has come to the command, which does what it likes
+		default:
+			r.urging.Reset(each)
 		}
-		r.urging.Reset(each)
 	})
 }
 

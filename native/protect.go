@@ -97,7 +97,8 @@ var operations = map[guard.Kind]driver.Operation{guard.Write: driver.OpWrite, gu
 // seen passes on what the command uses.
 func seen(tell func(driver.Use, func() *driver.Asker)) func(guard.Use, func() (int, string)) {
 	return func(u guard.Use, who func() (int, string)) {
-		tell(driver.Use{Operation: operations[u.Kind], Call: u.Call, Target: u.Path, Leads: u.Leads, Dir: u.Dir},
+		tell(driver.Use{Operation: operations[u.Kind], Call: u.Call, Target: u.Path, Leads: u.Leads, Dir: u.Dir,
+			Whole: u.Whole},
 			func() *driver.Asker { return driver.NewAsker(who()) })
 	}
 }

@@ -118,11 +118,6 @@ func (o *options) learn(out, into string) (code int, err error) {
 	if err := engine.Enough(); err != nil {
 		return 0, err
 	}
-	if out != "" {
-		if _, err := os.Lstat(out); err == nil {
-			return 0, engine.Usage(out+" is there already", "--into "+out+" adds to it; or name another file")
-		}
-	}
 	f, err := engine.GatherFactsAnywhere(o.req.Dir)
 	if err != nil {
 		return 0, err
@@ -131,7 +126,17 @@ func (o *options) learn(out, into string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	o.seen, o.aside = l.Add, out == "" && into == ""
+	if out != "" {
+		if _, err := os.Lstat(out); err == nil {
+			return 0, engine.Usage(out+" is there already", "--into "+out+" adds to it; or name another file")
+		}
+	}
+	if name := out + into; name != "" {
+		if err := l.Ready(name, into != ""); err != nil {
+			return 0, err
+		}
+	}
+	o.seen, o.aside = l.Collector.Add, out == "" && into == ""
 	log, err := engine.OpenAudit(&l.Run.Operator, l.Run.Policy.OCI.Process.Env)
 	if err != nil {
 		return 0, err
@@ -157,13 +162,16 @@ func (o *options) learn(out, into string) (code int, err error) {
 	}
 	switch {
 	case out != "":
-		err = l.Write(found, out, false, o.req.Command)
+		err = l.Write(found, out, o.req.Command)
 	case into != "":
-		err = l.Write(found, into, true, o.req.Command)
+		err = l.Add(found, into, o.req.Command)
 	default:
-		_, err = os.Stdout.WriteString(l.Text(found, o.req.Command))
+		_, err = os.Stdout.WriteString(l.Text(found, ".", o.req.Command))
 	}
 	if err != nil {
+		if out+into != "" { // it took a run to learn
+			os.Stdout.WriteString(l.Text(found, ".", o.req.Command))
+		}
 		return 0, err
 	}
 	if name := out + into; name != "" {

@@ -270,7 +270,9 @@ func (o *options) canTell(d driver.Driver, p *policy.Policy) error {
 }
 
 // frugal reports whether nobody will see what a run used.
-func (o *options) frugal() bool { return !o.json && o.resultFile == "" && o.resultFD < 0 }
+func (o *options) frugal() bool {
+	return !o.json && o.resultFile == "" && o.resultFD < 0 && o.seen == nil
+}
 
 // execute runs a policy's command with the caller's own streams and terminal.
 // Sh makes a script's command one of sh instead of bash. Started may be nil; see

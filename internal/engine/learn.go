@@ -46,35 +46,19 @@ func Learn(req *profiles.Request, f *Facts) (*Learning, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !base.Isolated {
-		return nil, Usage("the profile "+name+" isolates nothing: there is nothing to learn", "name another with --profile")
+	if !base.Isolated || base.Drivers[0] != "native" {
+		return nil, Usage("sbxrun learn watches sandboxes of the native driver, and the profile "+name+" has none",
+			"name another with --profile")
 	}
-	asked := *req
-	asked.Workspace = "overlay"
-	user, err := Resolve(&asked, f)
-	if err != nil {
-		return nil, err
-	}
-	if user.Policy.Egress.Mode == policy.EgressNone && req.Net == nil {
-		proxy := policy.EgressProxy
-		asked.Net = &proxy
-		if user, err = Resolve(&asked, f); err != nil {
-			return nil, err
-		}
-	}
-	asked.Profile, asked.Net, asked.AllowHosts, asked.DenyHosts = "development", nil, nil, nil
-	open, err := Resolve(&asked, f)
+	home := realHome(f)
+	open, err := resolveOpen(req, base, name, home, f)
 	if err != nil {
 		return nil, err
 	}
 	p := open.Policy
-	p.Profile, p.Protect, p.Egress, p.Seccomp = user.Policy.Profile, nil, user.Policy.Egress, user.Policy.Seccomp
-	p.OCI.Linux.Seccomp = user.Policy.OCI.Linux.Seccomp
+	p.Profile = base.Policy.Profile
 	p.Egress.LogRequests = true
-	if variable(p.OCI.Process, "HOME") == variable(user.Policy.OCI.Process, "HOME") {
-		p.OCI.Process.Env = user.Policy.OCI.Process.Env
-	}
-	if home, err := filepath.EvalSymlinks(f.Home); err == nil {
+	if home != "" {
 		p.Files = policy.Sort(append(p.Files, policy.FileRule{Path: home, Access: policy.ReadExec, Discard: true,
 			Optional: true, Origin: "learn"}))
 	}
@@ -82,19 +66,81 @@ func Learn(req *profiles.Request, f *Facts) (*Learning, error) {
 		facts: f}, nil
 }
 
-func variable(p *specs.Process, name string) string {
-	for _, kv := range p.Env {
-		if v, ok := strings.CutPrefix(kv, name+"="); ok {
-			return v
+// realHome is the caller's home without symbolic links, "" if there is none of its own.
+func realHome(f *Facts) string {
+	home, err := filepath.EvalSymlinks(f.Home)
+	if err != nil || home == "/" {
+		return ""
+	}
+	return home
+}
+
+// resolveOpen resolves a request under its profile, and the whole host with it. The secrets
+// are those of both the profile and development.
+func resolveOpen(req *profiles.Request, base *profiles.Resolved, name, home string,
+	f *Facts) (*profiles.Resolved, error) {
+	secrets, err := profiles.Show(&profiles.Request{Profile: "development"}, &f.Facts)
+	if err != nil {
+		return nil, err
+	}
+	if strings.Contains(name, "/") {
+		if name, err = filepath.Abs(name); err != nil {
+			return nil, err
 		}
 	}
-	return ""
+	var text strings.Builder
+	fmt.Fprintf(&text, "extends: %q\nhome: host\nverify: false\nfiles:\n  read:\n    - /\n", name)
+	if home != "" && driver.RuleFor(base.Policy, filepath.Dir(home)).At != "" {
+		fmt.Fprintf(&text, "    - %q\n", home) // below storage of the sandbox's own
+	}
+	for _, key := range []string{"secrets", "secret_names", "secret_text"} {
+		fmt.Fprintf(&text, "  %s:\n", key)
+		for _, e := range secrets {
+			if e.Key == "files."+key {
+				fmt.Fprintf(&text, "    - %q\n", e.Value)
+			}
+		}
+	}
+	r := policy.LimitsOf(base.Policy.OCI.Linux.Resources)
+	text.WriteString("limits:\n  cpus: none\n  wall_time: none\n")
+	for _, l := range []struct {
+		name string
+		has  uint64
+		most uint64
+		unit string
+	}{{"memory", uint64(max(r.Memory, 0)), 8 << 30, "b"}, {"pids", uint64(max(r.Pids, 0)), 4096, ""},
+		{"disk", base.Policy.Scratch.Bytes, 10 << 30, "b"}} {
+		if l.has > 0 && l.has < l.most {
+			fmt.Fprintf(&text, "  %s: %d%s\n", l.name, l.most, l.unit)
+		}
+	}
+	tmp, err := os.CreateTemp("", "learn-*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.WriteString(text.String())
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return nil, err
+	}
+	asked := *req
+	asked.Profile = tmp.Name()
+	if asked.Workspace != "none" && (asked.Workspace != "" || base.Workspace.Mode != "none") {
+		asked.Workspace = "overlay"
+	}
+	open, err := Resolve(&asked, f)
+	if err == nil && open.Policy.Egress.Mode == policy.EgressNone && req.Net == nil {
+		proxy := policy.EgressProxy
+		asked.Net = &proxy
+		open, err = Resolve(&asked, f)
+	}
+	return open, err
 }
 
 // Found is what the run showed.
 func (l *Learning) Found(res *driver.Result) *learn.Found {
-	home, _ := filepath.EvalSymlinks(l.facts.Home)
-	f := l.Propose(&learnHost{l.facts, home}, home, l.Run.Workspace.Path)
+	home := realHome(l.facts)
+	f := l.Propose(&learnHost{l.facts, l.base, home, l.Run.Workspace.Path}, home, l.Run.Workspace.Path)
 	l.network(f, res)
 	for i := range res.Denials {
 		d := &res.Denials[i]
@@ -205,25 +251,57 @@ func (l *Learning) limits(f *learn.Found, res *driver.Result) {
 
 // learnHost is the host that paths of a learned profile are about.
 type learnHost struct {
-	facts *Facts
-	home  string
+	facts           *Facts
+	base            *policy.Policy
+	home, workspace string
 }
 
 func (h *learnHost) Withheld(path string, write bool) string {
-	if !utf8.ValidString(path) || quote.Escape(path) != path {
-		return "its name cannot be written in a profile"
+	switch {
+	case !utf8.ValidString(path), quote.Escape(path) != path, strings.ContainsAny(path, `*?[{\`):
+		return "its name would say something else in a profile"
+	case driver.RuleFor(h.base, path).Hidden():
+		return "hidden by the profile"
 	}
 	return profiles.Withheld(path, h.home, write)
 }
 
-func (h *learnHost) Stat(path string) (is, dir bool) {
+func (h *learnHost) Kind(path string) learn.Kind {
 	info, err := os.Stat(path)
-	if err != nil {
-		_, err = os.Lstat(path)
-		return err == nil, false
+	switch {
+	case err == nil && info.IsDir():
+		return learn.Dir
+	case err == nil && info.Mode().IsRegular():
+		return learn.File
+	case err == nil:
+		return learn.Other
 	}
-	return true, info.IsDir()
+	if _, err := os.Lstat(path); err == nil {
+		return learn.File // a link to nothing
+	}
+	return learn.Nothing
 }
+
+func (h *learnHost) Socket(path string) (socket string) {
+	const most = 100_000
+	seen := 0
+	err := filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
+		if seen++; seen > most {
+			return fs.SkipAll // what looks for secrets says so
+		}
+		if err == nil && d.Type()&fs.ModeSocket != 0 {
+			socket = at
+			return fs.SkipAll
+		}
+		return nil
+	})
+	if err != nil {
+		return path
+	}
+	return socket
+}
+
+func (h *learnHost) Protected(path string) string { return protects(h.base, path, h.workspace) }
 
 func (h *learnHost) Secrets(path string) (found []string, all bool) {
 	p := &policy.Policy{Files: []policy.FileRule{{Path: path, Access: policy.Read}}, OCI: &specs.Spec{}}
@@ -234,60 +312,146 @@ func (h *learnHost) Secrets(path string) (found []string, all bool) {
 	return found, all
 }
 
-// Write writes what was found as a new profile, or adds it to one.
-func (l *Learning) Write(found *learn.Found, file string, add bool, command []string) error {
-	h := learn.Header{Base: l.name, Command: command, Home: l.facts.Home}
-	if !add {
-		return writeProfile(file, found.Text(h), false, l.facts)
+// Ready reports what would keep a profile from being written, or from being added to.
+func (l *Learning) Ready(file string, add bool) error {
+	if add {
+		old, err := os.ReadFile(file)
+		if err != nil {
+			return Unusable(err, "--into", "name a profile that is there, or make one with -o")
+		}
+		if _, err := (&learn.Found{Changed: true}).Into(string(old), learn.Header{Command: []string{""}}); err != nil {
+			return unfit(file, err)
+		}
 	}
-	old, err := os.ReadFile(file)
-	if err != nil {
-		return Unusable(err, "--into", "name a profile that is there, or make one with -o")
-	}
-	text, err := found.Into(string(old), h)
-	if err != nil {
-		return Usage(file+": nothing was added: "+err.Error(), "add the lines by hand: sbxrun learn -P "+file+" prints them")
-	}
-	now, err := os.ReadFile(file)
-	if err == nil && !bytes.Equal(now, old) {
-		err = errors.New("it was changed meanwhile")
-	}
-	if err != nil {
-		return fmt.Errorf("%s: nothing was added: %w", file, err)
-	}
-	return writeProfile(file, text, true, l.facts)
-}
-
-// Text is the profile, to be printed.
-func (l *Learning) Text(found *learn.Found, command []string) string {
-	return found.Text(learn.Header{Base: l.name, Command: command, Home: l.facts.Home})
-}
-
-// writeProfile writes a profile that can be read, whole or not at all.
-func writeProfile(file, text string, replace bool, f *Facts) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".learn-*.yaml")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(text)
-	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
-		return err
+	tmp.Close()
+	return os.Remove(tmp.Name())
+}
+
+func unfit(file string, err error) error {
+	return Usage(file+": nothing was added: "+err.Error(),
+		"sbxrun learn -P "+file+" -o FILE writes a new profile that extends it")
+}
+
+// Text is the profile, for a file in a directory.
+func (l *Learning) Text(found *learn.Found, dir string, command []string) string {
+	return found.Text(learn.Header{Base: l.extends(dir), Command: command, Home: realHome(l.facts)})
+}
+
+// extends is the name of the base, as a profile in a directory has it.
+func (l *Learning) extends(dir string) string {
+	if !strings.Contains(l.name, "/") {
+		return l.name
 	}
-	name, err := filepath.Abs(tmp.Name())
+	base, err := filepath.Abs(l.name)
+	if at, aerr := filepath.Abs(dir); err == nil && aerr == nil {
+		if rel, err := filepath.Rel(at, base); err == nil && rel[0] != '.' {
+			return "./" + rel
+		}
+	}
+	return base
+}
+
+// Write writes what was found as a new profile.
+func (l *Learning) Write(found *learn.Found, file string, command []string) error {
+	tmp, err := l.readable(file, l.Text(found, filepath.Dir(file), command))
 	if err != nil {
 		return err
 	}
-	if _, err := profiles.Resolve(&profiles.Request{Command: []string{"true"}, Profile: name}, &f.Facts); err != nil {
-		return fmt.Errorf("the profile that was learned is refused, so %s was not written: %w", file, err)
-	}
-	if replace {
-		return os.Rename(tmp.Name(), file)
-	}
-	if err := os.Link(tmp.Name(), file); errors.Is(err, fs.ErrExist) {
+	defer os.Remove(tmp)
+	if err := os.Link(tmp, file); errors.Is(err, fs.ErrExist) {
 		return Usage(file+" is there already", "--into "+file+" adds to it; or name another file")
 	} else if err != nil {
 		return err
 	}
 	return nil
+}
+
+// Add adds what was found to a profile, of which nothing else changes.
+func (l *Learning) Add(found *learn.Found, file string, command []string) error {
+	file, err := filepath.EvalSymlinks(file)
+	if err != nil {
+		return err
+	}
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	text, err := found.Into(string(old), learn.Header{Command: command, Home: realHome(l.facts)})
+	if err != nil {
+		return unfit(file, err)
+	}
+	tmp, err := l.readable(file, text)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp)
+	if err := l.keeps(file, tmp); err != nil {
+		return unfit(file, err)
+	}
+	now, err := os.ReadFile(file)
+	info, serr := os.Stat(file)
+	if err = errors.Join(err, serr); err == nil && !bytes.Equal(now, old) {
+		err = errors.New("it was changed meanwhile")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: nothing was added: %w", file, err)
+	}
+	if err := errors.Join(os.Chmod(tmp, info.Mode().Perm()), inheritOwner(tmp, info)); err != nil {
+		return err
+	}
+	return os.Rename(tmp, file)
+}
+
+// keeps reports what of an old profile is not in the new one, but for what is raised.
+func (l *Learning) keeps(old, new string) error {
+	raised := []string{"network.mode", "limits.memory", "limits.pids", "limits.wall_time", "workspace"}
+	has := map[profiles.Entry]bool{}
+	lists := [2][]profiles.Entry{}
+	for i, name := range []string{old, new} {
+		abs, err := filepath.Abs(name)
+		if err == nil {
+			lists[i], err = profiles.Show(&profiles.Request{Profile: abs}, &l.facts.Facts)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, e := range lists[1] {
+		has[profiles.Entry{Key: e.Key, Value: e.Value}] = true
+	}
+	for _, e := range lists[0] {
+		if !has[profiles.Entry{Key: e.Key, Value: e.Value}] && !slices.Contains(raised, e.Key) {
+			return errors.New("the new one would not have " + e.Key + " " + quote.Inside(e.Value))
+		}
+	}
+	return nil
+}
+
+// readable writes a profile beside a file, and makes sure that it can be read.
+func (l *Learning) readable(file, text string) (name string, err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".learn-*.yaml")
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(tmp.Name())
+		}
+	}()
+	_, err = tmp.WriteString(text)
+	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+		return "", err
+	}
+	abs, err := filepath.Abs(tmp.Name())
+	if err == nil {
+		_, err = profiles.Resolve(&profiles.Request{Command: []string{"true"}, Profile: abs}, &l.facts.Facts)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the profile that was learned is refused, so %s was not written: %w", file, err)
+	}
+	return tmp.Name(), nil
 }

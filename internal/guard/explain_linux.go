@@ -155,11 +155,12 @@ func (w *worker) found(u Use, fd int, m *mount) {
 	w.see(u)
 }
 
-// maxScripts is how many interpreters are scripts themselves before the kernel gives up;
-// see exec_binprm in fs/exec.c.
-const maxScripts = 5
+// maxScripts is how many interpreters are scripts themselves before the kernel gives up, see
+// exec_binprm in fs/exec.c, and a loader.
+const maxScripts = 6
 
-// interpreter is what the first line of a script names, "" for none; see execve(2).
+// interpreter is the program that the kernel executes a file by, "" for none: what the
+// first line of a script names, or the loader of an ELF program; see execve(2), elf(5).
 func (w *worker) interpreter(fd int) string {
 	if err := unix.Fstat(fd, &w.stat); err != nil || w.stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		return "" // opening a device does something
@@ -170,16 +171,37 @@ func (w *worker) interpreter(fd int) string {
 	if e != 0 {
 		return ""
 	}
+	defer closeFD(int(file))
 	var head [256]byte // BINPRM_BUF_SIZE, Linux 5.1
-	n, _ := unix.Read(int(file), head[:])
-	closeFD(int(file))
-	line, ok := strings.CutPrefix(string(head[:max(n, 0)]), "#!")
-	if !ok {
+	n, _ := unix.Pread(int(file), head[:], 0)
+	if line, ok := strings.CutPrefix(string(head[:max(n, 0)]), "#!"); ok {
+		line, _, _ = strings.Cut(line, "\n")
+		if f := strings.Fields(line); len(f) > 0 {
+			return f[0]
+		}
 		return ""
 	}
-	line, _, _ = strings.Cut(line, "\n")
-	if f := strings.Fields(line); len(f) > 0 && f[0][0] == '/' {
-		return f[0]
+	return loader(int(file), head[:max(n, 0)])
+}
+
+// loader reads the name of the loader of a program of this machine's kind, 64 bits and
+// little-endian.
+func loader(file int, head []byte) string {
+	const interp, entry, most = 3, 56, 64 // PT_INTERP, the size of an Elf64_Phdr, and how many are read
+	le := binary.LittleEndian
+	if len(head) < 64 || string(head[:6]) != "\x7fELF\x02\x01" || le.Uint16(head[54:]) != entry {
+		return ""
+	}
+	table := make([]byte, entry*min(int(le.Uint16(head[56:])), most))
+	n, _ := unix.Pread(file, table, int64(le.Uint64(head[32:])))
+	for table = table[:max(n, 0)]; len(table) >= entry; table = table[entry:] {
+		if le.Uint32(table) != interp {
+			continue
+		}
+		name := make([]byte, min(le.Uint64(table[32:]), pathMax))
+		n, _ := unix.Pread(file, name, int64(le.Uint64(table[8:])))
+		text, _, _ := bytes.Cut(name[:max(n, 0)], []byte{0})
+		return string(text)
 	}
 	return ""
 }

@@ -106,6 +106,7 @@ type Use struct {
 	Path  string // as the command named it, absolute and clean
 	Leads string // where that leads: the same, or past symbolic links
 	Dir   bool   // it is a directory
+	Whole bool   // it was changed, and nothing is left of what was there before
 }
 
 // A Grant is a right to write below a path in the sandbox, where something is

@@ -445,6 +445,7 @@ type worker struct {
 	unlock func() // what exclude holds, nil for nothing
 	told   bool   // the refusal of this call was noted
 	made   bool   // the call was made, and what it changed is noted
+	whole  bool   // and nothing is left of what the file held
 
 	begins [4]begin // where relative paths began last
 	newest int      // of those

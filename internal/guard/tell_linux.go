@@ -97,7 +97,7 @@ func (w *worker) tellEntry(call string, dirfd int, addr uint64) {
 	switch g := e.mount.grant; {
 	case e.special:
 	case w.made:
-		w.see(Use{Kind: Write, Call: call, Path: string(e.full), Leads: string(e.full)})
+		w.see(Use{Kind: Write, Call: call, Path: string(e.full), Leads: string(e.full), Whole: true})
 	case g == nil || !g.Entries:
 		w.tellOf(call, e.full, true)
 	}
@@ -105,6 +105,8 @@ func (w *worker) tellEntry(call string, dirfd int, addr uint64) {
 
 // tellOpen is tell for open(2), which makes a file or changes one.
 func (w *worker) tellOpen(call string, dirfd int, addr, flags uint64) {
+	w.whole = call == "creat" || flags&unix.O_TRUNC != 0
+	defer func() { w.whole = false }()
 	if w.made && flags&unix.O_ACCMODE == unix.O_RDWR && flags&unix.O_TRUNC == 0 {
 		if fd, errno := w.place(dirfd, addr, 0); errno == 0 {
 			if name, m, errno := w.named(fd, &w.canon[0]); errno == 0 && m != nil {
@@ -142,7 +144,7 @@ func (w *worker) tellPlace(call string, fd int) {
 	switch {
 	case errno != 0 || m == nil:
 	case w.made:
-		w.see(Use{Kind: Write, Call: call, Path: string(name), Leads: string(name)})
+		w.see(Use{Kind: Write, Call: call, Path: string(name), Leads: string(name), Whole: w.whole})
 	case m.grant == nil || !m.grant.Files:
 		w.tellOf(call, name, false)
 	}

@@ -25,14 +25,16 @@ const maxUses = 200_000
 type Collector struct {
 	open, base *policy.Policy // under which it runs, and which it is compared with
 
-	mu   sync.Mutex
-	uses map[key]*use
-	lost uint64
+	mu    sync.Mutex
+	uses  map[key]*use
+	whole map[string]bool // paths of which the command has replaced all that was there
+	known map[key]bool    // what the base gives, as far as there is room to remember it
+	lost  uint64
 }
 
 type key struct {
-	op   driver.Operation
-	path string
+	op          driver.Operation
+	path, leads string
 }
 
 // A use is a path that the base does not give, or that was changed.
@@ -40,7 +42,6 @@ type use struct {
 	driver.Use
 	count    uint64
 	programs []string
-	own      bool // the command had written it before
 	target   bool // the base does not give the target
 	leads    bool // nor where it leads
 }
@@ -50,7 +51,7 @@ const maxPrograms = 3
 
 // NewCollector is for a run under one policy whose profile is to extend another's.
 func NewCollector(open, base *policy.Policy) *Collector {
-	return &Collector{open: open, base: base, uses: map[key]*use{}}
+	return &Collector{open: open, base: base, uses: map[key]*use{}, whole: map[string]bool{}, known: map[key]bool{}}
 }
 
 // Add is [driver.Stdio]'s Seen.
@@ -60,23 +61,28 @@ func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := key{u.Operation, u.Target}
+	k := key{u.Operation, u.Target, u.Leads}
+	if c.known[k] {
+		return
+	}
 	e := c.uses[k]
 	if e == nil {
+		e = &use{Use: u, target: !c.gives(u.Target), leads: u.Leads != u.Target && !c.gives(u.Leads)}
+		if driver.RuleFor(c.open, u.Leads).Access&policy.Read == 0 || // it is the sandbox's own
+			u.Operation != driver.OpWrite && (!e.target && !e.leads || c.whole[u.Leads]) {
+			if len(c.known) < maxUses {
+				c.known[k] = true
+			}
+			return
+		}
 		if len(c.uses) == maxUses {
 			c.lost++
 			return
 		}
-		e = &use{Use: u, own: u.Operation != driver.OpWrite && c.uses[key{driver.OpWrite, u.Target}] != nil,
-			target: !c.gives(u.Target), leads: u.Leads != u.Target && !c.gives(u.Leads)}
-		if driver.RuleFor(c.open, u.Leads).Access&policy.Read == 0 || // it is the sandbox's own
-			u.Operation != driver.OpWrite && !e.target && !e.leads {
-			e = nothing
-		}
 		c.uses[k] = e
-	}
-	if e == nothing {
-		return
+		if u.Whole && len(c.whole) < maxUses {
+			c.whole[u.Leads] = true
+		}
 	}
 	if e.count++; e.count <= maxPrograms || len(e.programs) == 0 {
 		if name := program(who()); name != "" && !slices.Contains(e.programs, name) {
@@ -84,9 +90,6 @@ func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
 		}
 	}
 }
-
-// nothing stands for a use that the base gives.
-var nothing = &use{}
 
 // Looks reports whether a call only asks whether something is there. Programs do that of
 // much that they do without; what they then use is seen by another call.
@@ -109,8 +112,8 @@ func program(a *driver.Asker) string {
 	if len(f) == 0 {
 		return ""
 	}
-	name := quote.Line(path.Base(f[0]))
-	return name[:min(len(name), 24)]
+	name := []rune(quote.Line(path.Base(f[0])))
+	return string(name[:min(len(name), 24)])
 }
 
 // A Host answers for the host's files.
@@ -120,9 +123,24 @@ type Host interface {
 	// Secrets are the files at or below a path that look like credentials. All reports
 	// whether everything there was looked at.
 	Secrets(path string) (found []string, all bool)
-	// Stat reports whether something is at a path, and whether that is a directory.
-	Stat(path string) (is, dir bool)
+	// Kind says what is at a path, past symbolic links.
+	Kind(path string) Kind
+	// Socket is a socket at or below a path, "" for none.
+	Socket(path string) string
+	// Protected is the pattern that protects a path of the workspace, "" for none.
+	Protected(path string) string
 }
+
+// Kind is what is at a path.
+type Kind int
+
+// What is at a path.
+const (
+	Nothing Kind = iota
+	Dir
+	File
+	Other // a socket, a device, a pipe
+)
 
 // A Line is an item of a list, and what there is to say of it.
 type Line struct {
@@ -150,15 +168,17 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 	var read []*use
 	for _, u := range c.uses {
 		switch {
-		case u == nothing:
 		case u.Operation == driver.OpWrite && workspace != "" && policy.Below(u.Leads, workspace):
 			f.Changed = true
+			if p := host.Protected(u.Leads); p != "" {
+				b.left(u.Leads, "changed, and protected by "+p, u)
+			}
 		case u.Operation == driver.OpWrite:
 			b.written[u.Leads] = true
 			b.write(u, c.base)
 		case u.Operation == driver.OpUnix:
 			f.Left = append(f.Left, Line{u.Leads, "a socket, connected to" + by(u.programs)})
-		case !u.own:
+		default:
 			read = append(read, u)
 		}
 	}
@@ -173,12 +193,12 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 		}
 	}
 	b.walk(b.root, "/")
-	for _, l := range [...][]Line{f.Read, f.Copy, f.Hide, f.Left} {
-		slices.SortFunc(l, func(a, b Line) int {
+	for _, l := range [...]*[]Line{&f.Read, &f.Copy, &f.Hide, &f.Left} {
+		slices.SortFunc(*l, func(a, b Line) int {
 			return cmp.Or(policy.ComparePaths(a.Item, b.Item), strings.Compare(a.Comment, b.Comment))
 		})
+		*l = slices.Compact(*l)
 	}
-	f.Left = slices.Compact(f.Left)
 	return f
 }
 
@@ -199,9 +219,14 @@ type node struct {
 }
 
 func (b *builder) add(u *use, at string) {
-	is, dir := b.host.Stat(at)
-	if !is || dir && !u.Dir {
+	kind := b.host.Kind(at)
+	dir := kind == Dir
+	switch {
+	case kind == Nothing, dir && !u.Dir:
 		return // the command made it, in the sandbox alone
+	case kind == Other:
+		b.left(at, "no regular file", u)
+		return
 	}
 	if why := b.host.Withheld(at, false); why != "" && !dir {
 		b.left(at, why, u)
@@ -249,9 +274,8 @@ const few = 2
 // walk makes lines of a path and what is below it: of the deepest directory that holds
 // all, if that may be granted.
 func (b *builder) walk(n *node, at string) {
-	_, dir := b.host.Stat(at)
 	switch {
-	case n.use != nil && !dir:
+	case n.use != nil && b.host.Kind(at) != Dir:
 		if found, _ := b.host.Secrets(at); len(found) > 0 {
 			b.left(at, likely, n.use)
 			return
@@ -310,12 +334,17 @@ const maxHidden = 8
 // clean reports whether a directory can be granted, and hides the secrets in it.
 func (b *builder) clean(at string) bool {
 	found, all := b.host.Secrets(at)
+	socket := b.host.Socket(at)
 	switch {
+	case socket != "":
+		b.found.Left = append(b.found.Left, Line{at, "as a whole: " + quote.Line(path.Base(socket)) + " in it is a socket"})
+		return false
 	case !all:
 		b.found.Left = append(b.found.Left, Line{at, "as a whole: too large to look for secrets in it"})
 		return false
 	case len(found) > maxHidden:
-		b.found.Left = append(b.found.Left, Line{at, "as a whole: " + number(uint64(len(found)), "file") + " in it look like credentials"})
+		b.found.Left = append(b.found.Left,
+			Line{at, "as a whole: " + number(uint64(len(found)), "file") + " in it look like credentials"})
 		return false
 	}
 	for _, s := range found {
@@ -326,6 +355,12 @@ func (b *builder) clean(at string) bool {
 
 // grant makes a line of a path.
 func (b *builder) grant(n *node, at string) {
+	dir := b.host.Kind(at) == Dir
+	changed := b.changes(at)
+	// Of a file that is changed a copy is needed, and only directories have those.
+	if up := path.Dir(at); changed > 0 && !dir && policy.Below(at, b.home) && b.grantable(up) && b.clean(up) {
+		at, dir, changed = up, true, b.changes(up)
+	}
 	programs, count, executes := []string{}, uint64(0), false
 	n.each(func(u *use) {
 		count += u.count
@@ -336,7 +371,6 @@ func (b *builder) grant(n *node, at string) {
 			}
 		}
 	})
-	_, dir := b.host.Stat(at)
 	var text string
 	switch {
 	case dir:
@@ -347,12 +381,6 @@ func (b *builder) grant(n *node, at string) {
 		text = "opened " + number(count, "time")
 	}
 	l := Line{at, text + by(programs)}
-	changed := 0
-	for w := range b.written {
-		if policy.Below(w, at) {
-			changed++
-		}
-	}
 	switch {
 	case changed == 0 || !policy.Below(at, b.home):
 		b.found.Read = append(b.found.Read, l)
@@ -363,6 +391,16 @@ func (b *builder) grant(n *node, at string) {
 		b.found.Read = append(b.found.Read, l)
 		b.found.Left = append(b.found.Left, Line{at, "changed, and shown read-only" + by(programs)})
 	}
+}
+
+// changes is how many paths were changed at or below one.
+func (b *builder) changes(at string) (n int) {
+	for w := range b.written {
+		if policy.Below(w, at) {
+			n++
+		}
+	}
+	return n
 }
 
 func (n *node) each(f func(*use)) {

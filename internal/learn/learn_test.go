@@ -22,16 +22,34 @@ type host struct {
 	partly  string // a directory that is too large
 }
 
-func (h *host) Stat(p string) (is, dir bool) {
+func (h *host) Kind(p string) Kind {
 	for _, f := range h.files {
-		if f == p {
-			return true, false
-		}
-		if policy.Below(strings.TrimSuffix(f, "/"), p) {
-			return true, true
+		switch {
+		case f == p && strings.HasSuffix(p, "sock"):
+			return Other
+		case f == p:
+			return File
+		case policy.Below(strings.TrimSuffix(f, "/"), p):
+			return Dir
 		}
 	}
-	return false, false
+	return Nothing
+}
+
+func (h *host) Socket(p string) string {
+	for _, f := range h.files {
+		if policy.Below(f, p) && strings.HasSuffix(f, "sock") {
+			return f
+		}
+	}
+	return ""
+}
+
+func (h *host) Protected(p string) string {
+	if strings.Contains(p, ".vscode") {
+		return ".vscode"
+	}
+	return ""
 }
 
 func (h *host) Withheld(p string, write bool) string {
@@ -63,13 +81,17 @@ func policies() (open, base *policy.Policy) {
 	return
 }
 
-// used is "OP PATH", "OP PATH -> WHERE IT LEADS"; a directory ends with a slash.
+// found is of uses "OP PATH", "OP PATH -> WHERE IT LEADS". A directory ends with a slash; the
+// operation "replace" leaves nothing of what was there.
 func (h *host) found(uses ...string) *Found {
 	c := NewCollector(policies())
 	for _, s := range uses {
 		op, p, _ := strings.Cut(s, " ")
 		target, leads, linked := strings.Cut(p, " -> ")
 		u := driver.Use{Operation: op, Call: "openat", Target: strings.TrimSuffix(target, "/"), Dir: strings.HasSuffix(p, "/")}
+		if op == "replace" {
+			u.Operation, u.Whole = driver.OpWrite, true
+		}
 		if u.Leads = u.Target; linked {
 			u.Leads = strings.TrimSuffix(leads, "/")
 		}
@@ -91,7 +113,7 @@ func TestPropose(t *testing.T) {
 		"/home/u/docs/2", "/home/u/docs/3", "/home/u/docs/p/x/1", "/home/u/docs/p/x/2", "/home/u/docs/p/x/3", "/home/u/.netrc", "/home/u/.key", "/home/u/.s/1", "/home/u/.s/2",
 		"/home/u/.s/3", "/home/u/.s/key", "/home/u/.many/1", "/home/u/.many/2", "/home/u/.many/3", "/home/u/.big/1",
 		"/home/u/.big/2", "/home/u/.big/3", "/opt/x/1", "/opt/x/2", "/opt/x/3", "/opt/y/1", "/srv/f", "/usr/bin/tool", "/home/u/.link",
-		"/home/u/w/file", "/home/u/.sock", "/etc/x"},
+		"/home/u/w/file", "/home/u/.sock", "/etc/x", "/home/u/.t/1", "/home/u/.t/2", "/home/u/.t/3", "/home/u/.t/a.sock", "/home/u/file"},
 		secrets: []string{"/home/u/.s/key", "/home/u/.key"}, partly: "/home/u/.big"}
 	for i := range maxHidden + 1 {
 		f := "/home/u/.many/key" + string(rune('a'+i))
@@ -118,9 +140,15 @@ func TestPropose(t *testing.T) {
 		"a place for secrets":                    {uses: []string{"read ~/.many/1", "read ~/.many/2", "read ~/.many/3"}, read: []string{"~/.many/1", "~/.many/2", "~/.many/3"}, left: []string{"~/.many"}},
 		"too large to look at":                   {uses: []string{"read ~/.big/1", "read ~/.big/2", "read ~/.big/3"}, read: []string{"~/.big/1", "~/.big/2", "~/.big/3"}, left: []string{"~/.big"}},
 		"what it made itself":                    {uses: []string{"write ~/.a/new", "read ~/.a/new"}},
-		"what it had written before":             {uses: []string{"write ~/.a/1", "read ~/.a/1"}},
+		"what it had replaced before":            {uses: []string{"replace ~/.a/1", "read ~/.a/1"}},
+		"what it had added to before":            {uses: []string{"write ~/.a/1", "read ~/.a/1"}, cp: []string{"~/.a"}},
+		"a link that leads elsewhere later":      {uses: []string{"read ~/.link -> /usr/bin/tool", "read ~/.link -> /opt/x/1"}, read: []string{"~/.link", "/opt/x/1"}},
+		"a socket that is opened":                {uses: []string{"read ~/.sock"}, left: []string{"~/.sock"}},
+		"a directory with a socket":              {uses: []string{"read ~/.t/1", "read ~/.t/2", "read ~/.t/3"}, read: []string{"~/.t/1", "~/.t/2", "~/.t/3"}, left: []string{"~/.t"}},
+		"a protected path":                       {uses: []string{"write ~/w/.vscode/x"}, left: []string{"~/w/.vscode/x"}},
 		"a directory that it reads and writes":   {uses: []string{"read ~/.a/1", "read ~/.a/2", "read ~/.a/3", "write ~/.a/new"}, cp: []string{"~/.a"}},
-		"a file that it reads and writes":        {uses: []string{"read ~/.a/1", "write ~/.a/1"}, read: []string{"~/.a/1"}, left: []string{"~/.a/1"}},
+		"a file that it reads and writes":        {uses: []string{"read ~/.a/1", "write ~/.a/1"}, cp: []string{"~/.a"}},
+		"one of no directory of its own":         {uses: []string{"read ~/file", "write ~/file"}, read: []string{"~/file"}, left: []string{"~/file"}},
 		"a change outside of the home":           {uses: []string{"write /srv/f"}, left: []string{"/srv/f"}},
 		"a socket":                               {uses: []string{"unix ~/.sock"}, left: []string{"~/.sock"}},
 		"a link is granted, with what it is for": {uses: []string{"read ~/.link -> /opt/x/1"}, read: []string{"~/.link", "/opt/x/1"}},
@@ -181,7 +209,12 @@ network:
 	if again, err := second.Into(got, h); err != nil || again != got {
 		t.Errorf("the same again, %v:\n%s", err, again)
 	}
-	for _, form := range []string{"files: {read: [/a]}\n", "files:\n  read: [/a]\n", "files:\n\tread:\n"} {
+	// A comment ends nothing, wherever it begins.
+	got, err = (&Found{Read: []Line{{"/r", ""}}, Changed: true}).Into("files:\n  hide:\n    - /a\n#   - /b\n    - /c\n\nhome: host\n", h)
+	if want := "files:\n  hide:\n    - /a\n#   - /b\n    - /c\n  read:\n    - /r\n\nhome: host\n# From: make\n"; err != nil || got != want {
+		t.Errorf("%v\n%s", err, got)
+	}
+	for _, form := range []string{"files: {read: [/a]}\n", "files:\n  read: [/a]\n", "files:\n\tread:\n", "files:\n  read:\n  - /a\n"} {
 		if _, err := second.Into(form, h); err == nil {
 			t.Errorf("%q was added to", form)
 		}
@@ -191,7 +224,8 @@ network:
 func TestRoom(t *testing.T) {
 	c := NewCollector(policies())
 	for i := range maxUses + 5 {
-		c.Add(driver.Use{Operation: driver.OpRead, Call: "openat", Target: "/usr/" + strconv.Itoa(i)},
+		c.Add(driver.Use{Operation: driver.OpRead, Call: "openat", Target: "/usr/" + strconv.Itoa(i), Leads: "/usr/" + strconv.Itoa(i)}, nil)
+		c.Add(driver.Use{Operation: driver.OpRead, Call: "openat", Target: "/srv/" + strconv.Itoa(i), Leads: "/srv/" + strconv.Itoa(i)},
 			func() *driver.Asker { return nil })
 	}
 	if f := c.Propose(&host{}, home, workspace); f.Lost != 5 {

@@ -52,9 +52,11 @@ var errForm = errors.New("its lists are not written as sbxrun learn writes them,
 
 // Into adds what was found to a profile, whose other lines stay as they are.
 func (f *Found) Into(old string, h Header) (string, error) {
-	t := &text{lines: strings.Split(strings.TrimRight(old, "\n"), "\n")}
+	t := &text{lines: strings.Split(strings.TrimSuffix(old, "\n"), "\n")}
 	for _, l := range t.lines {
-		if strings.Contains(l, "\t") || flow().MatchString(l) {
+		said := strings.TrimSpace(l)
+		if strings.Contains(l, "\t") || flow().MatchString(l) ||
+			strings.HasPrefix(said, "- ") && !strings.HasPrefix(l, "    - ") {
 			return "", errForm
 		}
 	}
@@ -84,15 +86,26 @@ func (f *Found) Into(old string, h Header) (string, error) {
 	if f.Minutes > 0 {
 		t.value("limits", "wall_time", strconv.FormatInt(f.Minutes, 10)+"m", f.Peaks)
 	}
-	for _, l := range short(f.Left) {
+	left := short(f.Left)
+	if more := len(left) - maxLeft; more > 0 {
+		left = append(left[:maxLeft], Line{"others", number(uint64(more), "use")})
+	}
+	for _, l := range left {
 		t.note("# Not granted: " + quote.Line(l.Item) + ": " + l.Comment)
 	}
 	if f.Lost > 0 {
 		t.note("# Not seen: " + number(f.Lost, "use") + " of paths, which there was no room to remember.")
 	}
-	t.note("# From: " + quote.Line(strings.Join(h.Command, " ")))
+	from := quote.Inside(h.Command[0]) // arguments can hold a password
+	if len(h.Command) > 1 {
+		from += " …"
+	}
+	t.note("# From: " + from)
 	return strings.Join(t.lines, "\n") + "\n", nil
 }
+
+// maxLeft is how many uses are named that are not granted.
+const maxLeft = 200
 
 // flow matches a list or a map that is written on one line.
 var flow = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*[a-z_]+:\s*[\[{]`) })
@@ -130,12 +143,13 @@ func (t *text) section(key string, from, to int, indent string) (begin, end int)
 		end = i + 1
 		for j := i + 1; j < to; j++ {
 			l := t.lines[j]
-			if l != "" && !strings.HasPrefix(l, indent+" ") {
-				break
+			switch said := strings.TrimSpace(l); {
+			case said == "" || said[0] == '#':
+				continue // a comment may stand anywhere
+			case !strings.HasPrefix(l, indent+" "):
+				return i + 1, end
 			}
-			if l != "" {
-				end = j + 1
-			}
+			end = j + 1
 		}
 		return i + 1, end
 	}
@@ -183,7 +197,10 @@ func (t *text) value(section, key, value, why string) {
 		line += "  # " + why
 	}
 	for i := from; i < to; i++ {
-		if strings.HasPrefix(t.lines[i], "  "+key+":") {
+		if old, ok := strings.CutPrefix(t.lines[i], "  "+key+":"); ok {
+			if c := comment().FindString(old); c != "" {
+				line = "  " + key + ": " + value + c
+			}
 			t.lines[i] = line
 			return
 		}

@@ -4,8 +4,10 @@ package integration
 
 import (
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -151,4 +153,103 @@ func learnFrom(t *testing.T, list []project) {
 			})
 		})
 	}
+}
+
+// TestLearnWithholds: what learn shows while it watches, and what it proposes, ends where its
+// documentation says so.
+func TestLearnWithholds(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		f.need("gcc")
+		for path, text := range map[string]string{"home/.tool/f1": "one\n", "home/.tool/f2": "two\n", "home/.tool/f3": "three\n", "home/.priv/diary": "dear diary\n", "home/.glob/a": "x\n",
+			"home/.glob/*": "star\n", "home/.own/notes": "mine\n", "base.yaml": "extends: strict\nfiles:\n  hide:\n    - ~/.own\n#   - ~/old\n    - ~/.priv\n"} {
+			f.write(path, text, 0o644)
+		}
+		f.files(map[string]string{"README": "r\n"})
+		f.repository(".")
+		socket := f.home + "/.agent.sock"
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			f.Fatal(err)
+		}
+		defer l.Close()
+		os.Chmod(socket, 0o666)
+		state := f.dir + "-state"
+		if err := errors.Join(os.Mkdir(state, 0o700), os.Chown(state, f.who.uid, f.who.uid), os.Chmod(f.dir, 0o777)); err != nil {
+			f.Fatal(err)
+		}
+		defer os.RemoveAll(state)
+		sbx := func(args ...string) *outcome {
+			f.Helper()
+			return f.run(call{args: f.who.command(append([]string{sbxrun}, args...)...), env: []string{"XDG_STATE_HOME=" + state}})
+		}
+		learn := func(script string, flags ...string) *outcome {
+			f.Helper()
+			return sbx(append(append(append([]string{"learn", "-C", f.ws}, f.quiet()...), flags...), "--", "sh", "-c", script)...)
+		}
+		has := func(o *outcome, text string, want bool) {
+			f.Helper()
+			if strings.Contains(o.stdout, text) != want {
+				f.Errorf("%q is there: want %v: %v", text, want, o)
+			}
+		}
+		// The command's stdout is on stderr, and the profile on stdout.
+		o := learn("cat ~/.ssh/id_ed25519 ~/.aws/credentials; true")
+		if strings.Contains(o.stderr, "a secret") {
+			f.Errorf("a secret is shown: %v", o)
+		}
+		has(o, "Not granted: ~/.ssh/id_ed25519", true)
+		has(o, "- ~/.ssh", false)
+		o = learn("cat ~/.priv/diary ~/.own/notes; true", "-P", f.path("base.yaml"))
+		if strings.Contains(o.stderr, "dear diary") || strings.Contains(o.stderr, "mine") {
+			f.Errorf("what the profile hides is shown: %v", o)
+		}
+		has(o, "- ~/.priv", false)
+		has(o, "extends: ", true)
+		has(learn("cat "+socket+"; true"), "- ~/.agent.sock", false)
+		has(learn(`cat ~/.glob/\*`), `- "~/.glob/`, false)
+		has(learn("echo x >>~/.tool/f1; cat ~/.tool/f1"), "copy_try:\n    - ~/.tool ", true)
+		has(learn("echo x >~/.tool/f1; cat ~/.tool/f1"), "- ~/.tool", false)
+		// Changes of protected paths are named, and apply refuses them as after any run.
+		has(learn("mkdir .vscode && echo x >.vscode/tasks.json"), "Not granted: "+f.ws+"/.vscode/tasks.json: changed, and protected by .vscode", true)
+		if o := sbx("apply"); o.code == 0 || !strings.Contains(o.stderr, "protected") || exists(f.ws+"/.vscode") {
+			f.Errorf("a protected path was changed: %v", o)
+		}
+
+		// A loader of the program's own is needed as any other file.
+		if o := f.do(call{args: f.who.command("sh", "-euc", "mkdir ~/.ld; cp $(gcc -print-file-name="+map[string]string{"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}[runtime.GOARCH]+") ~/.ld/ld.so; echo 'int main(void) { return 0; }' >~/.ld/p.c; gcc -o ~/.ld/p ~/.ld/p.c -Wl,--dynamic-linker=$HOME/.ld/ld.so")}); o.code != 0 {
+			f.Fatalf("%v", o)
+		}
+		file := f.path("learned.yaml")
+		if o := learn("~/.ld/p", "-o", file); o.code != 0 {
+			f.Fatalf("%v", o)
+		}
+		if o := sbx(append(append([]string{"-P", file, "-C", f.ws}, f.quiet()...), "--", "sh", "-c", "~/.ld/p")...); o.code != 0 {
+			b, _ := os.ReadFile(file)
+			f.Errorf("%v\n%s", o, b)
+		}
+		if o := learn("true", "-o", file); o.code != 125 {
+			f.Errorf("a file was replaced: %v", o)
+		}
+		if o := learn("touch ran", "-o", f.path("none/x.yaml")); o.code != 125 || strings.Contains(o.stderr, "change set") {
+			f.Errorf("it ran, and there is no place for the profile: %v", o)
+		}
+
+		// To add to a profile takes nothing from it.
+		base, _ := os.ReadFile(f.path("base.yaml"))
+		os.Chmod(f.path("base.yaml"), 0o600)
+		os.Chown(f.path("base.yaml"), f.who.uid, f.who.uid)
+		os.Symlink("base.yaml", f.path("link.yaml"))
+		if o := learn("cat ~/.tool/f1", "--into", f.path("link.yaml")); o.code != 0 {
+			f.Errorf("%v", o)
+		}
+		added, _ := os.ReadFile(f.path("base.yaml"))
+		info, err := os.Lstat(f.path("base.yaml"))
+		if !strings.HasPrefix(string(added), string(base)) || !strings.Contains(string(added), "\n    - ~/.tool/f1 ") || err != nil || info.Mode() != 0o600 {
+			f.Errorf("%v %v\n%s", info, err, added)
+		}
+		if o := sbx(append(append([]string{"-P", f.path("base.yaml"), "-C", f.ws}, f.quiet()...), "--", "sh", "-c", "cat ~/.tool/f1; ! cat ~/.priv/diary ~/.own/notes")...); o.code != 0 || o.stdout != "one\n" {
+			f.Errorf("%v", o)
+		}
+		os.Chmod(f.dir, 0o755)
+	})
 }

@@ -124,8 +124,9 @@ func (d *disk) become(table string) {
 
 func (d *disk) cut() { d.Helper(); d.become(d.table("flakey", "0 100000 1 drop_writes")) }
 
-// renew makes the disk another device, whose writes arrive. The kernel has nothing of that
-// in memory: of the old one it may still have blocks that were never written.
+// renew makes the disk another device, whose writes arrive, once nobody has the old one.
+// The mounts of a sandbox that was killed go a little later than umount(8) returns, and as
+// long as one is left, the file system writes: that must not reach the disk any more.
 func (d *disk) renew() {
 	d.Helper()
 	if !within(limit, func() bool { return exec.Command("dmsetup", "remove", d.name).Run() == nil }) {

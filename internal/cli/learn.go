@@ -33,10 +33,10 @@ out. Read the profile before you use it.
 
 Without -o or --into the profile goes to stdout, and the command's stdout to stderr.
 The exit code is the command's own.`,
-		Example: `  sbxrun learn -o test.yaml -- go test ./...
-  sbxrun learn --into test.yaml -- go vet ./...
-  sbxrun learn --check -P ./test.yaml -- go test ./...
-  sbxrun -P ./test.yaml -- go test ./...`,
+		Example: `  sbxrun learn -o test.yaml -- make test
+  sbxrun learn --into test.yaml -- make
+  sbxrun learn --check -P ./test.yaml -- make test
+  sbxrun -P ./test.yaml -- make test`,
 		Args:                  cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -496,7 +496,7 @@ func TestServeBegun(t *testing.T) {
 			if tt.kills {
 				c.Kill()
 			}
-			if err := <-done; err != ErrStuck && err != syscall.ESRCH {
+			if err := <-done; err != ErrStuck && err != ErrHalted && err != syscall.ESRCH {
 				t.Errorf("got %v", err)
 			}
 			w.Close()

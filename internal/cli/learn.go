@@ -51,6 +51,9 @@ The exit code is the command's own.`,
 				return engine.Usage("--into names the profile that is extended", "leave out --profile")
 			}
 			if into != "" {
+				if _, err := os.Stat(into); errors.Is(err, os.ErrNotExist) {
+					return engine.Usage("--into: "+into+" does not exist", "-o "+into+" makes a new profile")
+				}
 				o.req.Profile = asFile(into)
 			}
 			if err := o.command(args); err != nil {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -188,12 +190,13 @@ func (l *Learning) network(f *learn.Found, res *driver.Result) {
 		if q.Verdict != "allow" || q.Route == "dns" {
 			continue
 		}
-		host, port, ok := cutPort(q.Target)
-		if ok && !l.allows(host, port) {
+		host, text, err := net.SplitHostPort(q.Target)
+		port, perr := strconv.ParseUint(text, 10, 16)
+		if err == nil && perr == nil && !l.allows(host, uint16(port)) {
 			reached[quote.Line(q.Target)]++
 		}
 	}
-	for _, target := range sortedKeys(reached) {
+	for _, target := range slices.Sorted(maps.Keys(reached)) {
 		times := "connections: " + strconv.FormatUint(reached[target], 10)
 		f.Hosts = append(f.Hosts, learn.Line{Item: target, Comment: times})
 	}
@@ -208,28 +211,10 @@ func (l *Learning) network(f *learn.Found, res *driver.Result) {
 	}
 }
 
-func cutPort(target string) (host string, port uint16, ok bool) {
-	i := strings.LastIndexByte(target, ':')
-	if i < 0 {
-		return "", 0, false
-	}
-	n, err := strconv.ParseUint(target[i+1:], 10, 16)
-	return strings.Trim(target[:i], "[]"), uint16(n), err == nil
-}
-
 // allows reports whether the base lets a connection through.
 func (l *Learning) allows(host string, port uint16) bool {
 	rec, err := egress.Ask(l.base.Egress, host, port)
 	return err == nil && rec.Verdict == egress.Allow
-}
-
-func sortedKeys(m map[string]uint64) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // limits are raised where the run used three quarters of what the base gives.

@@ -102,7 +102,7 @@ func ready(out *os.File, pid int) ([]byte, error) {
 func halted(pid int) bool {
 	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	_, rest, ok := strings.Cut(string(b), ") ")
-	return ok && (rest[:1] == "T" || rest[:1] == "t")
+	return ok && (strings.HasPrefix(rest, "T") || strings.HasPrefix(rest, "t"))
 }
 
 // Start starts the process that holds a session, and waits until it

@@ -8,6 +8,7 @@ package learn
 
 import (
 	"cmp"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -290,12 +291,7 @@ func (b *builder) walk(n *node, at string) {
 	if n.use != nil && n.use.Target == at && !b.leadsHome(at) {
 		b.left(at, "listed, and too much to grant as a whole", n.use)
 	}
-	names := make([]string, 0, len(n.kids))
-	for name := range n.kids {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(n.kids)) {
 		b.walk(n.kids[name], path.Join(at, name))
 	}
 }
@@ -407,12 +403,7 @@ func (n *node) each(f func(*use)) {
 	if n.use != nil {
 		f(n.use)
 	}
-	names := make([]string, 0, len(n.kids))
-	for name := range n.kids {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(n.kids)) {
 		n.kids[name].each(f)
 	}
 }

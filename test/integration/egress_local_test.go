@@ -22,6 +22,7 @@ func TestEgressWithoutNamespaces(t *testing.T) {
 				continue
 			}
 			t.Run(w.name+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
 				f := newFixture(t, w)
 				world := inWorld(f)
 				if c.need != "" {

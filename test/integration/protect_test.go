@@ -272,6 +272,7 @@ func protectedTwoRuns(t *testing.T, ms, each string) {
 // that of a run: against the same attacks, against two commands that do together
 // what neither may do alone, and when the session's holder is killed.
 func TestSessionProtected(t *testing.T) {
+	t.Parallel()
 	const deep = "1/2/3/4/5/6/7/8/9/10/r"
 	asEachUser(t, func(t *testing.T, w who) {
 		s := newSession(t, w)

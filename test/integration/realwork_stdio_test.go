@@ -28,6 +28,7 @@ import (
 
 // TestStream is RUN-1: 200 MB through a pipe in and a pipe out, byte for byte.
 func TestStream(t *testing.T) {
+	t.Parallel()
 	const size = 200 << 20
 	for _, w := range whos {
 		t.Run(w.name, func(t *testing.T) {

@@ -576,6 +576,7 @@ fn works() { assert_eq!(6 * 7, 42); }
 
 // TestTools runs small programs that need more of the system than they seem to.
 func TestTools(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name   string
 		need   []string

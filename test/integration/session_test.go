@@ -106,6 +106,7 @@ func asEachUser(t *testing.T, test func(t *testing.T, w who)) {
 // TestSession: files and processes stay from one command to the next, streams
 // and codes are the command's own, and nothing of it is left at the end.
 func TestSession(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		s := newSession(t, w)
 		s.want("echo kept > /tmp/f; echo also > $HOME/g; echo out; echo err >&2", "out\n")
@@ -422,6 +423,7 @@ func TestSessionLimits(t *testing.T) {
 // session's. They hold for it, its result tells of them, and a command beside it
 // is not touched.
 func TestSessionCommandLimits(t *testing.T) {
+	t.Parallel()
 	const (
 		eat   = "head -c 100m /dev/zero | tail | wc -c"
 		hog   = "exec tail /dev/zero" // on v1 one process is killed: this is the command

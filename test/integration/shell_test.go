@@ -71,6 +71,7 @@ func eachPersona(t *testing.T, test func(p *persona)) {
 
 // TestShell: what agents call a shell with does what a shell does, in a sandbox.
 func TestShell(t *testing.T) {
+	t.Parallel()
 	eachPersona(t, func(p *persona) {
 		file := p.write("ws/file.sh", "echo file $1; exit 5\n", 0o644)
 		p.own()
@@ -126,6 +127,7 @@ func TestShell(t *testing.T) {
 
 // TestShellInside: what runs is inside, however it is asked for.
 func TestShellInside(t *testing.T) {
+	t.Parallel()
 	eachPersona(t, func(p *persona) {
 		breach := "cat " + p.outside + "/canary " + p.home + "/notes 2>/dev/null; echo x >> " + p.outside + "/canary; touch " + p.outside + "/new; echo done"
 		for _, args := range [][]string{
@@ -248,6 +250,7 @@ func (p *persona) claudes(snapshot, cwd, command string) string {
 // TestShellClaude: a script of Claude Code's has its snapshot, and tells where it
 // ended; neither file can be made to be another.
 func TestShellClaude(t *testing.T) {
+	t.Parallel()
 	eachPersona(t, func(p *persona) {
 		snapshot := p.write("home/.claude/shell-snapshots/snapshot-bash-1795272789884-ino38t.sh", "greet() { echo \"hello $1\"; }\nalias g=greet\nshopt -s expand_aliases\n", 0o644)
 		p.write("home/.claude/.credentials.json", "a secret\n", 0o600)
@@ -463,6 +466,7 @@ os.remove("mine.yaml")
 // TestShellSessionAnewAtOnce: of calls that an agent makes at the same time after the
 // configuration has changed, each runs, all in the session that is new.
 func TestShellSessionAnewAtOnce(t *testing.T) {
+	t.Parallel()
 	eachPersona(t, func(p *persona) {
 		const agent = `import subprocess, sys, os
 from concurrent.futures import ThreadPoolExecutor

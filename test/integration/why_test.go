@@ -204,6 +204,7 @@ func (f *fixture) mayWrite(path string) bool {
 // meets. Names that lead to addresses about which rules say something are left out: why looks up
 // nothing.
 func TestWhyHostIsTrue(t *testing.T) {
+	t.Parallel()
 	for _, w := range whos {
 		t.Run(w.name, func(t *testing.T) {
 			f := newFixture(t, w)

@@ -55,6 +55,7 @@ func newRegistry(t *testing.T) *httptest.Server {
 // TestInstallDeps: what the workspace's files name is installed in the sandbox,
 // under its rules, before the command, and the result lists it.
 func TestInstallDeps(t *testing.T) {
+	t.Parallel()
 	reg := newRegistry(t)
 	host := strings.TrimPrefix(reg.URL, "http://")
 	asEachUser(t, func(t *testing.T, w who) {
@@ -123,6 +124,7 @@ func TestInstallDeps(t *testing.T) {
 // TestInstallDepsSession: a session is created with its dependencies in place, or
 // not at all.
 func TestInstallDepsSession(t *testing.T) {
+	t.Parallel()
 	reg := newRegistry(t)
 	asEachUser(t, func(t *testing.T, w who) {
 		o := newOverlay(t, w)

@@ -97,6 +97,7 @@ func (o *overlay) git(url string, env []string, flags []string, command ...strin
 // TestGitWorkspace: branch, tag, commit and what is proposed are cloned, one commit
 // deep, and what a run cloned for itself goes with it.
 func TestGitWorkspace(t *testing.T) {
+	t.Parallel()
 	g := newForge(t)
 	asEachUser(t, func(t *testing.T, w who) {
 		url := g.URL + "/public.git"

@@ -230,6 +230,7 @@ func TestOverlayPatch(t *testing.T) {
 // TestOverlayProtected: what could not be changed in a bind cannot be taken over
 // without being named.
 func TestOverlayProtected(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		for _, c := range []struct{ name, script, pattern string }{
 			{"a hook", "mkdir -p .git/hooks; echo 'touch /tmp/pwned' > .git/hooks/post-commit", ".git/"},
@@ -266,6 +267,7 @@ func TestOverlayProtected(t *testing.T) {
 // TestOverlayConflict: what the workspace has become meanwhile is not overwritten
 // unless that is asked for.
 func TestOverlayConflict(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		for _, c := range []struct {
 			name, script string

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -166,10 +167,10 @@ type Process interface {
 	// called exactly once.
 	Wait() (*Status, error)
 
-	// Halted reports whether somebody stopped what passes signals on to the command, and
-	// tells of its end: nobody who is asked to end obeys then. It is false where that
-	// cannot be told.
-	Halted() bool
+	// Halted has what passes signals on to the command, and tells of its end, continue if
+	// somebody stopped it, and reports for how long that did not help: nobody who is asked
+	// to end obeys then. It is 0 if it runs, or where that cannot be told.
+	Halted() time.Duration
 
 	Changeable
 }
@@ -198,8 +199,8 @@ type Fixed struct{}
 // Completed is nil.
 func (Fixed) Completed() error { return nil }
 
-// Halted is false.
-func (Fixed) Halted() bool { return false }
+// Halted is 0.
+func (Fixed) Halted() time.Duration { return 0 }
 
 // Reload is ErrUnsupported.
 func (Fixed) Reload(policy.Egress) error { return errors.ErrUnsupported }

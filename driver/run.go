@@ -228,6 +228,7 @@ func (r *run) end(why Reason) {
 		r.killFor(why)
 		return
 	}
+	r.proc.Halted() // it may have an end to tell of that came before
 	switch err := r.proc.Terminate(); {
 	case gone(err):
 		return
@@ -312,32 +313,33 @@ func (r *run) signal(sig syscall.Signal) {
 }
 
 // haltedPatience is how long a command that was asked to end may have nobody who could pass
-// that on.
+// that on, or tell of its end.
 const haltedPatience = 5 * time.Second
 
-// urge ends a command that was asked to end by a signal, if somebody stopped what passes
-// signals on: while it starts, or later.
+// urge sees to it that a command that was asked to end by a signal hears of it, if somebody
+// stopped what passes signals on: while it starts, or soon after.
 //
 // Preconditions: mu is held.
 func (r *run) urge() {
 	const each = haltedPatience / 5
-	looks, left := 0, 3
+	left := 3
 	r.urging = time.AfterFunc(each, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if r.over || r.ended != "" {
 			return
 		}
-		if looks++; !r.proc.Halted() {
-			looks = 0
-		}
-		switch left--; {
-		case looks > 5:
+		switch halted := r.proc.Halted(); {
+		case halted >= haltedPatience:
 			r.killFor(ReasonCanceled)
-		case looks == 0 && left <= 0:
-			r.urging = nil // the signal has come to the command, which does what it likes
-		default:
+		case halted > 0:
+			left = 3
 			r.urging.Reset(each)
+		case left > 1:
+			left--
+			r.urging.Reset(each)
+		default:
+			r.urging = nil // the signal has come to the command, which does what it likes
 		}
 	})
 }

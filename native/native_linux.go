@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -572,7 +573,7 @@ type process struct {
 
 func (p *process) Signal(sig syscall.Signal) error { return p.child.Signal(sig) }
 func (p *process) Terminate() error                { return p.child.Terminate() }
-func (p *process) Halted() bool                    { return p.child.Halted() }
+func (p *process) Halted() time.Duration           { return p.child.Halted() }
 func (p *process) Pty() *os.File                   { return p.pty }
 
 // Kill ends PID 1 of the sandbox, and so everything in it.

@@ -850,7 +850,7 @@ func (in *inside) giveGroup() {
 func (in *inside) Signal(sig syscall.Signal) error {
 	if ending&(1<<sig) != 0 {
 		in.told.Or(1 << sig)
-		in.job.Ending()
+		in.job.Ending(false)
 	}
 	return in.job.Signal(sig, false)
 }
@@ -884,7 +884,7 @@ func (in *inside) end(sig syscall.Signal) error {
 	if in.over {
 		return syscall.ESRCH
 	}
-	in.job.Ending()
+	in.job.Ending(true)
 	if !in.ended.Load() && in.group != nil && b.group != nil && b.subs[in.place] == in.group && in.group.Empty() {
 		return syscall.ESRCH // it has ended, and Wait has not noticed yet
 	}

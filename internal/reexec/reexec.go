@@ -38,8 +38,9 @@
 //
 // The end of the stream is the protocol too: when the supervisor dies, however
 // it dies, the stage reads end of file, kills every process, removes the
-// cgroups and exits. That does not depend on which thread cloned the stage, as
-// PR_SET_PDEATHSIG does (golang.org/issue/27505).
+// cgroups and exits. PR_SET_PDEATHSIG could not do that: it speaks when the thread that
+// cloned the stage ends (golang.org/issue/27505). It has another use here: with SIGCONT
+// it wakes a stage that somebody stopped, and harms none that runs.
 package reexec
 
 import (

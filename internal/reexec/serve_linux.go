@@ -39,7 +39,8 @@ type Job struct {
 	mem    sys.Program
 	native job // what the stage reads
 
-	ending   sync.Once
+	watched  atomic.Bool // somebody looks at the stage, for a while, or surely to the end
+	surely   atomic.Bool
 	started  chan struct{}
 	ended    chan struct{}
 	pid      int // in the sandbox
@@ -139,46 +140,69 @@ func (j *Job) Drop() {
 // late.
 var ErrStuck = errors.New("the process did not come to execute the command, as when others stop it, and was killed")
 
-// ErrHalted says that somebody stopped process 1 of the sandbox, which nothing inside can.
-// Without it nothing begins there and nobody hears of an end, so the sandbox was killed.
-var ErrHalted = errors.New("process 1 of the sandbox was stopped from outside, and the sandbox was killed")
+// ErrHalted says that somebody holds process 1 of the sandbox, as a debugger does, which
+// nothing inside can. Without it nothing begins there and nobody hears of an end, so the
+// sandbox was killed.
+var ErrHalted = errors.New("process 1 of the sandbox was held from outside, and the sandbox was killed")
 
-// haltedPatience is how long a stage may be stopped while somebody waits for the end of a
-// job.
-const haltedPatience = 5 * time.Second
+// HaltedPatience is how long a stage may be held while somebody waits for the end of a
+// command.
+const HaltedPatience = 5 * time.Second
 
-// Halted reports whether somebody has stopped the stage; see proc_pid_status(5).
-func (c *Child) Halted() bool {
+// Halted has a stage continue that somebody stopped, and reports for how long it did not:
+// since the first of the calls that found it as it is now. It is 0 for one that runs.
+func (c *Child) Halted() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
-		return false // the number may be another's
+		return 0 // the number may be another's
 	}
-	state, _ := status(strconv.Itoa(c.pid))
-	return state == 'T' || state == 't'
+	s := status(strconv.Itoa(c.pid))
+	if s.state != 'T' && s.state != 't' {
+		c.halted = time.Time{}
+		return 0
+	}
+	if c.halted.IsZero() || s.slept != c.slept {
+		c.halted, c.slept = time.Now(), s.slept
+	}
+	unix.PidfdSendSignal(c.pidfd, unix.SIGCONT, nil, 0)
+	return max(time.Since(c.halted), 1)
 }
 
-// Ending is for who has asked for the end of a job. From then on the stage may not be
-// stopped for long: it is killed, for nobody else would tell of the end.
-func (j *Job) Ending() {
-	j.ending.Do(func() {
-		go func() {
-			const each = haltedPatience / 5
-			for looks := 0; looks <= 5; {
-				select {
-				case <-j.ended:
-					return
-				case <-j.c.jobs.over:
-					return
-				case <-time.After(each):
-				}
-				if looks++; !j.c.Halted() {
-					looks = 0
-				}
+// Ending is for who has asked for the end of a job, surely or by a signal that the command
+// may handle. From then on the stage is not to stand still: it is continued, and killed
+// where that does not help, for nobody else would tell of the end.
+func (j *Job) Ending(surely bool) {
+	if surely {
+		j.surely.Store(true)
+	}
+	if !j.watched.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		const each = HaltedPatience / 5
+		for left := 3; left > 0 || j.surely.Load(); left-- {
+			switch halted := j.c.Halted(); {
+			case halted >= HaltedPatience:
+				j.c.Kill()
+				return
+			case halted > 0:
+				left = 3
 			}
-			j.c.Kill()
-		}()
-	})
+			select {
+			case <-j.ended:
+				return
+			case <-j.c.jobs.over:
+				return
+			case <-time.After(each):
+			}
+		}
+		// The signal has come to the command, which does what it likes.
+		j.watched.Store(false)
+		if j.surely.Load() {
+			j.Ending(true)
+		}
+	}()
 }
 
 // startPatience is how long a stage may be at starting a job, slowFactor how many times
@@ -261,7 +285,7 @@ func (j *Job) await(kind uint32) error {
 	tick := time.NewTicker(patience / 2)
 	defer tick.Stop()
 	w := watch{j: j}
-	halted := 0 // looks that found the stage stopped, one after the other
+	var halted time.Duration
 	for {
 		select {
 		case <-j.started:
@@ -290,18 +314,16 @@ func (j *Job) await(kind uint32) error {
 				if w.gaveUp {
 					return ErrStuck
 				}
-				if halted > 1 {
+				if halted >= HaltedPatience {
 					return ErrHalted
 				}
 				return syscall.ESRCH
 			}
 		case <-tick.C:
-			if halted++; !j.c.Halted() {
-				halted = 0
-			}
-			switch {
-			case halted > 1:
+			switch halted = j.c.Halted(); {
+			case halted >= HaltedPatience:
 				j.c.Kill()
+			case halted > 0: // it has just been told to continue
 			case kind == msgExec && j.Taken(): // else another has its turn
 				w.look()
 			}
@@ -384,32 +406,39 @@ func (j *Job) process() (fd int, state byte) {
 		if fd, err = unix.PidfdOpen(n, 0); err != nil {
 			continue
 		}
-		if state, inside := status(f); state != 0 && inside == atomic.LoadUint32(&j.native.tid) {
-			return fd, state
+		if s := status(f); s.state != 0 && s.inside == atomic.LoadUint32(&j.native.tid) {
+			return fd, s.state
 		}
 		unix.Close(fd)
 	}
 	return -1, 0
 }
 
-// status reads a process's state, 0 if it is not there, and its number in the innermost
-// pid namespace.
-func status(pid string) (state byte, inside uint32) {
+// A processStatus is what proc_pid_status(5) says of a process.
+type processStatus struct {
+	state  byte   // 0 if it is not there
+	inside uint32 // its number in the innermost pid namespace
+	slept  string // how many times it has waited, or stopped
+}
+
+func status(pid string) (s processStatus) {
 	b, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {
-		return 0, 0
+		return s
 	}
 	for line := range strings.Lines(string(b)) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ":\t")
 		switch key {
 		case "State":
-			state = (value + "?")[0]
+			s.state = (value + "?")[0]
 		case "NSpid":
 			n, _ := strconv.ParseUint(value[strings.LastIndexByte(value, '\t')+1:], 10, 32)
-			inside = uint32(n)
+			s.inside = uint32(n)
+		case "voluntary_ctxt_switches":
+			s.slept = value
 		}
 	}
-	return state, inside
+	return s
 }
 
 // sendmsg sends a packet, waiting for room, with descriptors. Patience is how long it

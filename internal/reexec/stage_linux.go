@@ -189,6 +189,7 @@ func (s *stage) main() {
 	if _, e := s.prologue.Run(&s.regs); e != 0 {
 		s.exit(1)
 	}
+	s.wakeAtDeath()
 	if s.tree != 0 {
 		s.adopt()
 	}
@@ -204,6 +205,7 @@ func (s *stage) main() {
 	if n, e := s.start.Run(&s.regs); e != 0 {
 		s.fail(stageStart, n, e)
 	}
+	s.wakeAtDeath() // new ids in the set-up undo it
 	if s.gate && !s.waitGo() || s.alone() {
 		// Go was sent by a supervisor that is gone by now.
 		s.abandon()
@@ -443,6 +445,15 @@ func (s *stage) serve(pid uintptr) {
 			}
 		}
 	}
+}
+
+// wakeAtDeath has the supervisor's death continue this process, if somebody stopped it: it
+// sees the end of the stream then.
+//
+//go:nosplit
+//go:norace
+func (s *stage) wakeAtDeath() {
+	sys.Raw(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGCONT), 0, 0, 0, 0)
 }
 
 // watchChildren returns a descriptor that can be read when a child ended.

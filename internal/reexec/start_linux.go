@@ -103,6 +103,8 @@ type Child struct {
 	mu     sync.Mutex // guards what follows, and the descriptors that it speaks of
 	closed bool       // nothing is sent any more
 	ended  bool       // the stage was waited for
+	halted time.Time  // when the stage was seen stopped, and how often it had slept by then
+	slept  string
 
 	closing  sync.Once
 	closeErr error
@@ -429,6 +431,7 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 	if err != nil {
 		return -1, syscall.ESRCH
 	}
+	defer c.wake()()
 	fd := -1
 	var body [4]byte
 	rerr := conn.Read(func(s uintptr) bool {
@@ -464,6 +467,23 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 		return -1, syscall.ESRCH
 	}
 	return fd, err
+}
+
+// wake has the stage continue, until it is over, if somebody stopped it while it owes an
+// answer.
+func (c *Child) wake() (over func()) {
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(time.Second):
+				c.Halted()
+			}
+		}
+	}()
+	return func() { close(done) }
 }
 
 // stages keeps the memory of running stages reachable.
@@ -543,6 +563,7 @@ func (c *Child) Terminate() error { return c.send(message{Kind: msgTerminate}) }
 // A stage without one is asked to kill, and reports how the command ended.
 func (c *Child) Kill() error {
 	if c.cfg.Tree {
+		c.Halted() // nobody else kills
 		return c.send(message{Kind: msgKill})
 	}
 	c.mu.Lock()

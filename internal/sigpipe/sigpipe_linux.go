@@ -5,6 +5,7 @@ package sigpipe
 import (
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +23,8 @@ func Default(s syscall.Signal) {
 
 // Notify sends the signals to the channel from now on, but for those that the
 // program was started with ignored: nohup(1), and shells without job control,
-// mean it. It is called at most once, and not undone: a signal that arrives when
-// nobody reads the channel any more is dropped.
+// mean it. It is called at most once, and not undone. However many come, none keeps another
+// out: of each, two wait at least, for the second may mean more than the first.
 func Notify(to chan<- os.Signal, signals ...syscall.Signal) {
 	var fds [2]int
 	if unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK) != nil {
@@ -32,24 +33,69 @@ func Notify(to chan<- os.Signal, signals ...syscall.Signal) {
 	}
 	for _, s := range signals {
 		if !signal.Ignored(s) && sys.WriteOnSignal(s, fds[1]) != nil {
-			signal.Notify(to, s)
+			fallback(to, []syscall.Signal{s})
 		}
 	}
 	// Non-blocking: the goroutine waits in the runtime's poller.
 	r := os.NewFile(uintptr(fds[0]), "signals")
 	go func() {
-		buf := make([]byte, 16)
+		var buf [16]byte
+		var q queue
 		for {
-			n, err := r.Read(buf)
+			n, err := r.Read(buf[:])
 			if err != nil {
 				return
 			}
+			q.mu.Lock()
 			for _, b := range buf[:n] {
-				select {
-				case to <- syscall.Signal(b):
-				default:
-				}
+				q.put(to, syscall.Signal(b))
 			}
+			q.mu.Unlock()
 		}
 	}()
+}
+
+// A queue has the signals for which there was no room in the channel.
+type queue struct {
+	mu   sync.Mutex
+	list []syscall.Signal
+}
+
+// put sends the signal, or leaves it to a goroutine that waits for room.
+//
+// Preconditions: mu is held.
+func (q *queue) put(to chan<- os.Signal, s syscall.Signal) {
+	if len(q.list) == 0 {
+		select {
+		case to <- s:
+			return
+		default:
+		}
+		go q.send(to)
+	}
+	waiting := 0
+	for _, w := range q.list {
+		if w == s {
+			waiting++
+		}
+	}
+	if waiting < 2 {
+		q.list = append(q.list, s)
+	}
+}
+
+func (q *queue) send(to chan<- os.Signal) {
+	for {
+		q.mu.Lock()
+		s := q.list[0]
+		q.mu.Unlock()
+		to <- s
+		q.mu.Lock()
+		q.list = q.list[1:]
+		empty := len(q.list) == 0
+		q.mu.Unlock()
+		if empty {
+			return
+		}
+	}
 }

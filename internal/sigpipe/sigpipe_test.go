@@ -15,6 +15,9 @@ func TestMain(m *testing.M) {
 		c := make(chan os.Signal, 8)
 		Notify(c, syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGHUP)
 		os.Stdout.WriteString("ready\n")
+		if os.Getenv("SIGPIPE_TEST") == "slow" {
+			time.Sleep(500 * time.Millisecond)
+		}
 		for {
 			select {
 			case s := <-c:
@@ -33,7 +36,7 @@ func TestMain(m *testing.M) {
 func start(t *testing.T, argv ...string) (*exec.Cmd, func() string) {
 	t.Helper()
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "SIGPIPE_TEST=1")
+	cmd.Env = append([]string{"SIGPIPE_TEST=1"}, os.Environ()...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -64,6 +67,23 @@ func TestNotify(t *testing.T) {
 	cmd.Process.Signal(syscall.SIGTERM)
 	if s := next(); s != syscall.SIGTERM.String() {
 		t.Errorf("got %q", s)
+	}
+	cmd.Wait()
+	if c := cmd.ProcessState.ExitCode(); c != 7 {
+		t.Errorf("exit code %d", c)
+	}
+}
+
+// TestFlood: no number of signals keeps another out, where who acts on them has no turn.
+func TestFlood(t *testing.T) {
+	t.Setenv("SIGPIPE_TEST", "slow")
+	cmd, next := start(t, "/proc/self/exe")
+	for range 400 {
+		cmd.Process.Signal(syscall.SIGUSR1)
+		time.Sleep(time.Millisecond / 2)
+	}
+	cmd.Process.Signal(syscall.SIGTERM)
+	for next() != "" {
 	}
 	cmd.Wait()
 	if c := cmd.ProcessState.ExitCode(); c != 7 {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -503,8 +504,8 @@ func (p *process) Signal(sig syscall.Signal) error {
 	return p.starter.Signal(p.child.Pid(), sig)
 }
 
-// Halted reports whether somebody stopped the stage.
-func (p *process) Halted() bool { return p.child.Halted() }
+// Halted has a stage continue that somebody stopped.
+func (p *process) Halted() time.Duration { return p.child.Halted() }
 
 func (p *process) Terminate() error {
 	if p.over.Load() {

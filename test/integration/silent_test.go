@@ -153,7 +153,7 @@ func (f *fixture) stopFirst(flags []string) (tm *terminal, cmd *exec.Cmd, first 
 }
 
 // TestHaltedSignals: one signal that asks for the end is enough where somebody has stopped
-// process 1 of a sandbox, with a terminal and without.
+// process 1 of a sandbox, with a terminal and without: it is continued, and passes that on.
 func TestHaltedSignals(t *testing.T) {
 	eachWho(t, func(f *fixture) {
 		if o := f.do(call{args: f.strict(nil, "true")}); o.code != 0 {
@@ -166,8 +166,8 @@ func TestHaltedSignals(t *testing.T) {
 				tm, cmd, _ := f.stopFirst(flags)
 				cmd.Process.Signal(sig)
 				all.Go(func() {
-					// 7 is of a command that had begun before the stop.
-					if code := tm.end(cmd); code != 137 && code != 7 {
+					// 7 is of a command that had ended by then.
+					if code := tm.end(cmd); code != 128+int(sig) && code != 7 {
 						f.Errorf("%v %v: %d: %s", flags, sig, code, tm.text())
 					}
 					tm.tty.Close()
@@ -179,7 +179,7 @@ func TestHaltedSignals(t *testing.T) {
 }
 
 // TestHaltedSession: where somebody has stopped process 1 of a session, whoever asks for
-// something that only that process can do is answered.
+// something that only that process can do has it continue, and loses nothing.
 func TestHaltedSession(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup // they mostly wait: one of -parallel's places is enough for them
@@ -197,16 +197,17 @@ func TestHaltedSession(t *testing.T) {
 			for i := range args {
 				args[i] = strings.ReplaceAll(args[i], "SESSION", s.id)
 			}
-			// The holder says why, if it comes to that before it ends with its sandbox.
-			if o := s.cli(args...); o.code == 0 || !strings.Contains(o.stderr, "stopped") && !strings.Contains(o.stderr, "has ended") {
+			if o := s.cli(args...); o.code != 0 {
 				t.Errorf("%v", o)
 			}
 		})
 	}
-	// What runs is ended by its time limit, or lost: it may have ended before.
+	// What runs is ended by its time limit; what has ended by itself is told so. Another
+	// command of the session goes on.
 	for name, script := range map[string]string{"what runs": "sleep 500", "what has ended": "while ! test -e go; do sleep 0.1; done; exit 3"} {
 		each(name, func(t *testing.T) {
 			s := newSession(t, whos[0])
+			other := strings.TrimSpace(s.exec("sleep 500 >/dev/null 2>&1 & echo $!").stdout)
 			args := s.who.command(sbxrun, "session", "exec", "--timeout", "4s", "--kill-after", "1s", s.id, "--", "sh", "-c", ": >begun; "+script)
 			o := s.do(call{args: args, env: []string{s.env}, started: func(*exec.Cmd) {
 				if !within(20*time.Second, func() bool { return exists(s.ws + "/begun") }) {
@@ -215,10 +216,74 @@ func TestHaltedSession(t *testing.T) {
 				s.halt()
 				s.write("ws/go", "", 0o644)
 			}})
-			if o.code != 123 && o.code != 124 || script != "sleep 500" && o.code != 123 {
+			if script == "sleep 500" && o.code != 124 || script != "sleep 500" && o.code != 3 {
 				t.Errorf("%v", o)
 			}
+			s.want("kill -0 "+other+" && echo lives", "lives\n")
 		})
+	}
+	each("a command that handles the signal", func(t *testing.T) {
+		s := newSession(t, whos[0])
+		args := s.who.command(sbxrun, "session", "exec", s.id, "--", "sh", "-c",
+			"trap ': >heard' HUP; : >begun; while ! test -e go; do sleep 0.1; done; exit 3")
+		o := s.do(call{args: args, env: []string{s.env}, started: func(c *exec.Cmd) {
+			within(20*time.Second, func() bool { return exists(s.ws + "/begun") })
+			c.Process.Signal(syscall.SIGHUP)
+			if !within(20*time.Second, func() bool { return exists(s.ws + "/heard") }) {
+				t.Error("the signal did not come")
+			}
+			s.halt()
+			time.Sleep(7 * time.Second)
+			s.halt()
+			s.write("ws/go", "", 0o644)
+			for _, pid := range childrenOf(s.info().Pid) {
+				syscall.Kill(pid, syscall.SIGCONT)
+			}
+		}})
+		if o.code != 3 {
+			t.Errorf("%v", o)
+		}
+	})
+}
+
+// TestOrphanedStopped: where process 1 of a sandbox was stopped, its supervisor's death
+// ends everything all the same.
+func TestOrphanedStopped(t *testing.T) {
+	eachWho(t, func(f *fixture) {
+		for _, flags := range [][]string{nil, {"-t"}, {"--workspace", "overlay"}, {"--driver", "landlock", "--allow-degraded", "namespaces,protect"}} {
+			tm := f.newTerminal()
+			cmd := tm.start(f.strict(flags, "sh", "-c", "echo shown; sleep 1000"))
+			tm.wait("shown")
+			f.orphan(cmd.Process.Pid)
+			cmd.Wait()
+			tm.tty.Close()
+			tm.master.Close()
+		}
+	})
+	t.Run("session", func(t *testing.T) {
+		s := newSession(t, whos[0])
+		s.exec("sleep 1000 >/dev/null 2>&1 &")
+		s.orphan(s.info().Pid)
+		if o := s.cli("rm", "--force", s.id); o.code != 0 {
+			t.Error(o)
+		}
+	})
+}
+
+// orphan stops process 1 of a sandbox, and kills who supervises it.
+func (f *fixture) orphan(supervisor int) {
+	f.Helper()
+	below := descendants(supervisor)
+	if len(below) == 0 {
+		f.Fatal("nothing runs")
+	}
+	if err := syscall.Kill(below[0], syscall.SIGSTOP); err != nil || !within(time.Second, func() bool { return stateOf(below[0]) == 'T' }) {
+		f.Fatalf("process 1 is not stopped: %v", err)
+	}
+	syscall.Kill(supervisor, syscall.SIGKILL)
+	if !within(5*time.Second, func() bool { return !slices.ContainsFunc(below, living) }) {
+		f.Errorf("a process lives")
+		syscall.Kill(below[0], syscall.SIGKILL)
 	}
 }
 

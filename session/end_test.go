@@ -5,6 +5,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -301,4 +302,129 @@ func TestKillWhileStarting(t *testing.T) {
 	if info, _, err := c.Info(); err != nil || len(info.Commands) != 1 || info.Commands[0].Running {
 		t.Errorf("%+v, %v", info, err)
 	}
+}
+
+// TestStopWhileStarting: a command that is just starting when its session is stopped gets
+// SIGTERM and its grace, as those that run. It was killed at once. One that does not begin
+// in that time is told not to have run.
+func TestStopWhileStarting(t *testing.T) {
+	for _, background := range []bool{false, true} {
+		st, may := store(t), make(chan struct{})
+		c, ended := holdIn(t, st, "one", startsLate{keeper{}, may})
+		seen := t.TempDir() + "/seen"
+		process := &specs.Process{Args: []string{"/bin/sh", "-c",
+			`trap 'echo term >"$0"; exit 9' TERM; echo ready >"$0"; sleep 60 & wait`, seen}}
+		status := make(chan *driver.Status, 1)
+		go func() {
+			if background {
+				c.Start(process)
+				status <- nil
+				return
+			}
+			p, err := c.Exec(context.Background(), process, driver.Stdio{})
+			if err != nil {
+				t.Error(err)
+				status <- nil
+				return
+			}
+			s, err := p.Wait()
+			if err != nil {
+				t.Error(err)
+			}
+			status <- s
+		}()
+		eventually(t, "the command is not there", func() bool {
+			info, _, err := c.Info()
+			return err == nil && len(info.Commands) == 1
+		})
+		stopped := make(chan error, 1)
+		begin := time.Now()
+		go func() { stopped <- c.Stop(20 * time.Second) }()
+		eventually(t, "it is not stopping", func() bool {
+			info, _, err := c.Info()
+			return err == nil && info.State == Stopping
+		})
+		select {
+		case err := <-stopped:
+			t.Fatalf("stopped before the command could begin: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		close(may)
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begin); took > 15*time.Second {
+			t.Errorf("took %v", took)
+		}
+		// The trap may not have been there yet.
+		if s := <-status; s != nil && s.ExitCode != 9 && s.Signal != syscall.SIGTERM {
+			t.Errorf("%+v", s)
+		}
+		if b, err := os.ReadFile(seen); err == nil && string(b) != "term\n" {
+			t.Errorf("%q", b)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestStopNeverBegun: whoever asked for a command that does not begin before the session
+// ends is told that nothing ran.
+func TestStopNeverBegun(t *testing.T) {
+	st, failing := store(t), make(chan struct{})
+	c, ended := holdIn(t, st, "one", endsStarts{keeper{}, failing})
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(context.Background(), &specs.Process{Args: []string{"/bin/true"}}, driver.Stdio{})
+		failed <- err
+	}()
+	eventually(t, "the command is not there", func() bool {
+		info, _, err := c.Info()
+		return err == nil && len(info.Commands) == 1
+	})
+	if err := c.Stop(100 * time.Millisecond); err != nil {
+		t.Error(err)
+	}
+	// The holder's process ends with this.
+	<-ended
+	select {
+	case <-failing:
+	default:
+		t.Error("the holder does not wait until it can answer")
+	}
+	if err := <-failed; driver.ExitCodeOf(err) != driver.ExitSetup {
+		t.Errorf("%v", err)
+	}
+}
+
+// endsStarts is a keeper in which no command starts; those that were to have an error when
+// the sandbox has been gone for a moment.
+type endsStarts struct {
+	keeper
+	failing chan struct{} // closed when a start fails
+}
+
+func (k endsStarts) Open(ctx context.Context, p *policy.Policy) (driver.Sandbox, error) {
+	b, err := k.keeper.Open(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return endsBox{b.(*box), k.failing}, nil
+}
+
+type endsBox struct {
+	*box
+	failing chan struct{}
+}
+
+func (b endsBox) ExecWithin(context.Context, *specs.Process, *specs.LinuxResources, driver.Stdio) (driver.Process, error) {
+	<-b.done
+	time.Sleep(100 * time.Millisecond)
+	close(b.failing)
+	return nil, fmt.Errorf("not begun: %w", driver.ErrSandboxGone)
+}
+
+func (b endsBox) Exec(ctx context.Context, pr *specs.Process, stdio driver.Stdio) (driver.Process, error) {
+	return b.ExecWithin(ctx, pr, nil, stdio)
 }

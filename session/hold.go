@@ -37,6 +37,7 @@ type Holder struct {
 	lastID   int
 	commands []*command // in the order in which they were started
 	stopped  chan struct{}
+	asked    sync.WaitGroup // requests for a command that are to be answered
 
 	over chan struct{}   // closed when the session's end is on record
 	told []chan struct{} // each closed when one who asked for it knows
@@ -137,8 +138,14 @@ func Hold(ctx context.Context, st *Store, d driver.Driver, spec *Spec, started f
 	close(h.over)
 	// Who asked for the end is told of it, and may remove the record then. The
 	// process may end with this function.
+	// So is who asked for a command: how it ended, or that it never began.
+	answered := make(chan struct{})
+	go func() {
+		h.asked.Wait()
+		close(answered)
+	}()
 	patience := time.After(time.Second)
-	for _, c := range told {
+	for _, c := range append(told, answered) {
 		select {
 		case <-c:
 		case <-patience:
@@ -185,8 +192,10 @@ func (h *Holder) serve(c *conn) {
 	}
 	switch req.Op {
 	case "exec", "exec-within":
+		defer h.ask()()
 		err = h.exec(c, &req, files)
 	case "start", "start-within":
+		defer h.ask()()
 		err = h.background(c, &req)
 	case "output":
 		err = h.output(c, &req)
@@ -227,6 +236,18 @@ func (h *Holder) serve(c *conn) {
 	if err != nil {
 		c.send(reply{Error: newWireError(err)})
 	}
+}
+
+// ask notes that somebody asks for a command. The function that it returns is called
+// once that is answered.
+func (h *Holder) ask() func() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopping {
+		return func() {} // nothing begins, and the client finds out by itself
+	}
+	h.asked.Add(1)
+	return h.asked.Done
 }
 
 // add notes a command that is about to start.
@@ -438,7 +459,7 @@ func (h *Holder) stop(grace time.Duration, idle bool) bool {
 			h.mu.Unlock()
 			return false
 		}
-		if c.info.Running && c.proc != nil {
+		if c.info.Running {
 			running = append(running, c)
 		}
 	}
@@ -449,10 +470,21 @@ func (h *Holder) stop(grace time.Duration, idle bool) bool {
 	}
 	h.ending()
 	h.mu.Unlock()
-	for _, c := range running {
-		c.proc.Terminate()
-	}
 	deadline := time.After(grace)
+	for _, c := range running {
+		select {
+		case <-c.began:
+			h.terminate(c)
+		default: // it is just starting, and there is nothing to signal yet
+			go func() {
+				select {
+				case <-c.began:
+					h.terminate(c)
+				case <-h.stopped:
+				}
+			}()
+		}
+	}
 wait:
 	for _, c := range running {
 		select {
@@ -465,4 +497,16 @@ wait:
 	}
 	close(h.stopped)
 	return true
+}
+
+// terminate sends SIGTERM to a command, if it has begun.
+//
+// Preconditions: began is closed.
+func (h *Holder) terminate(c *command) {
+	h.mu.Lock()
+	proc := c.proc
+	h.mu.Unlock()
+	if proc != nil {
+		proc.Terminate()
+	}
 }

@@ -37,6 +37,7 @@ type options struct {
 	entered    *entered       // that session, if it was looked at
 	policy     *policy.Policy // that runs; nil before, and where nothing is resolved
 	given      *pflag.FlagSet // the flags of a run; nil where the command has others
+	unshown    error          // why not all of the terminal was shown; nil if it was
 
 	// What only a shell has: another directory to start in than the workspace,
 	// descriptors beside the standard ones, and a look at the policy; and that

@@ -127,10 +127,23 @@ func (o *options) run(args []string) error {
 	if !o.json && err == nil {
 		o.explain(res)
 	}
+	if o.unshown != nil {
+		return unshown(o.unshown, res.ExitCode, "")
+	}
 	if res.ExitCode == 0 {
 		return nil
 	}
 	return exitError(res.ExitCode)
+}
+
+// unshown says that not all could be written that a command's terminal showed, or that it
+// printed before, and is never success.
+func unshown(err error, code int, hint string) error {
+	say.error(engine.Hinted(fmt.Errorf("some of the command's output is lost: %w", err), hint))
+	if code == 0 {
+		code = driver.ExitLost
+	}
+	return exitError(code)
 }
 
 // do resolves, selects and runs. The result is nil if it did not come to a run.
@@ -321,6 +334,7 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	ro.Started = started
 	if p.OCI.Process.Terminal {
 		ro.Started = both(term.Attach, started)
+		ro.Signals = term.Heed(signals)
 		p.OCI.Process.ConsoleSize = terminal.Size()
 	}
 	res, err := driver.Run(ctx, d, p, ro)
@@ -329,6 +343,7 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 		sh()
 		res, err = driver.Run(ctx, d, p, ro)
 	}
+	o.unshown = term.Unshown()
 	if errors.Is(err, session.ErrDetached) {
 		return &driver.Result{Reason: driver.ReasonDetached, Driver: d.Name(), Sandboxed: true, Profile: p.Profile,
 			DurationMS: res.DurationMS}, nil

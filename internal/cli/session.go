@@ -362,16 +362,25 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 	left := make(chan struct{})
 	end := t.Join(fds[0], fds[1], func() { close(left) })
 	end()
+	// Its logs have what was not shown.
+	logs := "sbxrun session logs " + id + " " + strconv.Itoa(a.Command)
 	select {
 	case <-left:
 		say.note("detached; the command goes on", "sbxrun session attach "+id+" "+strconv.Itoa(a.Command))
+		if err := t.Unshown(); err != nil {
+			return unshown(err, 0, logs)
+		}
 		return nil
 	default:
 	}
 	out, err := c.Output(a.Command, [2]int{1 << 40, 1 << 40}, 2*time.Second)
-	switch {
+	switch unseen := t.Unshown(); {
 	case err != nil:
 		return &driver.LostError{Err: err}
+	case unseen != nil && out.Result == nil:
+		return unshown(unseen, 0, logs)
+	case unseen != nil:
+		return unshown(unseen, out.Result.ExitCode, logs)
 	case out.Result == nil:
 		say.note("detached: somebody else has attached", "")
 		return nil
@@ -699,14 +708,22 @@ stdout to stdout and its stderr to stderr.`,
 						if err != nil {
 							return err
 						}
-						return PrintJSON(out)
+						if err = PrintJSON(out); err != nil {
+							return unshown(err, 0, "")
+						}
+						return nil
 					}
 					out, err := c.OutputPart(n, offset, wait)
 					if err != nil {
 						return noCommand(err, args[0])
 					}
-					os.Stdout.Write(out.Stdout)
-					os.Stderr.Write(out.Stderr)
+					_, err = os.Stdout.Write(out.Stdout)
+					if _, also := os.Stderr.Write(out.Stderr); err == nil {
+						err = also
+					}
+					if err != nil {
+						return unshown(err, 0, "")
+					}
 					offset = out.Offset
 					if out.Result != nil && len(out.Stdout)+len(out.Stderr) == 0 || !follow && !out.More {
 						if out.StdoutTruncated || out.StderrTruncated {

@@ -3,6 +3,7 @@
 package terminal
 
 import (
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -25,6 +26,9 @@ const (
 	// command has ended, before it is given up. A pager or a slow line takes its
 	// time; but a run that was ended by its time limit is to end.
 	stalled = 30 * time.Second
+
+	// urged is that time where a signal asked for the end.
+	urged = time.Second
 
 	// again is the time between two ends of file.
 	again = 200 * time.Millisecond
@@ -65,11 +69,46 @@ type Terminal struct {
 	state *term.State // what to restore, or nil
 	lost  func() bool // whether the command was lost, once it was waited for; nil for one that cannot be
 
+	patience time.Duration // how long nobody may read the last output; 0: for ever
+	asked    chan struct{} // closed once a signal asks for the end; nil if nobody looks
+	unshown  error         // see Unshown
+
 	// For commands of sessions.
 	Keys      []byte    // that detach, nil for none
 	Deadline  time.Time // of the time limit, zero for none
 	KillAfter time.Duration
 }
+
+// Heed passes signals on to the channel that it returns. Those that ask for the end let
+// the wait for the last output be short, whoever does not read it.
+func (t *Terminal) Heed(signals <-chan os.Signal) <-chan os.Signal {
+	to := make(chan os.Signal, cap(signals))
+	t.asked = make(chan struct{})
+	go func() {
+		asked := false
+		for s := range signals {
+			switch s {
+			case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
+				if !asked {
+					close(t.asked)
+				}
+				asked = true
+			}
+			select {
+			case to <- s:
+			default: // nobody takes them any more
+			}
+		}
+	}()
+	return to
+}
+
+// Unshown is why not all that the command's terminal showed was written, nil if it was. It
+// is known once what Attach or Join returned has returned.
+func (t *Terminal) Unshown() error { return t.unshown }
+
+// errUnread says that what the terminal showed last was not read.
+var errUnread = errors.New("nobody reads it")
 
 // Attach copies both ways between the caller's standard streams and the
 // command's terminal. The function that it returns waits for the last output
@@ -87,6 +126,7 @@ func (t *Terminal) Attach(p driver.Process) func() {
 	}
 	unix.SetNonblock(fd, true) // the file description is shared, and so is this
 	master := os.NewFile(uintptr(fd), "pty")
+	t.patience = stalled
 	d, ok := p.(detacher)
 	if !ok {
 		return t.Join(master, master, nil)
@@ -173,19 +213,25 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 			}
 		}
 	}()
-	shown := &counter{w: os.Stdout}
+	shown := &screen{to: os.Stdout, gone: t.Restore}
+	if fd, err := engine.Dup(os.Stdout); err == nil {
+		shown.to = os.NewFile(uintptr(fd), os.Stdout.Name())
+	}
 	go func() {
 		defer close(done)
 		defer t.recover()
+		if shown.to != os.Stdout {
+			defer shown.to.Close()
+		}
 		// EIO once no process has the terminal open any more; see pty(7).
 		io.Copy(shown, from)
 	}()
 	return func() {
-		idle := stalled
+		idle := t.patience
 		if t.lost != nil && t.lost() {
 			idle = again
 		}
-		shown.wait(done, idle)
+		t.unshown = shown.wait(done, t.asked, idle)
 		if leaving.Load() {
 			<-left
 		}
@@ -196,31 +242,67 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 	}
 }
 
-// A counter passes writes on and counts them.
-type counter struct {
-	w io.Writer
-	n atomic.Int64
+// A screen writes to standard output, and counts the writes. After an error it takes what
+// comes and throws it away: a command whose terminal nobody empties would not end.
+type screen struct {
+	to   *os.File // by another number than 1, for which Go ends the program where nobody reads
+	gone func()   // called before the program ends because nobody can read any more
+	n    atomic.Int64
+	busy atomic.Bool
+	err  atomic.Pointer[error] // of the first write that failed
 }
 
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
+func (c *screen) Write(p []byte) (int, error) {
+	if c.err.Load() == nil {
+		c.busy.Store(true)
+		_, err := c.to.Write(p)
+		if errors.Is(err, syscall.EPIPE) {
+			c.gone()
+			_, err = os.Stdout.Write(p) // ends the program by SIGPIPE
+		}
+		if err != nil {
+			c.err.Store(&err)
+		}
+		c.busy.Store(false)
+	}
 	c.n.Add(1)
-	return n, err
+	return len(p), nil
 }
 
-// wait waits until done, or until nothing was written for the given time.
-func (c *counter) wait(done <-chan struct{}, idle time.Duration) {
+// wait waits until done, or until nothing was written for the given time, 0 for ever. The
+// time is short once it is asked to end. The error is why something was not written.
+func (c *screen) wait(done, asked <-chan struct{}, idle time.Duration) error {
 	for {
+		var over <-chan time.Time
+		if idle > 0 {
+			over = time.After(idle)
+		}
 		before := c.n.Load()
 		select {
 		case <-done:
-			return
-		case <-time.After(idle):
-			if c.n.Load() == before {
-				return
+			return c.failure()
+		case <-asked:
+			asked = nil
+			if idle == 0 || idle > urged {
+				idle = urged
 			}
+		case <-over:
+			if c.n.Load() != before {
+				continue
+			}
+			if err := c.failure(); err != nil || !c.busy.Load() {
+				return err
+			}
+			return errUnread
 		}
 	}
+}
+
+func (c *screen) failure() error {
+	if err := c.err.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // Restore gives the caller's terminal its modes back. It may be called often.

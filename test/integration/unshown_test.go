@@ -1,0 +1,96 @@
+//go:build linux
+
+package integration
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestUnshown: where what a command's terminal shows cannot be written, the command ends as
+// it would, and sbxrun says that output is lost and does not succeed. It ended with 0 without
+// a word, and a command that printed much waited for its time limit.
+func TestUnshown(t *testing.T) {
+	t.Parallel()
+	s := newSession(t, whos[0])
+	run := strings.Join(s.strict([]string{"--timeout", "60s", "-t"}), " ")
+	in := strings.Join(s.who.command(sbxrun, "session"), " ")
+	const lost = "is lost: write /dev/stdout: no space left on device"
+	for _, tt := range []struct {
+		name, script string
+		code         int
+		says         string
+	}{
+		{"run", run + " echo hi >/dev/full", 123, lost},
+		{"the command's own code", run + " sh -c 'echo hi; exit 5' >/dev/full", 5, lost},
+		{"more than a terminal holds", run + " seq 100000 >/dev/full", 123, lost},
+		{"exec", in + " exec -t " + s.id + " -- seq 100000 >/dev/full", 123, lost},
+		{"attach", "n=$(" + in + " exec -d -t " + s.id + " -- sh -c 'sleep 1; seq 100000; sleep 1'); " + in + " attach " + s.id + " $n >/dev/full", 123, lost},
+		{"attach, and the command's own code", "n=$(" + in + " exec -d -t " + s.id + " -- sh -c 'sleep 1; seq 100000; exit 4'); " + in + " attach " + s.id + " $n >/dev/full", 4, lost},
+		{"logs", "n=$(" + in + " exec -d " + s.id + " -- echo hi); " + in + " logs " + s.id + " $n >/dev/full", 123, lost},
+		{"logs -f", "n=$(" + in + " exec -d " + s.id + " -- echo hi); " + in + " logs -f " + s.id + " $n >/dev/full", 123, lost},
+		{"logs of stderr", "n=$(" + in + " exec -d " + s.id + " -- sh -c 'echo hi >&2'); " + in + " logs -f " + s.id + " $n 2>/dev/full", 123, ""},
+		{"logs --json", "n=$(" + in + " exec -d " + s.id + " -- echo hi); " + in + " logs --json " + s.id + " $n >/dev/full", 123, lost},
+		{"a reader that goes", "{ " + run + " yes; echo code $? >&2; } | head -n 1", 0, "code 141"},
+		{"nothing is shown", run + " true >/dev/full", 0, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := s.do(call{args: []string{"bash", "-c", tt.script}, env: []string{s.env}, timeout: 30 * time.Second})
+			if o.code != tt.code || !strings.Contains(o.stderr, tt.says) || tt.says == "" && o.stderr != "" {
+				t.Errorf("want %d and %q: %v", tt.code, tt.says, o)
+			}
+		})
+	}
+}
+
+// TestUnread: a signal ends a run with a terminal whose output nobody reads, whether it comes
+// before the command's end or after it.
+func TestUnread(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, whos[0])
+	for _, tt := range []struct {
+		name, limit string
+		code        int
+	}{
+		{"TERM", "60s", 143},
+		{"TERM after the time limit", "1s", 124},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			args := f.strict([]string{"-t", "--timeout", tt.limit, "--kill-after", "500ms"}, "sh", "-c", ": >begun; exec yes")
+			cmd := exec.Command(args[0], args[1:]...)
+			var said strings.Builder
+			cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = f.ws, f.environ(), w, &said
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			w.Close()
+			begun := f.ws + "/begun"
+			if !within(20*time.Second, func() bool { return exists(begun) }) {
+				t.Error("the command did not begin")
+			}
+			os.Remove(begun)
+			time.Sleep(2500 * time.Millisecond)
+			cmd.Process.Signal(syscall.SIGTERM)
+			timer := time.AfterFunc(10*time.Second, func() {
+				t.Error("it still waits")
+				cmd.Process.Kill()
+			})
+			cmd.Wait()
+			timer.Stop()
+			if code := cmd.ProcessState.ExitCode(); code != tt.code || !strings.Contains(said.String(), "nobody reads it") {
+				t.Errorf("%d, want %d: %s", code, tt.code, said.String())
+			}
+			io.Copy(io.Discard, r)
+		})
+	}
+}

@@ -113,3 +113,34 @@ func TestExtractAsks(t *testing.T) {
 		}
 	}
 }
+
+// silent is a sandbox whose commands do not begin.
+type silent struct{ driver.Sandbox }
+
+func (silent) Exec(context.Context, *specs.Process, driver.Stdio) (driver.Process, error) {
+	return nil, driver.ErrSandboxGone
+}
+
+// TestGetNothing: a copy that does not begin leaves no directory, and one of nothing does.
+func TestGetNothing(t *testing.T) {
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow := func(string, bool, int) error { return nil }
+	b := &Box{Sandbox: silent{}, Check: allow}
+	defer b.Close()
+	dir := filepath.Join(base, "a", "b")
+	if err := b.Get(t.Context(), "/etc", dir); !errors.Is(err, driver.ErrSandboxGone) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(base, "a")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory is left: %v", err)
+	}
+	if err := extract(dir, archive(t), allow); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(dir); err != nil {
+		t.Error(err)
+	}
+}

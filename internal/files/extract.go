@@ -4,6 +4,7 @@ package files
 
 import (
 	"archive/tar"
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -35,9 +36,13 @@ func Extract(dir string, r io.Reader) error { return extract(dir, r, nil) }
 // to be made or gone through. Parent is the open directory that the path is in.
 type Check func(path string, link bool, parent int) error
 
-func extract(dir string, r io.Reader, check Check) error {
+func extract(dir string, from io.Reader, check Check) error {
 	var root int
 	var err error
+	r := bufio.NewReader(from)
+	if _, perr := r.Peek(1); perr == io.EOF && check != nil {
+		return nil // whoever was to send failed, and no directory is made for it
+	}
 	if check == nil {
 		root, err = openDir(unix.AT_FDCWD, dir, 0)
 	} else {

@@ -60,10 +60,14 @@ func TestSilentHolder(t *testing.T) {
 	}
 	each("a command", 123, silent, call{}, "exec", s.id, "--", "true")
 	each("a command in the background", 123, silent, call{}, "exec", "-d", s.id, "--", "true")
+	each("a copy", 123, silent, call{}, "cp", s.id+":/etc/passwd", s.ws+"/copied/here")
 	each("the list", 0, silent, call{}, "ls")
 	each("inspect", 0, "", call{}, "inspect", s.id)
 	each("stop", 125, "kill -CONT", call{}, "stop", s.id)
 	all.Wait()
+	if exists(s.ws + "/copied") {
+		t.Error("a copy that did not begin left a directory")
+	}
 	// Nobody waits for what the terminal still shows.
 	timer := time.AfterFunc(10*time.Second, func() { atTerminal.Process.Kill() })
 	if atTerminal.Wait(); atTerminal.ProcessState.ExitCode() != 123 {

@@ -94,3 +94,32 @@ func TestUnread(t *testing.T) {
 		})
 	}
 }
+
+// TestUnshownModes: a reader that goes away does not leave the caller's terminal raw.
+func TestUnshownModes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, whos[0])
+	tm := f.newTerminal()
+	before := *tm.modes()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := f.strict([]string{"-t"}, "sh", "-c", "until [ -e go ]; do sleep 0.1; done; exec yes")
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout = f.ws, f.environ(), tm.tty, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	tm.raw()
+	r.Close()
+	f.write("ws/go", "", 0o644)
+	cmd.Wait()
+	if ws := cmd.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGPIPE {
+		t.Errorf("%v", cmd.ProcessState)
+	}
+	if *tm.modes() != before {
+		t.Error("the terminal's modes are not restored")
+	}
+}

@@ -418,7 +418,8 @@ type endsBox struct {
 	failing chan struct{}
 }
 
-func (b endsBox) ExecWithin(context.Context, *specs.Process, *specs.LinuxResources, driver.Stdio) (driver.Process, error) {
+func (b endsBox) ExecWithin(context.Context, *specs.Process, *specs.LinuxResources,
+	driver.Stdio) (driver.Process, error) {
 	<-b.done
 	time.Sleep(100 * time.Millisecond)
 	close(b.failing)

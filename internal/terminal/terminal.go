@@ -71,6 +71,7 @@ type Terminal struct {
 
 	patience time.Duration // how long nobody may read the last output; 0: for ever
 	asked    chan struct{} // closed once a signal asks for the end; nil if nobody looks
+	over     chan struct{} // closed when the command has ended, and nobody takes signals any more
 	unshown  error         // see Unshown
 
 	// For commands of sessions.
@@ -83,7 +84,7 @@ type Terminal struct {
 // the wait for the last output be short, whoever does not read it.
 func (t *Terminal) Heed(signals <-chan os.Signal) <-chan os.Signal {
 	to := make(chan os.Signal, cap(signals))
-	t.asked = make(chan struct{})
+	t.asked, t.over = make(chan struct{}), make(chan struct{})
 	go func() {
 		asked := false
 		for s := range signals {
@@ -95,8 +96,8 @@ func (t *Terminal) Heed(signals <-chan os.Signal) <-chan os.Signal {
 				asked = true
 			}
 			select {
-			case to <- s:
-			default: // nobody takes them any more
+			case to <- s: // it waits for room: many of one signal hide no other
+			case <-t.over:
 			}
 		}
 	}()
@@ -227,6 +228,9 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 		io.Copy(shown, from)
 	}()
 	return func() {
+		if t.over != nil {
+			close(t.over)
+		}
 		idle := t.patience
 		if t.lost != nil && t.lost() {
 			idle = again

@@ -114,7 +114,24 @@ func TestHeed(t *testing.T) {
 			}
 		}
 	}
-	for range 3 { // nobody takes them
+	// None is dropped as long as somebody may take them, nor waits when nobody does.
+	go func() {
+		for range 20 {
+			in <- syscall.SIGUSR1
+		}
+		in <- syscall.SIGINT
+	}()
+	time.Sleep(10 * time.Millisecond)
+	for range 20 {
+		if got := <-out; got != syscall.SIGUSR1 {
+			t.Fatalf("%v", got)
+		}
+	}
+	if got := <-out; got != syscall.SIGINT {
+		t.Errorf("%v", got)
+	}
+	close(term.over)
+	for range 20 {
 		in <- syscall.SIGTERM
 	}
 }

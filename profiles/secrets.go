@@ -505,7 +505,7 @@ func (s *credentialSearch) file(root, full string) {
 	defer f.Close()
 	if s.examined++; why == "" && s.examined <= maxExamined && !fixture(full[len(root):]) {
 		b, _ := io.ReadAll(io.LimitReader(f, maxSecretText))
-		if bytes.IndexByte(b, 0) >= 0 {
+		if bytes.IndexByte(b, 0) >= 0 && !textName(full) {
 			return // no text
 		}
 		text := string(b)
@@ -531,8 +531,7 @@ func credentialName(full string) string {
 	name := strings.ToLower(path.Base(full))
 	is := func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }
 	switch {
-	case slices.ContainsFunc(sampleNames,
-		func(s string) bool { return strings.HasSuffix(name, s) }), slices.ContainsFunc(listAicodeSecretText, is):
+	case slices.ContainsFunc(sampleNames, func(s string) bool { return strings.HasSuffix(name, s) }), textName(full):
 		return ""
 	case slices.ContainsFunc(listAicodeSecretNames, is):
 		return "its name"
@@ -543,6 +542,14 @@ func credentialName(full string) string {
 		}
 	}
 	return ""
+}
+
+// textName reports whether a file has a name of files.secret_text, which hides it for what is in it,
+// text or not.
+func textName(full string) bool {
+	name := strings.ToLower(path.Base(full))
+	return slices.ContainsFunc(listAicodeSecretText,
+		func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok })
 }
 
 // systemPrograms reports what holds the system's programs and the kernel's files.

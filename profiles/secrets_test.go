@@ -22,6 +22,7 @@ func TestSecretNames(t *testing.T) {
 		"a/.env.example": "A=", "b/.npmrc": "engine-strict=true", "b/ca.pem": "-----BEGIN CERTIFICATE-----", "testdata/tls.pem": key, "node_modules/x/.env": "A=1", "a/env": "A=1",
 		"m/package.json": `{"author": "Jordan Someone", "dependencies": {"js-tokens": "^4.0.0"}}`, "m/package-lock.json": `{"resolved": "https://user:hunter2@registry.example/x.tgz"}`,
 		"m/AUTHORS": "Author: Somebody Else git+ssh://git@example.org/x", "m/remote": "https://a:b@example.org/", "m/remote2": "https://0123456789@example.org/", "m/conf": "auth = hunter2xyz", "m/conf2": "http_auth_pass: hunter2xyz", "m/conf3": `{"tokens": "hunter2xyz"}`,
+		"n/.npmrc": "\x00//r/:_authToken=abcdefgh", "n/blob": "\x00//r/:_authToken=abcdefgh",
 	} {
 		putFile(f, ws+name, text)
 	}
@@ -56,7 +57,7 @@ func TestSecretNames(t *testing.T) {
 		return slices.ContainsFunc(found, func(c Credential) bool { return c.Path == "/"+ws+name })
 	}
 	for name, want := range map[string]bool{"a/b/c/.env": true, "a/.npmrc": true, "a/tls.pem": true, "b/.npmrc": false, "a/.env.example": false, "b/ca.pem": false, "a/env": false,
-		"m/package.json": false, "m/package-lock.json": true, "m/AUTHORS": false, "m/remote": true, "m/remote2": true, "m/conf": true, "m/conf2": true, "m/conf3": true} {
+		"m/package.json": false, "m/package-lock.json": true, "m/AUTHORS": false, "m/remote": true, "m/remote2": true, "m/conf": true, "m/conf2": true, "m/conf3": true, "n/.npmrc": true, "n/blob": false} {
 		if has(found, name) != want {
 			t.Errorf("doctor, %s: %v", name, found)
 		}

@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -142,7 +141,8 @@ func resolveOpen(req *profiles.Request, base *profiles.Resolved, name, home stri
 // Found is what the run showed.
 func (l *Learning) Found(res *driver.Result) *learn.Found {
 	home := realHome(l.facts)
-	f := l.Propose(&learnHost{l.facts, l.base, home, l.Run.Workspace.Path}, home, l.Run.Workspace.Path)
+	f := l.Propose(&learnHost{l.facts, l.base, l.Run.Policy, home, l.Run.Workspace.Path, map[string]string{}}, home,
+		l.Run.Workspace.Path)
 	l.network(f, res)
 	for i := range res.Denials {
 		d := &res.Denials[i]
@@ -237,13 +237,31 @@ func (l *Learning) limits(f *learn.Found, res *driver.Result) {
 // learnHost is the host that paths of a learned profile are about.
 type learnHost struct {
 	facts           *Facts
-	base            *policy.Policy
+	base, open      *policy.Policy
 	home, workspace string
+	real            map[string]string
+}
+
+func (h *learnHost) Real(path string) string {
+	if path == "/" {
+		return path
+	}
+	real, known := h.real[path]
+	if known {
+		return real
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		real, _ = filepath.EvalSymlinks(path)
+	} else if up := h.Real(filepath.Dir(path)); err == nil && up != "" {
+		real = filepath.Join(up, filepath.Base(path))
+	}
+	h.real[path] = real
+	return real
 }
 
 func (h *learnHost) Withheld(path string, write bool) string {
 	switch {
-	case !utf8.ValidString(path), quote.Escape(path) != path, strings.ContainsAny(path, `*?[{\`):
+	case !learn.Plain(path):
 		return "its name would say something else in a profile"
 	case driver.RuleFor(h.base, path).Hidden():
 		return "hidden by the profile"
@@ -271,10 +289,8 @@ func (h *learnHost) Socket(path string) (socket string) {
 	const most = 100_000
 	seen := 0
 	err := filepath.WalkDir(path, func(at string, d fs.DirEntry, err error) error {
-		if seen++; seen > most {
-			return fs.SkipAll // what looks for secrets says so
-		}
-		if err == nil && d.Type()&fs.ModeSocket != 0 {
+		seen++ // with more, there may be one
+		if seen > most || err == nil && d.Type()&fs.ModeSocket != 0 {
 			socket = at
 			return fs.SkipAll
 		}
@@ -288,11 +304,19 @@ func (h *learnHost) Socket(path string) (socket string) {
 
 func (h *learnHost) Protected(path string) string { return protects(h.base, path, h.workspace) }
 
-func (h *learnHost) Secrets(path string) (found []string, all bool) {
+func (h *learnHost) Secrets(path string) (found []learn.Line, all bool) {
 	p := &policy.Policy{Files: []policy.FileRule{{Path: path, Access: policy.Read}}, OCI: &specs.Spec{}}
 	list, all := profiles.Credentials(p, &h.facts.Facts)
+	for _, f := range h.open.Files {
+		if _, err := os.Lstat(f.Path); err == nil && f.Access == policy.Hide && policy.Below(f.Path, path) {
+			found = append(found, learn.Line{Item: f.Path, Comment: "was hidden in the run"})
+		}
+	}
+	hidden := found
 	for _, c := range list {
-		found = append(found, c.Path)
+		if !slices.ContainsFunc(hidden, func(l learn.Line) bool { return policy.Below(c.Path, l.Item) }) {
+			found = append(found, learn.Line{Item: c.Path, Comment: "looks like a credential"})
+		}
 	}
 	return found, all
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
@@ -121,9 +122,12 @@ func program(a *driver.Asker) string {
 type Host interface {
 	// Withheld says why no grant of a path is proposed, "" if one may be.
 	Withheld(path string, write bool) string
-	// Secrets are the files at or below a path that look like credentials. All reports
-	// whether everything there was looked at.
-	Secrets(path string) (found []string, all bool)
+	// Real is where a path leads past symbolic links, "" if nowhere.
+	Real(path string) string
+	// Secrets are what is not to be shown at or below a real path, and why: what looks like
+	// a credential, and what was hidden from the run. All reports whether everything there
+	// was looked at.
+	Secrets(path string) (found []Line, all bool)
 	// Kind says what is at a path, past symbolic links.
 	Kind(path string) Kind
 	// Socket is a socket at or below a path, "" for none.
@@ -165,7 +169,8 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f := &Found{Lost: c.lost}
-	b := builder{host: host, home: home, root: &node{}, found: f, written: map[string]bool{}}
+	b := builder{host: host, home: home, root: &node{}, links: &node{}, found: f, written: map[string]bool{},
+		open: c.open, base: c.base, granted: map[string]bool{}, shown: map[string]bool{}}
 	var read []*use
 	for _, u := range c.uses {
 		switch {
@@ -194,6 +199,7 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 		}
 	}
 	b.walk(b.root, "/")
+	b.links.each(b.link)
 	for _, l := range [...]*[]Line{&f.Read, &f.Copy, &f.Hide, &f.Left} {
 		slices.SortFunc(*l, func(a, b Line) int {
 			return cmp.Or(policy.ComparePaths(a.Item, b.Item), strings.Compare(a.Comment, b.Comment))
@@ -207,24 +213,34 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 type builder struct {
 	host    Host
 	home    string
-	root    *node
+	root    *node // of real paths
+	links   *node // of paths through symbolic links
 	found   *Found
+	open    *policy.Policy
+	base    *policy.Policy
 	written map[string]bool
+	granted map[string]bool // real paths that have lines; true for copies
+	shown   map[string]bool // symbolic links that the path of a line goes through
 }
 
 // A node is a path, with those below it.
 type node struct {
 	kids  map[string]*node
+	at    string
 	use   *use // of the path itself
 	files int  // used paths here and below
 }
 
 func (b *builder) add(u *use, at string) {
-	kind := b.host.Kind(at)
+	kind, real := b.host.Kind(at), b.host.Real(at)
 	dir := kind == Dir
 	switch {
-	case kind == Nothing, dir && !u.Dir:
+	case kind == Nothing, dir != u.Dir:
 		return // the command made it, in the sandbox alone
+	case real != u.Leads:
+		// A line would show what the command did not see, and nobody has judged.
+		b.left(at, "not "+quote.Line(u.Leads)+" on the host, as it was in the run", u)
+		return
 	case kind == Other:
 		b.left(at, "no regular file", u)
 		return
@@ -234,6 +250,9 @@ func (b *builder) add(u *use, at string) {
 		return
 	}
 	n := b.root
+	if real != at {
+		n = b.links
+	}
 	n.files++
 	for _, name := range strings.Split(at[1:], "/") {
 		if n.kids == nil {
@@ -250,7 +269,34 @@ func (b *builder) add(u *use, at string) {
 	if n.use != nil {
 		n.files--
 	}
-	n.use = u
+	n.use, n.at = u, at
+}
+
+// link makes a line of a path through symbolic links if another line, or the base, shows
+// what is there: that was judged by its real path. A line shows the links on its way, so one
+// path through a link is enough, and no link stands for a whole directory.
+func (b *builder) link(n *node) {
+	real, last := b.host.Real(n.at), n.at
+	for last != "/" && b.host.Real(last) == path.Join(b.host.Real(path.Dir(last)), path.Base(last)) {
+		last = path.Dir(last)
+	}
+	covered, copied := driver.RuleFor(b.base, real).Access&policy.Read != 0, false
+	for up := real; !covered && up != "/"; up = path.Dir(up) {
+		copied, covered = b.granted[up]
+	}
+	l, changeable := Line{n.at, "a symbolic link" + by(n.use.programs)}, driver.RuleFor(b.open, n.at)
+	switch {
+	case !covered || b.host.Withheld(real, false) != "":
+		b.left(n.at, "leads to "+quote.Line(real)+", which is not granted", n.use)
+	case changeable.Access&policy.Write != 0 && !changeable.Copy:
+		b.left(n.at, "through a symbolic link that the command can change", n.use)
+	case b.shown[last]:
+	case copied:
+		b.found.Copy = append(b.found.Copy, l)
+	default:
+		b.found.Read = append(b.found.Read, l)
+	}
+	b.shown[last] = b.shown[last] || covered
 }
 
 func (b *builder) left(at, why string, u *use) {
@@ -344,9 +390,23 @@ func (b *builder) clean(at string) bool {
 		return false
 	}
 	for _, s := range found {
-		b.found.Hide = append(b.found.Hide, Line{s, likely})
+		if !Plain(s.Item) {
+			b.found.Left = append(b.found.Left, Line{at, "as a whole: the name of a secret in it cannot be written here"})
+			return false
+		}
+	}
+	for _, s := range found {
+		// What the base shows or hides it says itself.
+		if r := driver.RuleFor(b.base, s.Item); r.Access&policy.Read == 0 && !r.Hidden() {
+			b.found.Hide = append(b.found.Hide, s)
+		}
 	}
 	return true
+}
+
+// Plain reports whether a path says in a profile what it is.
+func Plain(path string) bool {
+	return utf8.ValidString(path) && quote.Escape(path) == path && !strings.ContainsAny(path, "*?[{\\")
 }
 
 // grant makes a line of a path.
@@ -358,7 +418,8 @@ func (b *builder) grant(n *node, at string) {
 		at, dir, changed = up, true, b.changes(up)
 	}
 	programs, count, executes := []string{}, uint64(0), false
-	n.each(func(u *use) {
+	n.each(func(n *node) {
+		u := n.use
 		count += u.count
 		executes = executes || u.Operation == driver.OpExec
 		for _, p := range u.programs {
@@ -377,6 +438,7 @@ func (b *builder) grant(n *node, at string) {
 		text = "opened " + number(count, "time")
 	}
 	l := Line{at, text + by(programs)}
+	b.granted[at] = dir && changed > 0 && policy.Below(at, b.home)
 	switch {
 	case changed == 0 || !policy.Below(at, b.home):
 		b.found.Read = append(b.found.Read, l)
@@ -399,9 +461,10 @@ func (b *builder) changes(at string) (n int) {
 	return n
 }
 
-func (n *node) each(f func(*use)) {
+// each calls f with the nodes that were used.
+func (n *node) each(f func(*node)) {
 	if n.use != nil {
-		f(n.use)
+		f(n)
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.kids)) {
 		n.kids[name].each(f)

@@ -19,10 +19,21 @@ const home, workspace = "/home/u", "/home/u/w"
 type host struct {
 	files   []string
 	secrets []string
-	partly  string // a directory that is too large
+	links   map[string]string // real paths by their symbolic links
+	partly  string            // a directory that is too large
+}
+
+func (h *host) Real(p string) string {
+	for l, to := range h.links {
+		if policy.Below(p, l) {
+			return to + p[len(l):]
+		}
+	}
+	return p
 }
 
 func (h *host) Kind(p string) Kind {
+	p = h.Real(p)
 	for _, f := range h.files {
 		switch {
 		case f == p && strings.HasSuffix(p, "sock"):
@@ -62,10 +73,10 @@ func (h *host) Withheld(p string, write bool) string {
 	return ""
 }
 
-func (h *host) Secrets(p string) (found []string, all bool) {
+func (h *host) Secrets(p string) (found []Line, all bool) {
 	for _, s := range h.secrets {
 		if policy.Below(s, p) {
-			found = append(found, s)
+			found = append(found, Line{s, "looks like a credential"})
 		}
 	}
 	return found, h.partly == "" || !policy.Below(h.partly, p)
@@ -75,7 +86,7 @@ func policies() (open, base *policy.Policy) {
 	tmp := specs.Mount{Destination: "/tmp", Type: "tmpfs"}
 	open = &policy.Policy{OCI: &specs.Spec{Mounts: []specs.Mount{tmp}}, Files: []policy.FileRule{
 		{Path: "/", Access: policy.ReadExec}, {Path: home, Access: policy.ReadExec, Discard: true},
-		{Path: workspace, Access: policy.All, Overlay: true}, {Path: home + "/.hidden"}}}
+		{Path: workspace, Access: policy.All, Overlay: true}, {Path: home + "/.hidden"}, {Path: home + "/.rw", Access: policy.All}}}
 	base = &policy.Policy{OCI: &specs.Spec{Mounts: []specs.Mount{tmp, {Destination: home, Type: "tmpfs"}}},
 		Files: []policy.FileRule{{Path: "/usr", Access: policy.ReadExec}, {Path: workspace, Access: policy.All}}}
 	return
@@ -93,6 +104,7 @@ func (h *host) found(uses ...string) *Found {
 			u.Operation, u.Whole = driver.OpWrite, true
 		}
 		if u.Leads = u.Target; linked {
+			u.Dir = strings.HasSuffix(leads, "/")
 			u.Leads = strings.TrimSuffix(leads, "/")
 		}
 		c.Add(u, func() *driver.Asker { return &driver.Asker{Command: "/usr/bin/tool --with arguments"} })
@@ -114,7 +126,10 @@ func TestPropose(t *testing.T) {
 		"/home/u/.s/3", "/home/u/.s/key", "/home/u/.many/1", "/home/u/.many/2", "/home/u/.many/3", "/home/u/.big/1",
 		"/home/u/.big/2", "/home/u/.big/3", "/opt/x/1", "/opt/x/2", "/opt/x/3", "/opt/y/1", "/srv/f", "/usr/bin/tool", "/home/u/.link",
 		"/home/u/w/file", "/home/u/.sock", "/etc/x", "/home/u/.t/1", "/home/u/.t/2", "/home/u/.t/3", "/home/u/.t/a.sock", "/home/u/file"},
-		secrets: []string{"/home/u/.s/key", "/home/u/.key"}, partly: "/home/u/.big"}
+		secrets: []string{"/home/u/.s/key", "/home/u/.key", "/home/u/.odd/key\xff"}, partly: "/home/u/.big",
+		links: map[string]string{"/home/u/.link": "/opt/x/1", "/home/u/.prog": "/usr/bin/tool", "/home/u/.ldocs": "/home/u/docs", "/home/u/.la": "/home/u/.a",
+			"/home/u/.lhome": "/home/u", "/home/u/.ls": "/home/u/.s", "/home/u/.lkey": "/home/u/.key", "/home/u/.lt": "/home/u/.t", "/home/u/.lmany": "/home/u/.many", "/home/u/.rw/l": "/home/u/.a"}}
+	h.files = append(h.files, "/home/u/.odd/1", "/home/u/.odd/2", "/home/u/.odd/3", "/home/u/.odd/key\xff")
 	for i := range maxHidden + 1 {
 		f := "/home/u/.many/key" + string(rune('a'+i))
 		h.files, h.secrets = append(h.files, f), append(h.secrets, f)
@@ -123,37 +138,49 @@ func TestPropose(t *testing.T) {
 		uses                   []string
 		read, cp, hidden, left []string
 	}{
-		"what the base gives":                    {uses: []string{"exec /usr/bin/tool", "read /home/u/w/file", "read /tmp/x"}},
-		"files are granted one by one":           {uses: []string{"read ~/.a/1", "read ~/.a/2"}, read: []string{"~/.a/1", "~/.a/2"}},
-		"many are granted by their directory":    {uses: []string{"read ~/.a/1", "read ~/.a/2", "read ~/.a/3"}, read: []string{"~/.a"}},
-		"the deepest that has all":               {uses: []string{"read ~/.a/deep/4", "read ~/.a/deep/5", "read ~/.a/deep/"}, read: []string{"~/.a/deep"}},
-		"the same file again is one":             {uses: []string{"read ~/.a/1", "read ~/.a/1", "read ~/.a/1"}, read: []string{"~/.a/1"}},
-		"not what belongs to all programs":       {uses: []string{"read ~/.config/a/1", "read ~/.config/a/2", "read ~/.config/a/3", "read ~/.config/b/1"}, read: []string{"~/.config/a", "~/.config/b/1"}},
-		"nor a person's own directory":           {uses: []string{"read ~/docs/1", "read ~/docs/2", "read ~/docs/3"}, read: []string{"~/docs/1", "~/docs/2", "~/docs/3"}},
-		"but one below it":                       {uses: []string{"read ~/docs/p/x/1", "read ~/docs/p/x/2", "read ~/docs/p/x/3"}, read: []string{"~/docs/p/x"}},
-		"nor the system's":                       {uses: []string{"read /opt/x/1", "read /opt/x/2", "read /opt/x/3", "read /opt/y/1"}, read: []string{"/opt/x", "/opt/y/1"}},
-		"a home is listed":                       {uses: []string{"read /home/u/", "read /"}},
-		"a directory of a person is listed":      {uses: []string{"read ~/docs/"}, left: []string{"~/docs"}},
-		"a secret by name":                       {uses: []string{"read ~/.netrc"}, left: []string{"~/.netrc"}},
-		"a secret by content":                    {uses: []string{"read ~/.key"}, left: []string{"~/.key"}},
-		"a secret in a directory is hidden":      {uses: []string{"read ~/.s/1", "read ~/.s/2", "read ~/.s/3"}, read: []string{"~/.s"}, hidden: []string{"~/.s/key"}},
-		"a place for secrets":                    {uses: []string{"read ~/.many/1", "read ~/.many/2", "read ~/.many/3"}, read: []string{"~/.many/1", "~/.many/2", "~/.many/3"}, left: []string{"~/.many"}},
-		"too large to look at":                   {uses: []string{"read ~/.big/1", "read ~/.big/2", "read ~/.big/3"}, read: []string{"~/.big/1", "~/.big/2", "~/.big/3"}, left: []string{"~/.big"}},
-		"what it made itself":                    {uses: []string{"write ~/.a/new", "read ~/.a/new"}},
-		"what it had replaced before":            {uses: []string{"replace ~/.a/1", "read ~/.a/1"}},
-		"what it had added to before":            {uses: []string{"write ~/.a/1", "read ~/.a/1"}, cp: []string{"~/.a"}},
-		"a link that leads elsewhere later":      {uses: []string{"read ~/.link -> /usr/bin/tool", "read ~/.link -> /opt/x/1"}, read: []string{"~/.link", "/opt/x/1"}},
-		"a socket that is opened":                {uses: []string{"read ~/.sock"}, left: []string{"~/.sock"}},
-		"a directory with a socket":              {uses: []string{"read ~/.t/1", "read ~/.t/2", "read ~/.t/3"}, read: []string{"~/.t/1", "~/.t/2", "~/.t/3"}, left: []string{"~/.t"}},
-		"a protected path":                       {uses: []string{"write ~/w/.vscode/x"}, left: []string{"~/w/.vscode/x"}},
-		"a directory that it reads and writes":   {uses: []string{"read ~/.a/1", "read ~/.a/2", "read ~/.a/3", "write ~/.a/new"}, cp: []string{"~/.a"}},
-		"a file that it reads and writes":        {uses: []string{"read ~/.a/1", "write ~/.a/1"}, cp: []string{"~/.a"}},
-		"one of no directory of its own":         {uses: []string{"read ~/file", "write ~/file"}, read: []string{"~/file"}, left: []string{"~/file"}},
-		"a change outside of the home":           {uses: []string{"write /srv/f"}, left: []string{"/srv/f"}},
-		"a socket":                               {uses: []string{"unix ~/.sock"}, left: []string{"~/.sock"}},
-		"a link is granted, with what it is for": {uses: []string{"read ~/.link -> /opt/x/1"}, read: []string{"~/.link", "/opt/x/1"}},
-		"a link into what the base gives":        {uses: []string{"exec ~/.link -> /usr/bin/tool"}, read: []string{"~/.link"}},
-		"what is hidden":                         {uses: []string{"read ~/.hidden/x"}},
+		"what the base gives":                                       {uses: []string{"exec /usr/bin/tool", "read /home/u/w/file", "read /tmp/x"}},
+		"files are granted one by one":                              {uses: []string{"read ~/.a/1", "read ~/.a/2"}, read: []string{"~/.a/1", "~/.a/2"}},
+		"many are granted by their directory":                       {uses: []string{"read ~/.a/1", "read ~/.a/2", "read ~/.a/3"}, read: []string{"~/.a"}},
+		"the deepest that has all":                                  {uses: []string{"read ~/.a/deep/4", "read ~/.a/deep/5", "read ~/.a/deep/"}, read: []string{"~/.a/deep"}},
+		"the same file again is one":                                {uses: []string{"read ~/.a/1", "read ~/.a/1", "read ~/.a/1"}, read: []string{"~/.a/1"}},
+		"not what belongs to all programs":                          {uses: []string{"read ~/.config/a/1", "read ~/.config/a/2", "read ~/.config/a/3", "read ~/.config/b/1"}, read: []string{"~/.config/a", "~/.config/b/1"}},
+		"nor a person's own directory":                              {uses: []string{"read ~/docs/1", "read ~/docs/2", "read ~/docs/3"}, read: []string{"~/docs/1", "~/docs/2", "~/docs/3"}},
+		"but one below it":                                          {uses: []string{"read ~/docs/p/x/1", "read ~/docs/p/x/2", "read ~/docs/p/x/3"}, read: []string{"~/docs/p/x"}},
+		"nor the system's":                                          {uses: []string{"read /opt/x/1", "read /opt/x/2", "read /opt/x/3", "read /opt/y/1"}, read: []string{"/opt/x", "/opt/y/1"}},
+		"a home is listed":                                          {uses: []string{"read /home/u/", "read /"}},
+		"a directory of a person is listed":                         {uses: []string{"read ~/docs/"}, left: []string{"~/docs"}},
+		"a secret by name":                                          {uses: []string{"read ~/.netrc"}, left: []string{"~/.netrc"}},
+		"a secret by content":                                       {uses: []string{"read ~/.key"}, left: []string{"~/.key"}},
+		"a secret in a directory is hidden":                         {uses: []string{"read ~/.s/1", "read ~/.s/2", "read ~/.s/3"}, read: []string{"~/.s"}, hidden: []string{"~/.s/key"}},
+		"a place for secrets":                                       {uses: []string{"read ~/.many/1", "read ~/.many/2", "read ~/.many/3"}, read: []string{"~/.many/1", "~/.many/2", "~/.many/3"}, left: []string{"~/.many"}},
+		"too large to look at":                                      {uses: []string{"read ~/.big/1", "read ~/.big/2", "read ~/.big/3"}, read: []string{"~/.big/1", "~/.big/2", "~/.big/3"}, left: []string{"~/.big"}},
+		"what it made itself":                                       {uses: []string{"write ~/.a/new", "read ~/.a/new"}},
+		"what it had replaced before":                               {uses: []string{"replace ~/.a/1", "read ~/.a/1"}},
+		"what it had added to before":                               {uses: []string{"write ~/.a/1", "read ~/.a/1"}, cp: []string{"~/.a"}},
+		"a link that leads elsewhere later":                         {uses: []string{"read ~/.link -> /usr/bin/tool", "read ~/.link -> /opt/x/1"}, read: []string{"~/.link", "/opt/x/1"}, left: []string{"~/.link"}},
+		"many through a link":                                       {uses: []string{"read ~/.la/1 -> ~/.a/1", "read ~/.la/2 -> ~/.a/2", "read ~/.la/3 -> ~/.a/3"}, read: []string{"~/.a", "~/.la/1"}},
+		"through a link, with changes":                              {uses: []string{"read ~/.la/1 -> ~/.a/1", "read ~/.la/2 -> ~/.a/2", "read ~/.la/3 -> ~/.a/3", "write ~/.a/2"}, cp: []string{"~/.a", "~/.la/1"}},
+		"a link to a person's own directory":                        {uses: []string{"read ~/.ldocs/1 -> ~/docs/1", "read ~/.ldocs/2 -> ~/docs/2", "read ~/.ldocs/3 -> ~/docs/3"}, read: []string{"~/.ldocs/1", "~/docs/1", "~/docs/2", "~/docs/3"}},
+		"a link to a home, listed":                                  {uses: []string{"read ~/.lhome/ -> ~/"}, left: []string{"~/.lhome"}},
+		"a link to what is granted, listed":                         {uses: []string{"read ~/.la/ -> ~/.a/"}, read: []string{"~/.a", "~/.la"}},
+		"a link to a directory with a secret":                       {uses: []string{"read ~/.ls/1 -> ~/.s/1", "read ~/.ls/2 -> ~/.s/2", "read ~/.ls/3 -> ~/.s/3"}, read: []string{"~/.s", "~/.ls/1"}, hidden: []string{"~/.s/key"}},
+		"a link to a secret":                                        {uses: []string{"read ~/.lkey -> ~/.key"}, left: []string{"~/.key", "~/.lkey"}},
+		"a link to a place for secrets":                             {uses: []string{"read ~/.lmany/ -> ~/.many/"}, left: []string{"~/.many", "~/.lmany"}},
+		"a link to a directory with a socket":                       {uses: []string{"read ~/.lt/ -> ~/.t/"}, left: []string{"~/.t", "~/.lt"}},
+		"a directory of the run's own, which is a link on the host": {uses: []string{"read ~/.la/1", "read ~/.la/2", "read ~/.la/3", "write ~/.la/1"}, left: []string{"~/.la/1", "~/.la/2", "~/.la/3"}},
+		"a link that the command can change":                        {uses: []string{"read ~/.rw/l/ -> ~/.a/"}, read: []string{"~/.a"}, left: []string{"~/.rw/l"}},
+		"a secret whose name cannot be written":                     {uses: []string{"read ~/.odd/1", "read ~/.odd/2", "read ~/.odd/3"}, read: []string{"~/.odd/1", "~/.odd/2", "~/.odd/3"}, left: []string{"~/.odd"}},
+		"a socket that is opened":                                   {uses: []string{"read ~/.sock"}, left: []string{"~/.sock"}},
+		"a directory with a socket":                                 {uses: []string{"read ~/.t/1", "read ~/.t/2", "read ~/.t/3"}, read: []string{"~/.t/1", "~/.t/2", "~/.t/3"}, left: []string{"~/.t"}},
+		"a protected path":                                          {uses: []string{"write ~/w/.vscode/x"}, left: []string{"~/w/.vscode/x"}},
+		"a directory that it reads and writes":                      {uses: []string{"read ~/.a/1", "read ~/.a/2", "read ~/.a/3", "write ~/.a/new"}, cp: []string{"~/.a"}},
+		"a file that it reads and writes":                           {uses: []string{"read ~/.a/1", "write ~/.a/1"}, cp: []string{"~/.a"}},
+		"one of no directory of its own":                            {uses: []string{"read ~/file", "write ~/file"}, read: []string{"~/file"}, left: []string{"~/file"}},
+		"a change outside of the home":                              {uses: []string{"write /srv/f"}, left: []string{"/srv/f"}},
+		"a socket":                                                  {uses: []string{"unix ~/.sock"}, left: []string{"~/.sock"}},
+		"a link is granted, with what it is for":                    {uses: []string{"read ~/.link -> /opt/x/1"}, read: []string{"~/.link", "/opt/x/1"}},
+		"a link into what the base gives":                           {uses: []string{"exec ~/.prog -> /usr/bin/tool"}, read: []string{"~/.prog"}},
+		"what is hidden":                                            {uses: []string{"read ~/.hidden/x"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i := range tc.uses {

@@ -209,6 +209,50 @@ func TestLearnWithholds(t *testing.T) {
 		has(learn(`cat ~/.glob/\*`), `- "~/.glob/`, false)
 		has(learn("echo x >>~/.tool/f1; cat ~/.tool/f1"), "copy_try:\n    - ~/.tool ", true)
 		has(learn("echo x >~/.tool/f1; cat ~/.tool/f1"), "- ~/.tool", false)
+		// What a symbolic link leads to is judged where it is, and no link stands for a directory.
+		const private = "-----BEGIN OPENSSH PRIVATE KEY-----\nsecret of a link\n"
+		for path, text := range map[string]string{"docs/1": "1\n", "docs/2": "2\n", "docs/3": "3\n", "docs/id_rsa": private, "docs/plain": private, ".real/1": "1\n", ".real/2": "2\n", ".real/3": "3\n", ".real/key": private,
+			".odd/1": "1\n", ".odd/2": "2\n", ".odd/3": "3\n", ".odd/k\xff.pem": private, ".nul/1": "1\n", ".nul/2": "2\n", ".nul/3": "3\n", ".nul/.npmrc": "\x00\n//r/:_authToken=secret-of-a-link\n",
+			".hid/1": "1\n", ".hid/2": "2\n", ".hid/3": "3\n", ".hid/diary": "secret of a link\n"} {
+			f.write(filepath.Join("home", path), text, 0o644)
+		}
+		for link, to := range map[string]string{".ldocs": "docs", ".lreal": ".real", ".lhome": f.home, ".lkey": "docs/plain"} {
+			if err := os.Symlink(to, filepath.Join(f.home, link)); err != nil {
+				f.Fatal(err)
+			}
+		}
+		file := f.path("learned.yaml")
+		for _, c := range []struct {
+			script, has, lacks, shown string
+			flags                     []string
+		}{
+			{script: "cat ~/.ldocs/[123]", has: "- ~/.ldocs/1  #", lacks: "- ~/.ldocs ", shown: "123"},
+			{script: "cat ~/.lreal/1 ~/.lreal/2 ~/.lreal/3", has: "- ~/.lreal/1  #", lacks: "- ~/.lreal ", shown: "123"},
+			{script: "ls ~/.lreal/", has: "- ~/.lreal  #", lacks: "~/docs"},
+			{script: "ls ~/.lhome/", lacks: "- ~/.lhome"},
+			{script: "cat ~/.lkey; true", lacks: "- ~/.lkey"},
+			{script: "mv ~/.tool ~/.x; mv ~/.ldocs ~/.y; mkdir ~/.ldocs; cd ~/.ldocs; echo a | tee 1 >2; cp 1 3; echo >>1; cat 1 2 3", lacks: "- ~/.ldocs"},
+			{script: "cat ~/.odd/[123]", has: "- ~/.odd/1  #", lacks: "- ~/.odd ", shown: "123"},
+			{script: "cat ~/.nul/[123]", has: "- ~/.nul/.npmrc  #", shown: "123"},
+			{script: "cat ~/.hid/[123]", has: "- ~/.hid/diary  #", flags: []string{"--hide", "~/.hid/diary"}, shown: "123"},
+		} {
+			os.Remove(file)
+			if o := learn(c.script, append(c.flags, "-o", file)...); o.code != 0 {
+				f.Errorf("%s: %v", c.script, o)
+				continue
+			}
+			text, _ := os.ReadFile(file)
+			if !strings.Contains(string(text), c.has) || c.lacks != "" && strings.Contains(string(text), c.lacks) {
+				f.Errorf("%s\n%s", c.script, text)
+			}
+			o := sbx(append(append([]string{"-P", file, "-C", f.ws}, f.quiet()...), "--", "sh", "-c",
+				c.script+`; cat ~/.ldocs/id_rsa ~/docs/id_rsa ~/docs/plain ~/.lreal/key ~/.real/key ~/.lhome/docs/* ~/.lkey ~/.odd/*.pem ~/.nul/.npmrc ~/.hid/diary 2>&1`)...)
+			if strings.Contains(strings.ToLower(strings.ReplaceAll(o.stdout, "-", " ")), "secret of a link") || !strings.HasPrefix(strings.ReplaceAll(o.stdout, "\n", ""), c.shown) {
+				f.Errorf("%s: %v\n%s", c.script, o, text)
+			}
+		}
+		os.Remove(file)
+
 		// Changes of protected paths are named, and apply refuses them as after any run.
 		has(learn("mkdir .vscode && echo x >.vscode/tasks.json"), "Not granted: "+f.ws+"/.vscode/tasks.json: changed, and protected by .vscode", true)
 		if o := sbx("apply"); o.code == 0 || !strings.Contains(o.stderr, "protected") || exists(f.ws+"/.vscode") {
@@ -219,7 +263,6 @@ func TestLearnWithholds(t *testing.T) {
 		if o := f.do(call{args: f.who.command("sh", "-euc", "mkdir ~/.ld; cp $(gcc -print-file-name="+map[string]string{"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}[runtime.GOARCH]+") ~/.ld/ld.so; echo 'int main(void) { return 0; }' >~/.ld/p.c; gcc -o ~/.ld/p ~/.ld/p.c -Wl,--dynamic-linker=$HOME/.ld/ld.so")}); o.code != 0 {
 			f.Fatalf("%v", o)
 		}
-		file := f.path("learned.yaml")
 		if o := learn("~/.ld/p", "-o", file); o.code != 0 {
 			f.Fatalf("%v", o)
 		}

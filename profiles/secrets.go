@@ -155,6 +155,17 @@ func (r *resolver) namedSecrets(st []statement) ([]statement, error) {
 			Fix: "remove them, or hide a directory that holds many: --hide DIR"}
 	}
 	for _, f := range w.found {
+		if strings.Contains(f, "\n") { // no policy holds such a path
+			name := f
+			for strings.Contains(f, "\n") {
+				f = path.Dir(f)
+			}
+			if slices.ContainsFunc(st, func(s statement) bool { return s.searched() && policy.Below(s.path, f) }) {
+				return nil, &Error{Where: "files.secret_names", What: quote.Text(name) + " has a secret name with a newline in it",
+					Fix: "rename it: such a path cannot be hidden"}
+			}
+			r.notes = append(r.notes, quote.Text(f)+" is hidden: in it is "+quote.Text(name)+", which cannot be hidden alone")
+		}
 		if pl, err := r.facts.follow(f); err == nil {
 			st = append(st, statement{path: pl.real, secret: true, optional: true, origin: "files.secret_names"})
 		}

@@ -71,6 +71,20 @@ func TestSecretNames(t *testing.T) {
 	}
 }
 
+// TestSecretNewline: no policy holds a path with a newline, so its directory is hidden.
+func TestSecretNewline(t *testing.T) {
+	f := hostFS()
+	putFile(f, "home/u/src/project/keys/a\nb.pem", "-----BEGIN PRIVATE KEY-----\n")
+	r := mustResolve(t, Request{Profile: "aicode"}, testFacts(f))
+	if got := access(t, r, "/home/u/src/project/keys"); got != "---" {
+		t.Errorf("%q", got)
+	}
+	putFile(f, "home/u/src/project/\n.env", "A=1")
+	if _, err := Resolve(&Request{Command: []string{"true"}, Profile: "aicode"}, testFacts(f)); err == nil || !strings.Contains(err.Error(), "newline") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestReadClean: settings are shown as they are, or without what looks like a
 // credential.
 func TestReadClean(t *testing.T) {

@@ -73,6 +73,16 @@ func (w *worker) observe() bool {
 	case unix.SYS_CONNECT:
 		w.lookAtSocket(a[1], uint32(a[2]))
 		return false
+	case unix.SYS_STATFS:
+		w.lookFor(Read, "statfs", cwd, a[0], 0, unix.F_OK)
+	case unix.SYS_LISTXATTR:
+		w.lookFor(Read, "listxattr", cwd, a[0], 0, unix.F_OK)
+	case unix.SYS_LLISTXATTR:
+		w.lookFor(Read, "listxattr", cwd, a[0], unix.O_NOFOLLOW, unix.F_OK)
+	case unix.SYS_UTIMENSAT: // no mechanism holds it back, so the kernel may make it
+		w.lookFor(Write, "utime", at(0), a[1], follow(a[3]), unix.F_OK)
+	case sysUtime, sysUtimes:
+		w.lookFor(Write, "utime", cwd, a[0], 0, unix.F_OK)
 	default:
 		return false
 	}
@@ -137,7 +147,7 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 		name = leads // a link before it leads elsewhere than the text says
 	}
 	w.told = true
-	w.g.deny(Denial{Kind: kind, Call: call, Path: name, Leads: leads}, w.asker)
+	w.g.deny(Denial{Kind: kind, Call: call, Path: name, Leads: leads, Entry: w.entry}, w.asker)
 }
 
 // found notes what a path led to.

@@ -108,7 +108,8 @@ func Refused(f func(errno uint16, calls []uint32)) {
 // explain_linux.go. Calls of this architecture alone are in nativeLooks.
 var looks = append([]rule{
 	{unix.SYS_FACCESSAT, hold}, {unix.SYS_FACCESSAT2, hold}, {sysFstatat, hold}, {unix.SYS_STATX, hold},
-	{unix.SYS_READLINKAT, hold},
+	{unix.SYS_READLINKAT, hold}, {unix.SYS_STATFS, hold}, {unix.SYS_LISTXATTR, hold}, {unix.SYS_LLISTXATTR, hold},
+	{unix.SYS_UTIMENSAT, hold},
 	{unix.SYS_EXECVE, hold}, {unix.SYS_EXECVEAT, hold}, {unix.SYS_CHDIR, hold},
 }, nativeLooks...)
 

@@ -14,7 +14,7 @@ var native = []rule{
 
 // nativeLooks are those of looks.
 var nativeLooks = []rule{{unix.SYS_ACCESS, hold}, {unix.SYS_STAT, hold}, {unix.SYS_LSTAT, hold},
-	{unix.SYS_READLINK, hold}}
+	{unix.SYS_READLINK, hold}, {unix.SYS_UTIME, hold}, {unix.SYS_UTIMES, hold}}
 
 const sysAccess, sysStat, sysLstat, sysReadlink = unix.SYS_ACCESS, unix.SYS_STAT, unix.SYS_LSTAT, unix.SYS_READLINK
 
@@ -24,6 +24,7 @@ const (
 	sysRename, sysRenameat, sysLink           = unix.SYS_RENAME, unix.SYS_RENAMEAT, unix.SYS_LINK
 	sysSymlink, sysUnlink, sysRmdir, sysChmod = unix.SYS_SYMLINK, unix.SYS_UNLINK, unix.SYS_RMDIR, unix.SYS_CHMOD
 	sysChown, sysLchown                       = unix.SYS_CHOWN, unix.SYS_LCHOWN
+	sysUtime, sysUtimes                       = unix.SYS_UTIME, unix.SYS_UTIMES
 )
 
 // largeFile is the flag that openat(2) adds; see O_LARGEFILE in asm/fcntl.h.

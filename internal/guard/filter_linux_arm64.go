@@ -17,6 +17,7 @@ const (
 	sysRename, sysRenameat, sysLink           = -5, unix.SYS_RENAMEAT, -6
 	sysSymlink, sysUnlink, sysRmdir, sysChmod = -7, -8, -9, -10
 	sysChown, sysLchown                       = -11, -12
+	sysUtime, sysUtimes                       = -17, -18
 )
 
 // largeFile is the flag that openat(2) adds; see O_LARGEFILE in asm/fcntl.h.

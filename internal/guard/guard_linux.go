@@ -446,6 +446,8 @@ type worker struct {
 	told   bool   // the refusal of this call was noted
 	made   bool   // the call was made, and what it changed is noted
 	whole  bool   // and nothing is left of what the file held
+	lacks  bool   // what the call changes is not there, and is looked for on the host
+	entry  bool   // and it is a name in a directory
 
 	begins [4]begin // where relative paths began last
 	newest int      // of those
@@ -524,6 +526,10 @@ func (w *worker) answer() (rest time.Duration) {
 	res, errno := w.handle()
 	if errno == unix.EROFS || errno == unix.EACCES || errno == unix.EPERM {
 		w.tell(errno)
+	} else if errno == unix.ENOENT && w.g.explain {
+		w.lacks = true
+		w.tell(unix.EROFS)
+		w.lacks = false
 	} else if errno == 0 && w.g.seen != nil {
 		w.made = true
 		w.tell(unix.EROFS)

@@ -46,16 +46,16 @@ func (w *worker) tell(errno syscall.Errno) {
 		w.tellEntry("rmdir", cwd, a[0])
 	case unix.SYS_RENAMEAT2, sysRenameat:
 		w.tellEntry("rename", at(0), a[1])
-		w.tellEntry("rename", at(2), a[3])
+		w.tellNew("rename", at(2), a[3])
 	case sysRename:
 		w.tellEntry("rename", cwd, a[0])
-		w.tellEntry("rename", cwd, a[1])
+		w.tellNew("rename", cwd, a[1])
 	case unix.SYS_LINKAT:
 		w.tellFile("link", at(0), a[1], unix.O_NOFOLLOW)
-		w.tellEntry("link", at(2), a[3])
+		w.tellNew("link", at(2), a[3])
 	case sysLink:
 		w.tellFile("link", cwd, a[0], unix.O_NOFOLLOW)
-		w.tellEntry("link", cwd, a[1])
+		w.tellNew("link", cwd, a[1])
 	case unix.SYS_TRUNCATE:
 		w.tellFile("truncate", cwd, a[0], 0)
 	}
@@ -89,6 +89,12 @@ func (w *worker) tell(errno syscall.Errno) {
 
 // tellEntry is tell for a name in a directory.
 func (w *worker) tellEntry(call string, dirfd int, addr uint64) {
+	if w.lacks {
+		w.entry = true // what is needed to change a name is its directory
+		w.lookFor(Write, call, dirfd, addr, unix.O_NOFOLLOW, unix.F_OK)
+		w.entry = false
+		return
+	}
 	e, errno := w.at(0, dirfd, addr)
 	if errno != 0 {
 		return
@@ -103,8 +109,21 @@ func (w *worker) tellEntry(call string, dirfd int, addr uint64) {
 	}
 }
 
+// tellNew is tellEntry for the second name of a call, which need not be there.
+func (w *worker) tellNew(call string, dirfd int, addr uint64) {
+	if w.made {
+		call = "creat"
+	}
+	if !w.lacks {
+		w.tellEntry(call, dirfd, addr)
+	}
+}
+
 // tellOpen is tell for open(2), which makes a file or changes one.
 func (w *worker) tellOpen(call string, dirfd int, addr, flags uint64) {
+	if w.lacks && call != "creat" {
+		return // observe has looked
+	}
 	w.whole = call == "creat" || flags&unix.O_TRUNC != 0
 	defer func() { w.whole = false }()
 	if w.made && flags&unix.O_ACCMODE == unix.O_RDWR && flags&unix.O_TRUNC == 0 {
@@ -124,6 +143,10 @@ func (w *worker) tellOpen(call string, dirfd int, addr, flags uint64) {
 
 // tellFile is tell for what a path leads to.
 func (w *worker) tellFile(call string, dirfd int, addr uint64, flags uint64) syscall.Errno {
+	if w.lacks {
+		w.lookFor(Write, call, dirfd, addr, flags, unix.F_OK)
+		return 0
+	}
 	fd, errno := w.place(dirfd, addr, flags)
 	if errno == 0 {
 		w.tellPlace(call, fd)

@@ -96,7 +96,7 @@ func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
 // Looks reports whether a call only asks whether something is there. Programs do that of
 // much that they do without; what they then use is seen by another call.
 func Looks(call string) bool {
-	return slices.Contains([]string{"stat", "lstat", "access", "readlink", "chdir"}, call)
+	return slices.Contains([]string{"stat", "lstat", "access", "readlink", "chdir", "statfs", "listxattr"}, call)
 }
 
 // gives reports whether a path can be read under the base.
@@ -181,7 +181,7 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 			}
 		case u.Operation == driver.OpWrite:
 			b.written[u.Leads] = true
-			b.write(u, c.base)
+			b.write(u)
 		case u.Operation == driver.OpUnix:
 			f.Left = append(f.Left, Line{u.Leads, "a socket, connected to" + by(u.programs)})
 		default:
@@ -200,6 +200,7 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 	}
 	b.walk(b.root, "/")
 	b.links.each(b.link)
+	b.missing()
 	for _, l := range [...]*[]Line{&f.Read, &f.Copy, &f.Hide, &f.Left} {
 		slices.SortFunc(*l, func(a, b Line) int {
 			return cmp.Or(policy.ComparePaths(a.Item, b.Item), strings.Compare(a.Comment, b.Comment))
@@ -219,6 +220,7 @@ type builder struct {
 	open    *policy.Policy
 	base    *policy.Policy
 	written map[string]bool
+	absent  []*use          // what was changed and has to be there for that
 	granted map[string]bool // real paths that have lines; true for copies
 	shown   map[string]bool // symbolic links that the path of a line goes through
 }
@@ -304,15 +306,48 @@ func (b *builder) left(at, why string, u *use) {
 }
 
 // write is about what was changed outside of the workspace.
-func (b *builder) write(u *use, base *policy.Policy) {
-	r := driver.RuleFor(base, u.Leads)
+func (b *builder) write(u *use) {
+	at := u.Leads
+	r := driver.RuleFor(b.base, at)
+	private := r.Access == 0 && r.At != "" && !r.Own() && !r.Hidden()
 	switch {
-	case r.Access&policy.Write != 0, r.Access == 0 && r.At != "" && !r.Own() && !r.Hidden():
-		return // it can be: of private storage, what is written is the run's own
-	case policy.Below(u.Leads, b.home) && b.home != "":
-		return // as above, or a copy of what is there
+	case r.Access&policy.Write != 0, r.Lost:
+		return // it can be
+	case b.home == "" || !policy.Below(at, b.home):
+		if !private { // of which what is written is the run's own
+			b.left(at, "changed, and what is changed there would stay on the host", u)
+		}
+	case r.Access&policy.Read == 0:
+		// What is only written needs nothing of the host's, unless it has to be there.
+		if needs(u.Call) && b.host.Kind(at) != Nothing && b.host.Withheld(at, false) == "" {
+			b.absent = append(b.absent, u)
+		}
+	case policy.Below(r.At, b.home) && r.At != b.home && b.host.Kind(r.At) == Dir && b.host.Real(r.At) == r.At &&
+		b.host.Withheld(r.At, false) == "":
+		b.found.Copy = append(b.found.Copy, Line{r.At, "changed, in a copy that ends with the run" + by(u.programs)})
+	default:
+		b.left(at, "changed, and shown read-only", u)
 	}
-	b.left(u.Leads, "changed, and what is changed there would stay on the host", u)
+}
+
+// needs reports whether a call changes what is there already. Of one that makes a file and
+// one like that, the first was remembered.
+func needs(call string) bool {
+	return slices.Contains([]string{"rename", "link", "unlink", "unlinkat", "rmdir", "truncate", "chmod", "chown",
+		"lchown", "xattr", "lxattr"}, call)
+}
+
+// missing names where files were changed by their paths alone, if no line shows them.
+func (b *builder) missing() {
+	for _, u := range b.absent {
+		given := false
+		for up := u.Leads; !given && up != "/"; up = path.Dir(up) {
+			_, given = b.granted[up]
+		}
+		if !given {
+			b.left(path.Dir(u.Leads), "what was renamed, removed or changed by its path in it is not shown", u)
+		}
+	}
 }
 
 // few is how many files of a directory are granted one by one.

@@ -88,7 +88,8 @@ func policies() (open, base *policy.Policy) {
 		{Path: "/", Access: policy.ReadExec}, {Path: home, Access: policy.ReadExec, Discard: true},
 		{Path: workspace, Access: policy.All, Overlay: true}, {Path: home + "/.hidden"}, {Path: home + "/.rw", Access: policy.All}}}
 	base = &policy.Policy{OCI: &specs.Spec{Mounts: []specs.Mount{tmp, {Destination: home, Type: "tmpfs"}}},
-		Files: []policy.FileRule{{Path: "/usr", Access: policy.ReadExec}, {Path: workspace, Access: policy.All}}}
+		Files: []policy.FileRule{{Path: "/usr", Access: policy.ReadExec}, {Path: home + "/.given", Access: policy.ReadExec}, {Path: home + "/.gfile", Access: policy.ReadExec},
+			{Path: home + "/.gcopy", Access: policy.ReadExec, Discard: true}, {Path: home + "/.m/key", Access: policy.ReadExec}, {Path: workspace, Access: policy.All}}}
 	return
 }
 
@@ -100,8 +101,11 @@ func (h *host) found(uses ...string) *Found {
 		op, p, _ := strings.Cut(s, " ")
 		target, leads, linked := strings.Cut(p, " -> ")
 		u := driver.Use{Operation: op, Call: "openat", Target: strings.TrimSuffix(target, "/"), Dir: strings.HasSuffix(p, "/")}
-		if op == "replace" {
+		switch op {
+		case "replace":
 			u.Operation, u.Whole = driver.OpWrite, true
+		case "unlink", "rename", "creat":
+			u.Operation, u.Call, u.Whole = driver.OpWrite, op, true
 		}
 		if u.Leads = u.Target; linked {
 			u.Dir = strings.HasSuffix(leads, "/")
@@ -126,10 +130,10 @@ func TestPropose(t *testing.T) {
 		"/home/u/.s/3", "/home/u/.s/key", "/home/u/.many/1", "/home/u/.many/2", "/home/u/.many/3", "/home/u/.big/1",
 		"/home/u/.big/2", "/home/u/.big/3", "/opt/x/1", "/opt/x/2", "/opt/x/3", "/opt/y/1", "/srv/f", "/usr/bin/tool", "/home/u/.link",
 		"/home/u/w/file", "/home/u/.sock", "/etc/x", "/home/u/.t/1", "/home/u/.t/2", "/home/u/.t/3", "/home/u/.t/a.sock", "/home/u/file"},
-		secrets: []string{"/home/u/.s/key", "/home/u/.key", "/home/u/.odd/key\xff"}, partly: "/home/u/.big",
+		secrets: []string{"/home/u/.s/key", "/home/u/.key", "/home/u/.odd/key\xff", "/home/u/.m/key"}, partly: "/home/u/.big",
 		links: map[string]string{"/home/u/.link": "/opt/x/1", "/home/u/.prog": "/usr/bin/tool", "/home/u/.ldocs": "/home/u/docs", "/home/u/.la": "/home/u/.a",
 			"/home/u/.lhome": "/home/u", "/home/u/.ls": "/home/u/.s", "/home/u/.lkey": "/home/u/.key", "/home/u/.lt": "/home/u/.t", "/home/u/.lmany": "/home/u/.many", "/home/u/.rw/l": "/home/u/.a"}}
-	h.files = append(h.files, "/home/u/.odd/1", "/home/u/.odd/2", "/home/u/.odd/3", "/home/u/.odd/key\xff")
+	h.files = append(h.files, "/home/u/.odd/1", "/home/u/.odd/2", "/home/u/.odd/3", "/home/u/.odd/key\xff", "/home/u/.given/1", "/home/u/.gfile", "/home/u/.gcopy/1", "/home/u/.m/1", "/home/u/.m/2", "/home/u/.m/3", "/home/u/.m/key")
 	for i := range maxHidden + 1 {
 		f := "/home/u/.many/key" + string(rune('a'+i))
 		h.files, h.secrets = append(h.files, f), append(h.secrets, f)
@@ -169,6 +173,13 @@ func TestPropose(t *testing.T) {
 		"a link to a directory with a socket":                       {uses: []string{"read ~/.lt/ -> ~/.t/"}, left: []string{"~/.t", "~/.lt"}},
 		"a directory of the run's own, which is a link on the host": {uses: []string{"read ~/.la/1", "read ~/.la/2", "read ~/.la/3", "write ~/.la/1"}, left: []string{"~/.la/1", "~/.la/2", "~/.la/3"}},
 		"a link that the command can change":                        {uses: []string{"read ~/.rw/l/ -> ~/.a/"}, read: []string{"~/.a"}, left: []string{"~/.rw/l"}},
+		"a change of what the base shows read-only":                 {uses: []string{"write ~/.given/new", "write ~/.given/1"}, cp: []string{"~/.given"}},
+		"a change of a file that it shows":                          {uses: []string{"write ~/.gfile"}, left: []string{"~/.gfile"}},
+		"a change of a copy":                                        {uses: []string{"write ~/.gcopy/1", "unlink ~/.gcopy/1"}},
+		"what is removed has to be there":                           {uses: []string{"unlink ~/.a/1", "rename ~/.a/2", "rename ~/file"}, left: []string{"~/.a", "~"}},
+		"and is not, if the command made it":                        {uses: []string{"replace ~/.a/1", "unlink ~/.a/1", "unlink ~/.a/new", "creat ~/.a/2"}},
+		"nor said again if it is granted":                           {uses: []string{"unlink ~/.a/1", "read ~/.a/2", "read ~/.a/deep/4", "read ~/.a/deep/5"}, cp: []string{"~/.a"}},
+		"what the base gives is not hidden":                         {uses: []string{"read ~/.m/1", "read ~/.m/2", "read ~/.m/3"}, read: []string{"~/.m"}},
 		"a secret whose name cannot be written":                     {uses: []string{"read ~/.odd/1", "read ~/.odd/2", "read ~/.odd/3"}, read: []string{"~/.odd/1", "~/.odd/2", "~/.odd/3"}, left: []string{"~/.odd"}},
 		"a socket that is opened":                                   {uses: []string{"read ~/.sock"}, left: []string{"~/.sock"}},
 		"a directory with a socket":                                 {uses: []string{"read ~/.t/1", "read ~/.t/2", "read ~/.t/3"}, read: []string{"~/.t/1", "~/.t/2", "~/.t/3"}, left: []string{"~/.t"}},

@@ -214,6 +214,25 @@ func TestExplainNeighbours(t *testing.T) {
 		if res := f.result(f.run(call{args: f.sandbox([]string{"--json"}, "sh", "-c", script)})); len(res.Denials) != 0 {
 			f.Errorf("without --explain: %+v", res.Denials)
 		}
+		// Calls that change what is there, or ask about it, are told of as those that open.
+		calls := map[string]string{"rename": "write", "unlink": "write", "rmdir": "write", "link": "write", "truncate": "write", "chmod": "write", "utime": "write", "listxattr": "read", "statvfs": "read"}
+		lines := "import os\ndef t(f, *a):\n    try: f(*a)\n    except OSError: pass\n    else: print(f.__name__)\n"
+		for c := range calls {
+			f.write("outside/c/"+c, "x", 0o644)
+			if c == "rmdir" {
+				os.Remove(f.path("outside/c/rmdir"))
+				os.Mkdir(f.path("outside/c/rmdir"), 0o755)
+			}
+			more := map[string]string{"rename": ", '/tmp/new'", "link": ", '/tmp/new'", "truncate": ", 1", "chmod": ", 0o600"}[c]
+			lines += "t(os." + c + ", '" + f.path("outside/c/"+c) + "'" + more + ")\n"
+		}
+		f.own()
+		res = f.result(f.run(call{args: f.sandbox([]string{"--json", "--explain"}, "python3", "-c", lines)}))
+		for c, op := range calls {
+			if !slices.ContainsFunc(res.Denials, func(d denial) bool { return d.Operation == op && d.Target == f.path("outside/c/"+c) }) {
+				f.Errorf("%s: not told: %+v", c, res.Denials)
+			}
+		}
 		// On a terminal one line says that there is the flag, if nothing else explains the
 		// failure; elsewhere nobody has asked.
 		if o := f.run(call{args: f.sandbox(nil, "sh", "-c", "exit 3")}); o.code != 3 || o.stderr != "" {

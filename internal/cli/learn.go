@@ -180,7 +180,7 @@ func (o *options) learn(out, into string) (code int, err error) {
 	if name := out + into; name != "" {
 		say.note("learned "+count(uint64(len(found.Read)+len(found.Copy)), "path", "paths")+" and "+
 			count(uint64(len(found.Hosts)), "host", "hosts")+"; left out "+
-			count(uint64(len(found.Left)), "use", "uses")+": "+name,
+			count(uint64(len(found.First)+len(found.Left)), "use", "uses")+": "+name,
 			"read it, then: sbxrun learn --check -P "+asFile(name)+" -- "+o.req.Command[0]+" …")
 	}
 	return res.ExitCode, nil

@@ -30,6 +30,7 @@ type Learning struct {
 	Run *profiles.Resolved // what it runs under
 	*learn.Collector
 
+	req   *profiles.Request
 	base  *policy.Policy // of the profile that is extended
 	name  string         // that profile
 	facts *Facts
@@ -63,7 +64,7 @@ func Learn(req *profiles.Request, f *Facts) (*Learning, error) {
 		p.Files = policy.Sort(append(p.Files, policy.FileRule{Path: home, Access: policy.ReadExec, Discard: true,
 			Optional: true, Origin: "learn"}))
 	}
-	return &Learning{Run: open, Collector: learn.NewCollector(p, base.Policy), base: base.Policy, name: name,
+	return &Learning{Run: open, Collector: learn.NewCollector(p, base.Policy), req: req, base: base.Policy, name: name,
 		facts: f}, nil
 }
 
@@ -143,22 +144,56 @@ func (l *Learning) Found(res *driver.Result) *learn.Found {
 	home := realHome(l.facts)
 	f := l.Propose(&learnHost{l.facts, l.base, l.Run.Policy, home, l.Run.Workspace.Path, map[string]string{}}, home,
 		l.Run.Workspace.Path)
+	f.Notes = l.notes()
 	l.network(f, res)
 	for i := range res.Denials {
 		d := &res.Denials[i]
 		switch d.Operation {
 		case driver.OpSyscall:
-			f.Left = append(f.Left, learn.Line{Item: d.Target, Comment: "a system call" + grantable(d)})
+			f.First = append(f.First, learn.Line{Item: d.Target, Comment: "a system call" + grantable(d)})
 		case driver.OpUnix:
-			f.Left = append(f.Left, learn.Line{Item: quote.Line(d.Target), Comment: "a socket, connected to" + whose(d)})
+			f.First = append(f.First, learn.Line{Item: quote.Line(d.Target), Comment: "a socket, connected to" + whose(d)})
+		case driver.OpWrite:
+			f.Left = append(f.Left, learn.Line{Item: quote.Line(d.Target), Comment: "a change, refused" + grantable(d)})
 		case driver.OpRead, driver.OpExec:
-			if d.Reason == driver.ReasonSecret && Used(d) {
-				f.Left = append(f.Left, learn.Line{Item: quote.Line(d.Target), Comment: d.Reason + whose(d)})
+			switch {
+			case !Used(d):
+			case d.Reason == driver.ReasonSecret:
+				f.First = append(f.First, learn.Line{Item: quote.Line(d.Target), Comment: d.Reason + whose(d)})
+			default:
+				f.Left = append(f.Left, learn.Line{Item: quote.Line(d.Target), Comment: "not shown in the run" + grantable(d)})
 			}
 		}
 	}
 	l.limits(f, res)
 	return f
+}
+
+// notes are of what the run had and the profile does not say.
+func (l *Learning) notes() (out []string) {
+	r := l.req
+	var flags []string
+	for _, f := range []struct {
+		name  string
+		given bool
+	}{{"--rw", len(r.ReadWrite) > 0}, {"--bind", len(r.Binds) > 0}, {"--tmpfs", len(r.Tmpfs) > 0},
+		{"--device", len(r.Devices) > 0}, {"--env", len(r.Env) > 0}, {"--clear-env", r.ClearEnv},
+		{"--inherit-env", r.InheritEnv}, {"--publish", len(r.Publish) > 0}, {"--unprotect", len(r.Unprotect) > 0},
+		{"--seccomp", r.Seccomp != ""}} {
+		if f.given {
+			flags = append(flags, f.name)
+		}
+	}
+	if len(flags) > 0 {
+		out = append(out, "Learned with "+strings.Join(flags, ", ")+", which this does not say: give it to your runs, too.")
+	}
+	if r.Net != nil && *r.Net == policy.EgressHost {
+		out = append(out, "Learned with --net host: what was reached was not seen, and this gives no network for it.")
+	}
+	if has, had := l.base.Scratch.Bytes, l.Run.Policy.Scratch.Bytes; has > 0 && (had == 0 || had > has) {
+		out = append(out, "Not measured: the disk. This gives "+strconv.FormatUint(has>>20, 10)+" MiB of private storage, and the run had more.")
+	}
+	return out
 }
 
 // Used reports whether a command was refused more than to look whether something is there.
@@ -201,9 +236,15 @@ func (l *Learning) network(f *learn.Found, res *driver.Result) {
 		f.Hosts = append(f.Hosts, learn.Line{Item: target, Comment: times})
 	}
 	for i := range res.Denials {
-		if d := &res.Denials[i]; d.Operation == driver.OpConnect || d.Operation == driver.OpResolve {
-			f.Left = append(f.Left, learn.Line{Item: quote.Line(d.Target), Comment: "a host, refused" + grantable(d)})
+		d := &res.Denials[i]
+		if d.Operation != driver.OpConnect && d.Operation != driver.OpResolve {
+			continue
 		}
+		target := d.Target
+		if target == "" {
+			target = "a host without a name"
+		}
+		f.Left = append(f.Left, learn.Line{Item: quote.Line(target), Comment: "a host, refused" + grantable(d)})
 	}
 	if n.LogDropped > 0 {
 		f.Left = append(f.Left, learn.Line{Item: "hosts",
@@ -366,7 +407,9 @@ func (l *Learning) extends(dir string) string {
 
 // Write writes what was found as a new profile.
 func (l *Learning) Write(found *learn.Found, file string, command []string) error {
-	tmp, err := l.readable(file, l.Text(found, filepath.Dir(file), command))
+	tmp, err := l.valid(found, file, func(f *learn.Found) (string, error) {
+		return l.Text(f, filepath.Dir(file), command), nil
+	})
 	if err != nil {
 		return err
 	}
@@ -389,11 +432,11 @@ func (l *Learning) Add(found *learn.Found, file string, command []string) error 
 	if err != nil {
 		return err
 	}
-	text, err := found.Into(string(old), learn.Header{Command: command, Home: realHome(l.facts)})
-	if err != nil {
+	header := learn.Header{Command: command, Home: realHome(l.facts)}
+	if _, err := found.Into(string(old), header); err != nil {
 		return unfit(file, err)
 	}
-	tmp, err := l.readable(file, text)
+	tmp, err := l.valid(found, file, func(f *learn.Found) (string, error) { return f.Into(string(old), header) })
 	if err != nil {
 		return err
 	}
@@ -438,6 +481,56 @@ func (l *Learning) keeps(old, new string) error {
 		}
 	}
 	return nil
+}
+
+// valid is readable without the lines for which the profile would be refused: it took a run
+// to learn the others. They are left out of what was found, too.
+func (l *Learning) valid(found *learn.Found, file string, text func(*learn.Found) (string, error)) (string, error) {
+	write := func(f *learn.Found) (string, error) {
+		t, err := text(f)
+		if err != nil {
+			return "", err
+		}
+		return l.readable(file, t)
+	}
+	tmp, err := write(found)
+	if err == nil || len(found.Read)+len(found.Copy) == 0 {
+		return tmp, err
+	}
+	fit := *found
+	fit.Read, fit.Copy = nil, nil
+	try := func() error {
+		tmp, err := write(&fit)
+		if err == nil {
+			err = os.Remove(tmp)
+		}
+		return err
+	}
+	if try() != nil {
+		return "", err // no line is the cause
+	}
+	var add func(list *[]learn.Line, more []learn.Line)
+	add = func(list *[]learn.Line, more []learn.Line) {
+		if len(more) == 0 {
+			return
+		}
+		had := len(*list)
+		*list = append(*list, more...)
+		if try() == nil {
+			return
+		}
+		*list = (*list)[:had]
+		if len(more) == 1 {
+			fit.Left = append(fit.Left, learn.Line{Item: more[0].Item, Comment: "sbxrun refuses a profile with it"})
+			return
+		}
+		add(list, more[:len(more)/2])
+		add(list, more[len(more)/2:])
+	}
+	add(&fit.Read, found.Read)
+	add(&fit.Copy, found.Copy)
+	*found = fit
+	return write(found)
 }
 
 // readable writes a profile beside a file, and makes sure that it can be read.

@@ -20,8 +20,12 @@ import (
 	"github.com/sbxrun/sbxrun/policy"
 )
 
-// maxUses bounds the different paths that are remembered.
-const maxUses = 200_000
+// Bounds of what is remembered, bytes: of paths that the base does not give, and of those
+// that need not be looked up again.
+const (
+	maxUses  = 64 << 20
+	maxKnown = 32 << 20
+)
 
 // A Collector takes in what a command uses.
 type Collector struct {
@@ -32,12 +36,17 @@ type Collector struct {
 	whole map[string]bool // paths of which the command has replaced all that was there
 	known map[key]bool    // what the base gives, as far as there is room to remember it
 	lost  uint64
+
+	room, knownRoom int // bytes
 }
 
 type key struct {
 	op          driver.Operation
 	path, leads string
 }
+
+// size is about what it takes to remember one.
+func (k key) size() int { return 500 + len(k.path) + len(k.leads) }
 
 // A use is a path that the base does not give, or that was changed.
 type use struct {
@@ -53,7 +62,8 @@ const maxPrograms = 3
 
 // NewCollector is for a run under one policy whose profile is to extend another's.
 func NewCollector(open, base *policy.Policy) *Collector {
-	return &Collector{open: open, base: base, uses: map[key]*use{}, whole: map[string]bool{}, known: map[key]bool{}}
+	return &Collector{open: open, base: base, uses: map[key]*use{}, whole: map[string]bool{}, known: map[key]bool{},
+		room: maxUses, knownRoom: maxKnown}
 }
 
 // Add is [driver.Stdio]'s Seen.
@@ -72,17 +82,18 @@ func (c *Collector) Add(u driver.Use, who func() *driver.Asker) {
 		e = &use{Use: u, target: !c.gives(u.Target), leads: u.Leads != u.Target && !c.gives(u.Leads)}
 		if driver.RuleFor(c.open, u.Leads).Access&policy.Read == 0 || // it is the sandbox's own
 			u.Operation != driver.OpWrite && (!e.target && !e.leads || c.whole[u.Leads]) {
-			if len(c.known) < maxUses {
+			if c.knownRoom -= k.size(); c.knownRoom >= 0 {
 				c.known[k] = true
 			}
 			return
 		}
-		if len(c.uses) == maxUses {
+		if c.room < k.size() {
 			c.lost++
 			return
 		}
+		c.room -= k.size()
 		c.uses[k] = e
-		if u.Whole && len(c.whole) < maxUses {
+		if u.Whole {
 			c.whole[u.Leads] = true
 		}
 	}
@@ -160,7 +171,8 @@ type Found struct {
 	Pids                    int64
 	Minutes                 int64
 	Peaks                   string // what it used, in words
-	Left                    []Line // what it used and nothing proposes, and why
+	First, Left             []Line // what it used and nothing proposes, and why; secrets and sockets first
+	Notes                   []string
 	Lost                    uint64 // uses that there was no room to remember
 }
 
@@ -183,7 +195,7 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 			b.written[u.Leads] = true
 			b.write(u)
 		case u.Operation == driver.OpUnix:
-			f.Left = append(f.Left, Line{u.Leads, "a socket, connected to" + by(u.programs)})
+			f.First = append(f.First, Line{u.Leads, "a socket, connected to" + by(u.programs)})
 		default:
 			read = append(read, u)
 		}
@@ -201,7 +213,7 @@ func (c *Collector) Propose(host Host, home, workspace string) *Found {
 	b.walk(b.root, "/")
 	b.links.each(b.link)
 	b.missing()
-	for _, l := range [...]*[]Line{&f.Read, &f.Copy, &f.Hide, &f.Left} {
+	for _, l := range [...]*[]Line{&f.Read, &f.Copy, &f.Hide, &f.First, &f.Left} {
 		slices.SortFunc(*l, func(a, b Line) int {
 			return cmp.Or(policy.ComparePaths(a.Item, b.Item), strings.Compare(a.Comment, b.Comment))
 		})
@@ -244,11 +256,11 @@ func (b *builder) add(u *use, at string) {
 		b.left(at, "not "+quote.Line(u.Leads)+" on the host, as it was in the run", u)
 		return
 	case kind == Other:
-		b.left(at, "no regular file", u)
+		b.first(at, "no regular file", u)
 		return
 	}
 	if why := b.host.Withheld(at, false); why != "" && !dir {
-		b.left(at, why, u)
+		b.first(at, why, u)
 		return
 	}
 	n := b.root
@@ -299,6 +311,11 @@ func (b *builder) link(n *node) {
 		b.found.Read = append(b.found.Read, l)
 	}
 	b.shown[last] = b.shown[last] || covered
+}
+
+// first is left for what nobody is to miss.
+func (b *builder) first(at, why string, u *use) {
+	b.found.First = append(b.found.First, Line{at, why + by(u.programs)})
 }
 
 func (b *builder) left(at, why string, u *use) {
@@ -359,7 +376,7 @@ func (b *builder) walk(n *node, at string) {
 	switch {
 	case n.use != nil && b.host.Kind(at) != Dir:
 		if found, _ := b.host.Secrets(at); len(found) > 0 {
-			b.left(at, likely, n.use)
+			b.first(at, found[0].Comment, n.use)
 			return
 		}
 		b.grant(n, at)
@@ -376,8 +393,6 @@ func (b *builder) walk(n *node, at string) {
 		b.walk(n.kids[name], path.Join(at, name))
 	}
 }
-
-const likely = "looks like a credential"
 
 // leadsHome reports whether a path is the home or above it, which programs list all the time.
 func (b *builder) leadsHome(at string) bool { return b.home != "" && policy.Below(b.home, at) }

@@ -199,7 +199,7 @@ func TestPropose(t *testing.T) {
 			}
 			f := h.found(tc.uses...)
 			for what, is := range map[string][2][]string{"read": {items(f.Read), tc.read}, "copy_try": {items(f.Copy), tc.cp},
-				"hide": {items(f.Hide), tc.hidden}, "left": {items(f.Left), tc.left}} {
+				"hide": {items(f.Hide), tc.hidden}, "left": {items(slices.Concat(f.First, f.Left)), tc.left}} {
 				slices.Sort(is[0])
 				if slices.Sort(is[1]); !slices.Equal(is[0], is[1]) {
 					t.Errorf("%s: %q, want %q", what, is[0], is[1])
@@ -259,14 +259,46 @@ network:
 	}
 }
 
+// TestRoom: what is remembered is bounded by its size.
 func TestRoom(t *testing.T) {
 	c := NewCollector(policies())
-	for i := range maxUses + 5 {
-		c.Add(driver.Use{Operation: driver.OpRead, Call: "openat", Target: "/usr/" + strconv.Itoa(i), Leads: "/usr/" + strconv.Itoa(i)}, nil)
-		c.Add(driver.Use{Operation: driver.OpRead, Call: "openat", Target: "/srv/" + strconv.Itoa(i), Leads: "/srv/" + strconv.Itoa(i)},
-			func() *driver.Asker { return nil })
+	long := strings.Repeat("/"+strings.Repeat("x", 200), 19)
+	const n = 20000
+	for i := range n {
+		for _, dir := range []string{"/usr", "/srv"} {
+			at := dir + long + "/" + strconv.Itoa(i)
+			c.Add(driver.Use{Operation: driver.OpRead, Call: "openat", Target: at, Leads: at}, func() *driver.Asker { return nil })
+		}
 	}
-	if f := c.Propose(&host{}, home, workspace); f.Lost != 5 {
+	size := key{"", "/srv" + long, "/srv" + long}.size()
+	if len(c.known)*size > maxKnown || len(c.uses)*size > maxUses || len(c.uses) < maxUses/size/2 {
+		t.Errorf("%d known, %d uses of %d bytes", len(c.known), len(c.uses), size)
+	}
+	if f := c.Propose(&host{}, home, workspace); f.Lost != uint64(n-len(c.uses)) {
 		t.Errorf("%d lost", f.Lost)
+	}
+}
+
+// TestWithin: a profile is no larger than can be read, and says what it has no room for;
+// secrets are named first.
+func TestWithin(t *testing.T) {
+	f := &Found{Changed: true, First: []Line{{home + "/.netrc", "a secret"}}, Notes: []string{"a note"}}
+	for i := range 12000 {
+		f.Read = append(f.Read, Line{home + "/docs/" + strconv.Itoa(i), "opened 1 time"})
+		f.Left = append(f.Left, Line{"/" + strings.Repeat("x", 100) + strconv.Itoa(i), "changed"})
+	}
+	text := f.Text(Header{Base: "strict", Command: []string{"make"}, Home: home})
+	if len(text) > 64<<10 || len(text) < 40<<10 {
+		t.Errorf("%d bytes", len(text))
+	}
+	for _, want := range []string{"- ~/docs/0 ", "lines for which a profile has no room", "# Not granted: ~/.netrc: a secret\n", "# a note\n", "# Not granted: others: "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	// What hides something is never left out alone.
+	f.Read, f.Hide = f.Read[:1], f.Read
+	if text = f.Text(Header{Base: "strict", Command: []string{"make"}, Home: home}); strings.Contains(text, "  read:") {
+		t.Error("a directory is shown, and what is in it not hidden")
 	}
 }

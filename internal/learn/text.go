@@ -52,6 +52,7 @@ var errForm = errors.New("its lists are not written as sbxrun learn writes them,
 
 // Into adds what was found to a profile, whose other lines stay as they are.
 func (f *Found) Into(old string, h Header) (string, error) {
+	f = f.within(maxProfile - len(old))
 	t := &text{lines: strings.Split(strings.TrimSuffix(old, "\n"), "\n")}
 	for _, l := range t.lines {
 		said := strings.TrimSpace(l)
@@ -86,12 +87,11 @@ func (f *Found) Into(old string, h Header) (string, error) {
 	if f.Minutes > 0 {
 		t.value("limits", "wall_time", strconv.FormatInt(f.Minutes, 10)+"m", f.Peaks)
 	}
-	left := short(f.Left)
-	if more := len(left) - maxLeft; more > 0 {
-		left = append(left[:maxLeft], Line{"others", number(uint64(more), "use")})
-	}
-	for _, l := range left {
+	for _, l := range short(f.Left) {
 		t.note("# Not granted: " + quote.Line(l.Item) + ": " + l.Comment)
+	}
+	for _, n := range f.Notes {
+		t.note("# " + n)
 	}
 	if f.Lost > 0 {
 		t.note("# Not seen: " + number(f.Lost, "use") + " of paths, which there was no room to remember.")
@@ -104,8 +104,49 @@ func (f *Found) Into(old string, h Header) (string, error) {
 	return strings.Join(t.lines, "\n") + "\n", nil
 }
 
-// maxLeft is how many uses are named that are not granted.
-const maxLeft = 200
+// Bounds of a profile.
+const (
+	maxLeft    = 200      // how many uses are named that are not granted
+	maxProfile = 60 << 10 // bytes; 64 KiB are read, and a little is for what is in no list
+	leftRoom   = 8 << 10  // of that, for the uses
+)
+
+// within is what of it fits into so many bytes. What is left out is said; what hides
+// something is not left out alone.
+func (f *Found) within(room int) *Found {
+	room -= leftRoom
+	out := *f
+	take := func(list []Line, most int) (fit []Line, more uint64) {
+		for i, l := range list {
+			n := len(strconv.Quote(l.Item)) + len(l.Comment) + len("# Not granted: : \n")
+			if n > room || i == most {
+				return list[:i], uint64(len(list) - i)
+			}
+			room -= n
+		}
+		return list, 0
+	}
+	var hide, hosts, copies, read uint64
+	if out.Hide, hide = take(f.Hide, len(f.Hide)); hide > 0 {
+		out.Copy, out.Read, room = nil, nil, 0
+		copies, read = uint64(len(f.Copy)), uint64(len(f.Read))
+	}
+	out.Hosts, hosts = take(f.Hosts, len(f.Hosts))
+	if hide == 0 {
+		out.Copy, copies = take(f.Copy, len(f.Copy))
+		out.Read, read = take(f.Read, len(f.Read))
+	}
+	if n := hide + hosts + copies + read; n > 0 {
+		out.Notes = append(slices.Clone(f.Notes),
+			"Not here: "+number(n, "line")+" for which a profile has no room. Grant a directory instead.")
+	}
+	room = max(room, 0) + leftRoom
+	var more uint64
+	if out.Left, more = take(slices.Concat(f.First, f.Left), maxLeft); more > 0 {
+		out.Left = append(slices.Clone(out.Left), Line{"others", number(more, "use")})
+	}
+	return &out
+}
 
 // flow matches a list or a map that is written on one line.
 var flow = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*[a-z_]+:\s*[\[{]`) })

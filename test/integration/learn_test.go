@@ -253,6 +253,25 @@ func TestLearnWithholds(t *testing.T) {
 		}
 		os.Remove(file)
 
+		// What the run had and the profile does not say is a comment, and what the run was refused.
+		o = learn("cat /sys/kernel/notes /run/none ~/.glob/a >/dev/null; echo >/srv/sbxrun-x; true", "--net", "host", "--env", "A=b")
+		for _, want := range []string{"# Learned with --env,", "# Learned with --net host", "# Not measured: the disk.", "# Not granted: /sys/kernel/notes: not shown in the run", "# Not granted: /srv"} {
+			has(o, want, true)
+		}
+		has(learn("rm ~/.glob/a"), "# Not granted: ~/.glob: what was renamed, removed", true)
+		// What the profile shows read-only and the command changes becomes a copy.
+		f.write("given.yaml", "extends: strict\nfiles:\n  read:\n    - ~/.real\n    - ~/.odd/1\n    - "+f.path("outside")+"\n", 0o666)
+		f.own()
+		if o := learn("echo x >~/.real/1; cat ~/.real/1 ~/.odd/[123] ~/.tool/f1", "--into", f.path("given.yaml")); o.code != 0 {
+			f.Errorf("%v", o)
+		}
+		if text, _ := os.ReadFile(f.path("given.yaml")); !strings.Contains(string(text), "  copy_try:\n    - ~/.real  #") || !strings.Contains(string(text), "\n    - ~/.tool/f1  #") {
+			f.Errorf("%s", text)
+		}
+		if o := sbx(append(append([]string{"-P", f.path("given.yaml"), "-C", f.ws}, f.quiet()...), "--", "sh", "-c", "echo x >~/.real/1 && cat ~/.real/1")...); o.stdout != "x\n" {
+			f.Errorf("%v", o)
+		}
+
 		// Changes of protected paths are named, and apply refuses them as after any run.
 		has(learn("mkdir .vscode && echo x >.vscode/tasks.json"), "Not granted: "+f.ws+"/.vscode/tasks.json: changed, and protected by .vscode", true)
 		if o := sbx("apply"); o.code == 0 || !strings.Contains(o.stderr, "protected") || exists(f.ws+"/.vscode") {

@@ -85,6 +85,16 @@ func leads(path string, p *policy.Policy) string {
 	return at
 }
 
+// leadsOnHost is where a path leads on the host, as far as it is there.
+func leadsOnHost(path string) string {
+	for up, rest := path, ""; up != "/"; up, rest = filepath.Dir(up), filepath.Join(filepath.Base(up), rest) {
+		if real, err := filepath.EvalSymlinks(up); err == nil {
+			return filepath.Join(real, rest)
+		}
+	}
+	return path
+}
+
 // onTheWay reports whether a path leads to what the sandbox shows.
 func onTheWay(path string, p *policy.Policy) bool {
 	return slices.ContainsFunc(p.Files,
@@ -133,7 +143,11 @@ func whyPath(path string, p *policy.Policy, home string) *Ruling {
 		if missing&want == 0 {
 			continue
 		}
-		if why := profiles.Withheld(at, home, want == policy.Write); why != "" {
+		why := profiles.Withheld(at, home, want == policy.Write)
+		if why == "" { // a grant follows the host's links
+			why = profiles.Withheld(leadsOnHost(at), home, want == policy.Write)
+		}
+		if why != "" {
 			if want == policy.Read || out.Reason == "" {
 				out.Reason = why
 			}

@@ -27,6 +27,12 @@ func TestWhy(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "ws", "a"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Symlink("id_rsa", filepath.Join(dir, "other", "plain")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "other", "id_rsa"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	t.Chdir(filepath.Join(dir, "ws"))
 	allow, err := policy.ParseEgressRule("good.example")
 	if err != nil {
@@ -47,6 +53,7 @@ func TestWhy(t *testing.T) {
 		{dir + "/ro/x/a", "not visible", "hidden: " + dir + "/ro/x", "flag --hide", ""},
 		{dir + "/other", "not visible", "not shown", "", "read --ro " + dir + "/other, write --rw " + dir + "/other"},
 		{link, "not visible", "not shown, " + dir + "/other, where it leads", "", "read --ro " + dir + "/other, write --rw " + dir + "/other"},
+		{dir + "/other/plain", "not visible", "not shown", "", ""}, // it leads to a secret
 		{"~/notes", "not visible", "private storage: /home/u", "", "read --ro /home/u/notes, write --rw /home/u/notes"},
 		{"~/.ssh/id", "not visible", "private storage: /home/u", "", ""},
 		{"/etc/tool.conf", "not visible", "not shown", "", "read --ro /etc/tool.conf"},

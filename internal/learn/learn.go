@@ -248,7 +248,11 @@ type node struct {
 func (b *builder) add(u *use, at string) {
 	kind, real := b.host.Kind(at), b.host.Real(at)
 	dir := kind == Dir
+	r := driver.RuleFor(b.open, at)
 	switch {
+	case r.Access&policy.Write != 0 && !r.Copy:
+		// --rw gave it. A line would show what a later run makes of it, as a link to elsewhere.
+		return
 	case kind == Nothing, dir != u.Dir:
 		return // the command made it, in the sandbox alone
 	case real != u.Leads:
@@ -298,12 +302,10 @@ func (b *builder) link(n *node) {
 	for up := real; !covered && up != "/"; up = path.Dir(up) {
 		copied, covered = b.granted[up]
 	}
-	l, changeable := Line{n.at, "a symbolic link" + by(n.use.programs)}, driver.RuleFor(b.open, n.at)
+	l := Line{n.at, "a symbolic link" + by(n.use.programs)}
 	switch {
 	case !covered || b.host.Withheld(real, false) != "":
 		b.left(n.at, "leads to "+quote.Line(real)+", which is not granted", n.use)
-	case changeable.Access&policy.Write != 0 && !changeable.Copy:
-		b.left(n.at, "through a symbolic link that the command can change", n.use)
 	case b.shown[last]:
 	case copied:
 		b.found.Copy = append(b.found.Copy, l)
@@ -336,7 +338,8 @@ func (b *builder) write(u *use) {
 		}
 	case r.Access&policy.Read == 0:
 		// What is only written needs nothing of the host's, unless it has to be there.
-		if needs(u.Call) && b.host.Kind(at) != Nothing && b.host.Withheld(at, false) == "" {
+		if needs(u.Call) && b.host.Kind(at) != Nothing && b.host.Withheld(at, false) == "" &&
+			driver.RuleFor(b.open, at).Access&policy.Write == 0 {
 			b.absent = append(b.absent, u)
 		}
 	case policy.Below(r.At, b.home) && r.At != b.home && b.host.Kind(r.At) == Dir && b.host.Real(r.At) == r.At &&

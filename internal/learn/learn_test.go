@@ -133,7 +133,7 @@ func TestPropose(t *testing.T) {
 		secrets: []string{"/home/u/.s/key", "/home/u/.key", "/home/u/.odd/key\xff", "/home/u/.m/key"}, partly: "/home/u/.big",
 		links: map[string]string{"/home/u/.link": "/opt/x/1", "/home/u/.prog": "/usr/bin/tool", "/home/u/.ldocs": "/home/u/docs", "/home/u/.la": "/home/u/.a",
 			"/home/u/.lhome": "/home/u", "/home/u/.ls": "/home/u/.s", "/home/u/.lkey": "/home/u/.key", "/home/u/.lt": "/home/u/.t", "/home/u/.lmany": "/home/u/.many", "/home/u/.rw/l": "/home/u/.a"}}
-	h.files = append(h.files, "/home/u/.odd/1", "/home/u/.odd/2", "/home/u/.odd/3", "/home/u/.odd/key\xff", "/home/u/.given/1", "/home/u/.gfile", "/home/u/.gcopy/1", "/home/u/.m/1", "/home/u/.m/2", "/home/u/.m/3", "/home/u/.m/key")
+	h.files = append(h.files, "/home/u/.odd/1", "/home/u/.odd/2", "/home/u/.odd/3", "/home/u/.odd/key\xff", "/home/u/.rw/f", "/home/u/.given/1", "/home/u/.gfile", "/home/u/.gcopy/1", "/home/u/.m/1", "/home/u/.m/2", "/home/u/.m/3", "/home/u/.m/key")
 	for i := range maxHidden + 1 {
 		f := "/home/u/.many/key" + string(rune('a'+i))
 		h.files, h.secrets = append(h.files, f), append(h.secrets, f)
@@ -172,7 +172,7 @@ func TestPropose(t *testing.T) {
 		"a link to a place for secrets":                             {uses: []string{"read ~/.lmany/ -> ~/.many/"}, left: []string{"~/.many", "~/.lmany"}},
 		"a link to a directory with a socket":                       {uses: []string{"read ~/.lt/ -> ~/.t/"}, left: []string{"~/.t", "~/.lt"}},
 		"a directory of the run's own, which is a link on the host": {uses: []string{"read ~/.la/1", "read ~/.la/2", "read ~/.la/3", "write ~/.la/1"}, left: []string{"~/.la/1", "~/.la/2", "~/.la/3"}},
-		"a link that the command can change":                        {uses: []string{"read ~/.rw/l/ -> ~/.a/"}, read: []string{"~/.a"}, left: []string{"~/.rw/l"}},
+		"a link that the command can change":                        {uses: []string{"read ~/.rw/l/ -> ~/.a/", "read ~/.rw/f"}, read: []string{"~/.a"}},
 		"a change of what the base shows read-only":                 {uses: []string{"write ~/.given/new", "write ~/.given/1"}, cp: []string{"~/.given"}},
 		"a change of a file that it shows":                          {uses: []string{"write ~/.gfile"}, left: []string{"~/.gfile"}},
 		"a change of a copy":                                        {uses: []string{"write ~/.gcopy/1", "unlink ~/.gcopy/1"}},

@@ -191,7 +191,8 @@ func (l *Learning) notes() (out []string) {
 		out = append(out, "Learned with --net host: what was reached was not seen, and this gives no network for it.")
 	}
 	if has, had := l.base.Scratch.Bytes, l.Run.Policy.Scratch.Bytes; has > 0 && (had == 0 || had > has) {
-		out = append(out, "Not measured: the disk. This gives "+strconv.FormatUint(has>>20, 10)+" MiB of private storage, and the run had more.")
+		out = append(out, "Not measured: the disk. This gives "+strconv.FormatUint(has>>20, 10)+
+			" MiB of private storage, and the run had more.")
 	}
 	return out
 }
@@ -407,6 +408,7 @@ func (l *Learning) extends(dir string) string {
 
 // Write writes what was found as a new profile.
 func (l *Learning) Write(found *learn.Found, file string, command []string) error {
+	*found = *found.Within(len(l.Text(&learn.Found{}, filepath.Dir(file), command)), realHome(l.facts))
 	tmp, err := l.valid(found, file, func(f *learn.Found) (string, error) {
 		return l.Text(f, filepath.Dir(file), command), nil
 	})
@@ -433,6 +435,7 @@ func (l *Learning) Add(found *learn.Found, file string, command []string) error 
 		return err
 	}
 	header := learn.Header{Command: command, Home: realHome(l.facts)}
+	*found = *found.Within(len(old), header.Home)
 	if _, err := found.Into(string(old), header); err != nil {
 		return unfit(file, err)
 	}

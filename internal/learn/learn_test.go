@@ -297,7 +297,7 @@ func TestWithin(t *testing.T) {
 		}
 	}
 	// What hides something is never left out alone.
-	f.Read, f.Hide = f.Read[:1], f.Read
+	f.Read, f.Hide = []Line{{home + "/.a", ""}}, f.Read
 	if text = f.Text(Header{Base: "strict", Command: []string{"make"}, Home: home}); strings.Contains(text, "  read:") {
 		t.Error("a directory is shown, and what is in it not hidden")
 	}

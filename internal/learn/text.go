@@ -52,7 +52,7 @@ var errForm = errors.New("its lists are not written as sbxrun learn writes them,
 
 // Into adds what was found to a profile, whose other lines stay as they are.
 func (f *Found) Into(old string, h Header) (string, error) {
-	f = f.within(maxProfile - len(old))
+	f = f.Within(len(old), h.Home)
 	t := &text{lines: strings.Split(strings.TrimSuffix(old, "\n"), "\n")}
 	for _, l := range t.lines {
 		said := strings.TrimSpace(l)
@@ -87,7 +87,7 @@ func (f *Found) Into(old string, h Header) (string, error) {
 	if f.Minutes > 0 {
 		t.value("limits", "wall_time", strconv.FormatInt(f.Minutes, 10)+"m", f.Peaks)
 	}
-	for _, l := range short(f.Left) {
+	for _, l := range short(f.uses(h.Home)) {
 		t.note("# Not granted: " + quote.Line(l.Item) + ": " + l.Comment)
 	}
 	for _, n := range f.Notes {
@@ -111,41 +111,46 @@ const (
 	leftRoom   = 8 << 10  // of that, for the uses
 )
 
-// within is what of it fits into so many bytes. What is left out is said; what hides
-// something is not left out alone.
-func (f *Found) within(room int) *Found {
-	room -= leftRoom
-	out := *f
-	take := func(list []Line, most int) (fit []Line, more uint64) {
-		for i, l := range list {
-			n := len(strconv.Quote(l.Item)) + len(l.Comment) + len("# Not granted: : \n")
-			if n > room || i == most {
-				return list[:i], uint64(len(list) - i)
-			}
-			room -= n
+// fit is how many of some lines fit into so many bytes, and what room they leave.
+func fit(list []Line, room int, home string) (n, left int) {
+	for i, l := range list {
+		size := len(strconv.Quote(shorten(l.Item, home))) + len(l.Comment) + len("# Not granted: \n")
+		if size > room {
+			return i, room
 		}
-		return list, 0
+		room -= size
 	}
-	var hide, hosts, copies, read uint64
-	if out.Hide, hide = take(f.Hide, len(f.Hide)); hide > 0 {
-		out.Copy, out.Read, room = nil, nil, 0
-		copies, read = uint64(len(f.Copy)), uint64(len(f.Read))
+	return len(list), room
+}
+
+// Within is what of the lines fits into a profile that has so many bytes already. What is
+// left out is said; what hides something is not left out alone.
+func (f *Found) Within(has int, home string) *Found {
+	out := *f
+	dropped, room := 0, maxProfile-leftRoom-has
+	for _, list := range [...]*[]Line{&out.Hide, &out.Hosts, &out.Copy, &out.Read} {
+		var n int
+		if n, room = fit(*list, room, home); n < len(*list) && list == &out.Hide {
+			n, room = 0, 0
+		}
+		dropped += len(*list) - n
+		*list = (*list)[:n]
 	}
-	out.Hosts, hosts = take(f.Hosts, len(f.Hosts))
-	if hide == 0 {
-		out.Copy, copies = take(f.Copy, len(f.Copy))
-		out.Read, read = take(f.Read, len(f.Read))
-	}
-	if n := hide + hosts + copies + read; n > 0 {
+	if dropped > 0 {
 		out.Notes = append(slices.Clone(f.Notes),
-			"Not here: "+number(n, "line")+" for which a profile has no room. Grant a directory instead.")
-	}
-	room = max(room, 0) + leftRoom
-	var more uint64
-	if out.Left, more = take(slices.Concat(f.First, f.Left), maxLeft); more > 0 {
-		out.Left = append(slices.Clone(out.Left), Line{"others", number(more, "use")})
+			"Not here: "+number(uint64(dropped), "line")+" for which a profile has no room. Grant a directory instead.")
 	}
 	return &out
+}
+
+// uses are those that nothing grants, as many as are named.
+func (f *Found) uses(home string) []Line {
+	all := slices.Concat(f.First, f.Left)
+	n, _ := fit(all[:min(len(all), maxLeft)], leftRoom, home)
+	if more := len(all) - n; more > 0 {
+		return append(all[:n], Line{"others", number(uint64(more), "use")})
+	}
+	return all
 }
 
 // flow matches a list or a map that is written on one line.

@@ -254,8 +254,8 @@ func TestLearnWithholds(t *testing.T) {
 		os.Remove(file)
 
 		// What the run had and the profile does not say is a comment, and what the run was refused.
-		o = learn("cat /sys/kernel/notes /run/none ~/.glob/a >/dev/null; echo >/srv/sbxrun-x; true", "--net", "host", "--env", "A=b")
-		for _, want := range []string{"# Learned with --env,", "# Learned with --net host", "# Not measured: the disk.", "# Not granted: /sys/kernel/notes: not shown in the run", "# Not granted: /srv"} {
+		o = learn("cat /sys/kernel/notes /run/none ~/.glob/a >/dev/null; echo >/usr/lib/sbxrun-x; true", "--net", "host", "--env", "A=b")
+		for _, want := range []string{"# Learned with --env,", "# Learned with --net host", "# Not measured: the disk.", "# Not granted: /sys/kernel/notes: not shown in the run", "# Not granted: /usr/lib"} {
 			has(o, want, true)
 		}
 		has(learn("rm ~/.glob/a"), "# Not granted: ~/.glob: what was renamed, removed", true)

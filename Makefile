@@ -18,9 +18,9 @@ LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|
 FIRST     := ./test/integration ./native
 # -count=1: the tests run programs that go test does not know they depend on. -vet=off: it
 # was vetted. -p: one more than there are processors, for a third of the time they wait;
-# -parallel: those that wait most say t.Parallel. -ldflags: no tables for debuggers, which
+# -parallel: those that wait say t.Parallel. -ldflags: no tables for debuggers, which
 # take a third of the time to link.
-GOTEST     = $(GO) test -count=1 -vet=off -ldflags=-w -p $(AT_ONCE) -parallel $$(($(AT_ONCE) + 1)) -timeout 30m $(TESTFLAGS)
+GOTEST     = $(GO) test -count=1 -vet=off -ldflags=-w -p $(AT_ONCE) -parallel $$((2 * $(AT_ONCE))) -timeout 30m $(TESTFLAGS)
 CACHE     := $(CURDIR)/.cache
 STATICCHECK := $(CACHE)/staticcheck
 

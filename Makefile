@@ -16,10 +16,10 @@ LONGIN    := ./test/integration ./test/integration/conformance ./native ./intern
 LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|TestEvery(Step|Call)Fails|TestSupervisorKilledAtEvery(Step|Call)|TestHolderKilledAtEveryCall|TestThousandAtOnce|TestKilledAtRandom|TestPodman|TestOrdinaryUserEngines|TestLong(Jobs|Go|Learn|ProtectedTwoRuns|PackStaysInside|ExtractFollowsNothing))$$|^TestWhyIsTrue$$/^user$$|^TestBattery$$/^(R05|R07)$$|^TestConformance$$/^(runc|crun|gvisor|docker|podman)$$
 # The tests that take longest, to begin with.
 FIRST     := ./test/integration ./native
-# -count=1: the tests run programs that go test does not know they depend on. -vet=off: it
-# was vetted. -p: one more than there are processors, for a third of the time they wait;
-# -parallel: those that wait say t.Parallel. -ldflags: no tables for debuggers, which
-# take a third of the time to link.
+# -count=1: the tests run programs that go test does not know they depend on. -vet=off:
+# make lint and make test-long vet. -p: one more than there are processors, for a third of
+# the time they wait; -parallel: those that wait say t.Parallel. -ldflags: no tables for
+# debuggers, which take a third of the time to link.
 GOTEST     = $(GO) test -count=1 -vet=off -ldflags=-w -p $(AT_ONCE) -parallel $$((2 * $(AT_ONCE))) -timeout 30m $(TESTFLAGS)
 CACHE     := $(CURDIR)/.cache
 STATICCHECK := $(CACHE)/staticcheck
@@ -57,7 +57,6 @@ build: ## bin/sbxrun, what does some of its work, and bin/sbxrun-seccomp where l
 test: ## install what the tests need, and run all that a change can easily break
 	@tools/deps test
 	@$(MAKE) --no-print-directory build
-	$(GO) vet $(PACKAGES)
 	$(GOTEST) -skip '$(LONG)' $(FIRST) $$($(GO) list $(PACKAGES) | grep -v $(LONGPKGS:./%=-e /%$$))
 
 .PHONY: test-all
@@ -71,8 +70,9 @@ test-long: ## the part of that which runs on this kernel
 	@tools/deps all
 	@tools/agents
 	@$(MAKE) --no-print-directory build
-	SBXRUN_SOAK_RUNS=$(RUNS) $(GOTEST) -run '$(LONG)' $(LONGIN)
-	$(GOTEST) $(LONGPKGS)
+	$(GO) vet $(PACKAGES)
+	SBXRUN_SOAK_RUNS=$(RUNS) $(GOTEST) -parallel $$(($(AT_ONCE) + 1)) -run '$(LONG)' $(LONGIN)
+	$(GOTEST) -parallel $$(($(AT_ONCE) + 1)) $(LONGPKGS)
 
 .PHONY: security-report
 security-report: ## what was tried against sbxrun, here and by make vmtest, and what came of it

@@ -175,6 +175,7 @@ func TestSessionLeftVerdict(t *testing.T) {
 // TestSessionInitKilled: a session whose process 1 was killed is told to be one by its
 // state and by every command; a name can be had again, and nothing is left.
 func TestSessionInitKilled(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		s := newSession(t, w)
 		marker := "73" + strconv.Itoa(os.Getpid()%10000)

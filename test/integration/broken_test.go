@@ -168,6 +168,7 @@ func brokenPrograms(t *testing.T) string {
 // TestShippedIsNotBroken shows that no build but one with the tag can lose a
 // layer: it does not so much as hold the variable's name.
 func TestShippedIsNotBroken(t *testing.T) {
+	t.Parallel()
 	if breakLayer != "" {
 		t.Skip("this is a run of the other build")
 	}

@@ -206,6 +206,7 @@ print("well")
 
 // TestDirectoryGone: from a working directory that was removed, what needs none works.
 func TestDirectoryGone(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		f := newFixture(t, w)
 		for _, tt := range []struct {

@@ -392,6 +392,7 @@ func TestSessionProtected(t *testing.T) {
 // command itself may open. A process that is about to become a command shares the
 // memory of the session's holder.
 func TestSessionPeers(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		s := newSession(t, w)
 		s.exec("sleep 60", "-d")

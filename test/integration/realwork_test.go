@@ -634,6 +634,7 @@ asyncio.run(main())'`, "child\nb''\n"},
 
 // TestConcurrent runs many sandboxes at once: each gets its own result.
 func TestConcurrent(t *testing.T) {
+	t.Parallel()
 	const n = 50
 	for _, w := range whos {
 		t.Run(w.name, func(t *testing.T) {

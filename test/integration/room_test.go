@@ -66,6 +66,7 @@ func TestResultRoom(t *testing.T) {
 // TestApplyKilled kills sbxrun apply while it writes: nothing but whole files is in the
 // workspace, by no name but their own.
 func TestApplyKilled(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t, whos[0])
 	f.write("ws/big1", "old", 0o644)
 	f.own()

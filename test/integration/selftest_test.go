@@ -11,6 +11,7 @@ import (
 // TestSelfTestOfDrivers: strict runs by the drivers that are other programs, with
 // what docs/drivers.md says each goes without, and its self-test is done and passes.
 func TestSelfTestOfDrivers(t *testing.T) {
+	t.Parallel()
 	if breakLayer != "" {
 		t.Skip("the self-test would notice the layer that is missing")
 	}

@@ -533,6 +533,7 @@ func TestSessionFlags(t *testing.T) {
 // TestSessionManyAtOnce: a thousand commands at once, none of which gets
 // another's output, while there are no more than the limit on processes allows.
 func TestSessionManyAtOnce(t *testing.T) {
+	t.Parallel()
 	s := newSession(t, whos[0], "--pids", "4000", "--memory", "4g")
 	const n, clients = 1000, 50
 	var wg sync.WaitGroup
@@ -792,6 +793,7 @@ func TestSessionHuge(t *testing.T) {
 // TestSessionLongLogs: what a background command printed is shown whole, however long
 // the kept output is.
 func TestSessionLongLogs(t *testing.T) {
+	t.Parallel()
 	s := newSession(t, whos[0], "--max-output", "16m")
 	n := strings.TrimSpace(s.exec("seq 2000000 | head -c 13631488", "-d").stdout)
 	followed := s.cli("logs", "-f", s.id, n)

@@ -156,6 +156,7 @@ func TestShellInside(t *testing.T) {
 
 // TestShellFailsClosed: what cannot be understood, or is not allowed, does not run.
 func TestShellFailsClosed(t *testing.T) {
+	t.Parallel()
 	eachPersona(t, func(p *persona) {
 		script := "touch " + p.ws + "/ran"
 		for _, c := range []struct {
@@ -412,6 +413,7 @@ for script in ["exec 5<>/dev/tcp/denied.test/80", "true", "exec 5<>/dev/tcp/deni
 // now as soon as nothing is left running in it, and not before; a profile that is
 // broken changes nothing, and its commands cannot write one that they run under.
 func TestShellSessionAnew(t *testing.T) {
+	t.Parallel()
 	eachPersona(t, func(p *persona) {
 		const agent = `import subprocess, sys, os, time
 sh, config = sys.argv[1], sys.argv[2]

@@ -55,6 +55,7 @@ func (f *fixture) spoken(exit, text string) (lines []string) {
 // TestVoice: names that a command chose say nothing in sbxrun's voice, wherever they
 // are shown (A15).
 func TestVoice(t *testing.T) {
+	t.Parallel()
 	p := newPersona(t, whos[0])
 	command := append([]string{"python3", "-c", forgery}, forged...)
 	// The control: without protected paths nothing is refused, and each is made.

@@ -349,6 +349,7 @@ func TestOverlayConflict(t *testing.T) {
 // TestOverlayConflictDuring: a change of the host while the command runs is one,
 // too, whichever of the two was first.
 func TestOverlayConflictDuring(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		for _, c := range []struct{ name, before, host, after, why string }{
 			{"modified", "echo s >> a", "echo h >> a", "true", "while the sandbox ran"},
@@ -403,6 +404,7 @@ func TestOverlayConflictDuring(t *testing.T) {
 // TestOverlaySpecial: what is no file, directory or link is left out and named,
 // and a layer that was made to be hard to read is read.
 func TestOverlaySpecial(t *testing.T) {
+	t.Parallel()
 	asEachUser(t, func(t *testing.T, w who) {
 		o := newOverlay(t, w)
 		out := o.script(`mkfifo fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'

@@ -20,7 +20,7 @@ FIRST     := ./test/integration ./native
 # make lint and make test-long vet. -p: one more than there are processors, for a third of
 # the time they wait; -parallel: those that wait say t.Parallel. -ldflags: no tables for
 # debuggers, which take a third of the time to link.
-GOTEST     = $(GO) test -count=1 -vet=off -ldflags=-w -p $(AT_ONCE) -parallel $$((2 * $(AT_ONCE))) -timeout 30m $(TESTFLAGS)
+GOTEST     = $(GO) test -count=1 -vet=off -ldflags=-w -p $(AT_ONCE) -parallel $$(($(AT_ONCE) + 1)) -timeout 30m $(TESTFLAGS)
 CACHE     := $(CURDIR)/.cache
 STATICCHECK := $(CACHE)/staticcheck
 
@@ -71,8 +71,8 @@ test-long: ## the part of that which runs on this kernel
 	@tools/agents
 	@$(MAKE) --no-print-directory build
 	$(GO) vet $(PACKAGES)
-	SBXRUN_SOAK_RUNS=$(RUNS) $(GOTEST) -parallel $$(($(AT_ONCE) + 1)) -run '$(LONG)' $(LONGIN)
-	$(GOTEST) -parallel $$(($(AT_ONCE) + 1)) $(LONGPKGS)
+	SBXRUN_SOAK_RUNS=$(RUNS) $(GOTEST) -run '$(LONG)' $(LONGIN)
+	$(GOTEST) $(LONGPKGS)
 
 .PHONY: security-report
 security-report: ## what was tried against sbxrun, here and by make vmtest, and what came of it

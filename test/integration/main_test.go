@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/sbxrun/sbxrun/test/dispositions"
@@ -30,6 +31,10 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	dispositions.Default()
+	// Those that run beside others here wait more than they work: half as many again.
+	if n, err := strconv.Atoi(flag.Lookup("test.parallel").Value.String()); err == nil {
+		flag.Set("test.parallel", strconv.Itoa(n*3/2))
+	}
 	os.Exit(run(m))
 }
 

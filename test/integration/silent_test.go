@@ -220,7 +220,9 @@ func TestHaltedSession(t *testing.T) {
 				s.halt()
 				s.write("ws/go", "", 0o644)
 			}})
-			if script == "sleep 500" && o.code != 124 || script != "sleep 500" && o.code != 3 {
+			// Without a group nothing tells that it had ended before it was asked to.
+			alone := whos[0].noCgroup != "" && o.code == 124
+			if script == "sleep 500" && o.code != 124 || script != "sleep 500" && o.code != 3 && !alone {
 				t.Errorf("%v", o)
 			}
 			s.want("kill -0 "+other+" && echo lives", "lives\n")
@@ -310,7 +312,7 @@ func TestRemoveHalfMade(t *testing.T) {
 	s := newSession(t, whos[0])
 	for i, act := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		half := 0
-		for n := 0; n < 40 && half < 1; n++ {
+		for n := 0; n < 200 && half < 1; n++ {
 			id := fmt.Sprintf("half-%d-%d", i, n)
 			cmd := exec.Command(sbxrun, "session", "create", "-C", s.ws, id)
 			cmd.Env = s.environ(s.env, s.cache())

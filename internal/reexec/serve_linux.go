@@ -145,9 +145,9 @@ var ErrStuck = errors.New("the process did not come to execute the command, as w
 // sandbox was killed.
 var ErrHalted = errors.New("process 1 of the sandbox was held from outside, and the sandbox was killed")
 
-// HaltedPatience is how long a stage may be held while somebody waits for the end of a
+// haltedPatience is how long a stage may be held while somebody waits for the end of a
 // command.
-const HaltedPatience = 5 * time.Second
+const haltedPatience = 5 * time.Second
 
 // Halted has a stage continue that somebody stopped, and reports for how long it did not:
 // since the first of the calls that found it as it is now. It is 0 for one that runs.
@@ -180,10 +180,10 @@ func (j *Job) Ending(surely bool) {
 		return
 	}
 	go func() {
-		const each = HaltedPatience / 5
+		const each = haltedPatience / 5
 		for left := 3; left > 0 || j.surely.Load(); left-- {
 			switch halted := j.c.Halted(); {
-			case halted >= HaltedPatience:
+			case halted >= haltedPatience:
 				j.c.Kill()
 				return
 			case halted > 0:
@@ -314,14 +314,14 @@ func (j *Job) await(kind uint32) error {
 				if w.gaveUp {
 					return ErrStuck
 				}
-				if halted >= HaltedPatience {
+				if halted >= haltedPatience {
 					return ErrHalted
 				}
 				return syscall.ESRCH
 			}
 		case <-tick.C:
 			switch halted = j.c.Halted(); {
-			case halted >= HaltedPatience:
+			case halted >= haltedPatience:
 				j.c.Kill()
 			case halted > 0: // it has just been told to continue
 			case kind == msgExec && j.Taken(): // else another has its turn

@@ -314,7 +314,7 @@ func TestRemoveHalfMade(t *testing.T) {
 		half := 0
 		for n := 0; n < 200 && half < 1; n++ {
 			id := fmt.Sprintf("half-%d-%d", i, n)
-			cmd := exec.Command(sbxrun, "session", "create", "-C", s.ws, id)
+			cmd := exec.Command(sbxrun, append(append([]string{"session", "create", "-C", s.ws}, s.who.sessionFlags()...), id)...)
 			cmd.Env = s.environ(s.env, s.cache())
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)

@@ -15,7 +15,7 @@ LONGPKGS  := ./test/agents ./test/engine
 LONGIN    := ./test/integration ./test/integration/conformance ./native ./internal/reexec ./pool ./driver/docker ./internal/files
 LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|TestEvery(Step|Call)Fails|TestSupervisorKilledAtEvery(Step|Call)|TestHolderKilledAtEveryCall|TestThousandAtOnce|TestKilledAtRandom|TestPodman|TestOrdinaryUserEngines|TestLong(Jobs|Go|Learn|ProtectedTwoRuns|PackStaysInside|ExtractFollowsNothing))$$|^TestWhy(Host)?IsTrue$$/^user$$|^Test(Python|Go|Java|Rust|Node|ExitCodes)$$/^root$$|^TestBattery$$/^(R05|R07)$$|^TestConformance$$/^(runc|crun|gvisor|docker|podman)$$
 # The tests that take longest, to begin with.
-FIRST     := ./test/integration ./native
+FIRST     := ./test/integration ./test/integration/conformance ./native
 # -count=1: the tests run programs that go test does not know they depend on. -vet=off:
 # make lint and make test-long vet. -p: one more than there are processors, for a third of
 # the time they wait; -parallel: those that wait say t.Parallel. -ldflags: no tables for

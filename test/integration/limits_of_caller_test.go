@@ -22,7 +22,7 @@ func TestCallersLimits(t *testing.T) {
 		}{
 			{"ulimit -n 12", "the limit on open files is 12", 125},
 			{"ulimit -n 128", "the limit on open files is 128", 125},
-			{"ulimit -v 1300000", "the limit on address space is 1300000 KiB", 125},
+			{"ulimit -v 1600000", "the limit on address space is 1600000 KiB", 125}, // Go's own runtime takes 1.3 GiB, at times more
 			{"ulimit -d 80000", "the limit on data is 80000 KiB", 125},
 			{"ulimit -n 192 && ulimit -v 2097152 && ulimit -d 262144", "", 0},
 		} {

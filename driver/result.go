@@ -255,6 +255,10 @@ func (e *SetupError) Error() string { return "set-up: " + e.Err.Error() }
 // Unwrap returns what failed.
 func (e *SetupError) Unwrap() error { return e.Err }
 
+// FixKeys is the Fix where the kernel has no key left for a session keyring.
+const FixKeys = "this user has as many keys as the kernel allows (/proc/key-users), and each sandbox takes one: " +
+	"run fewer at once, or sysctl -w kernel.keys.maxkeys=2000 (as root)"
+
 // ErrSandboxGone says that a sandbox which was to stay has ended.
 var ErrSandboxGone = errors.New("the sandbox has ended")
 

@@ -91,6 +91,7 @@ const (
 var reasons = [...]reason{
 	// The mounts are built beside each other, each with a descriptor.
 	{errnos: []syscall.Errno{syscall.EMFILE}, fix: "the limit on open files is too low: ulimit -n 1024"},
+	{ops: []string{"keyctl"}, errnos: []syscall.Errno{syscall.EDQUOT}, fix: driver.FixKeys},
 
 	{layer: policy.LayerUser, errnos: []syscall.Errno{syscall.ENOSPC},
 		cause: "the limit on user namespaces is reached or 0", fix: "sysctl -w user.max_user_namespaces=10000 (as root)" +

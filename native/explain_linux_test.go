@@ -36,6 +36,7 @@ func TestExplain(t *testing.T) {
 		{"seccomp", "filter", policy.LayerSeccomp, syscall.EINVAL, "layer seccomp", "refused the system call filter", "CONFIG_SECCOMP_FILTER"},
 		{"setexeccon", "profile", policy.LayerAppArmor, syscall.ENOENT, "layer apparmor", "does not let this process change", "loaded"},
 		{"join", "cgroup", policy.LayerCgroup, syscall.ENODEV, "layer cgroup", "into its cgroup", "--allow-degraded cgroup"},
+		{"keyctl", "session keyring", 0, syscall.EDQUOT, "", "", "kernel.keys.maxkeys"},
 		{"setsid", "", 0, syscall.ENOSYS, "", "", ""},
 	} {
 		step := &reexec.StepError{Op: c.op, Object: c.object, Layer: uint32(c.layer), Origin: "flag --ro", Errno: c.errno}

@@ -7,12 +7,11 @@
 // system calls to the programs of the second stage; internal/reexec runs them.
 // The order of the steps is decided here and nowhere else:
 //
-//	PID 1    id maps, mounts, pivot_root, host name, loopback, ruleset
+//	PID 1    id maps, keyring, mounts, pivot_root, host name, loopback, ruleset
 //	         … wait until the supervisor has made the cgroup …
 //	command  cgroup, cgroup namespace, session, capabilities, no_new_privs,
-//	         Landlock, keyring, guard of protected paths with seccomp,
-//	         descriptors, rlimits, seccomp where it was not with the guard,
-//	         execve
+//	         Landlock, guard of protected paths with seccomp, descriptors,
+//	         rlimits, seccomp where it was not with the guard, execve
 //
 // Every layer that a policy names is enforced or the run does not happen. The
 // layers that a caller may agree to go without (policy.Degrade) are the cgroup

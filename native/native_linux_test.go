@@ -3,15 +3,18 @@ package native_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/rootfs"
@@ -276,6 +279,46 @@ func TestUserNamespaceLimit(t *testing.T) {
 	out, res, err := output(t, p)
 	if err != nil || res.ExitCode == 0 || !strings.Contains(out, "No space left") {
 		t.Errorf("%q, %+v, %v; want ENOSPC", out, res, err)
+	}
+}
+
+// TestKeyring: the commands of a sandbox share a session keyring, since a user may have
+// 200 keys; it is neither the caller's nor another sandbox's.
+func TestKeyring(t *testing.T) {
+	own, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
+	if err != nil {
+		t.Logf("the test has none: %v", err)
+	}
+	script := fmt.Sprintf("print syscall(%d, %d, %d, 0), qq(\n)", unix.SYS_KEYCTL, unix.KEYCTL_GET_KEYRING_ID, unix.KEY_SPEC_SESSION_KEYRING)
+	seen := map[string]bool{strconv.Itoa(own): true}
+	for range 2 {
+		p := resolve(t, t.TempDir(), nil, "none")
+		p.Seccomp, p.Protect = "", nil // both refuse the call
+		p.Require &^= policy.LayerSeccomp | policy.LayerProtect
+		b, err := native.Driver{}.Open(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		var ids [2]string
+		for i := range ids {
+			r, w, _ := os.Pipe()
+			proc, err := b.Exec(t.Context(), &specs.Process{Args: []string{"/usr/bin/perl", "-e", script}}, driver.Stdio{Stdout: w, Stderr: w})
+			w.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, _ := io.ReadAll(r)
+			r.Close()
+			if st, err := proc.Wait(); err != nil || st.ExitCode != 0 {
+				t.Fatalf("%+v, %v: %s", st, err, out)
+			}
+			ids[i] = strings.TrimSpace(string(out))
+		}
+		if n, err := strconv.Atoi(ids[0]); err != nil || n <= 0 || ids[0] != ids[1] || seen[ids[0]] {
+			t.Errorf("keyrings %q; the test's and those of others: %v", ids, seen)
+		}
+		seen[ids[0]] = true
 	}
 }
 

@@ -110,6 +110,10 @@ func (s *starter) begin() (*reexec.Config, *mounts.Building, error) {
 	namespaces.AppendLimits(init)
 	init.Layer(0)
 	init.Call(0, sys.Step{Op: "prctl", Object: "name"}, unix.SYS_PRCTL, sys.Imm(unix.PR_SET_NAME), init.Str("sbxrun-init"))
+	// A session keyring for all commands, not the caller's; see keyctl(2). One for each
+	// would soon be too many: a user may have 200 keys. ENOSYS: a kernel without keys.
+	init.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL,
+		sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
 	if flags&namespaces.CloneNewUTS != 0 && oci.Hostname != "" {
 		init.Layer(uint32(policy.LayerUTS))
 		namespaces.AppendHostname(init, oci.Hostname)
@@ -242,11 +246,6 @@ func (s *starter) append(c *command) {
 		p.Layer(uint32(policy.LayerLandlock))
 		landlock.AppendRestrict(p, c.ruleset)
 	}
-	// A session keyring of its own, not the caller's; see keyctl(2). ENOSYS: a
-	// kernel without keys.
-	p.Layer(0)
-	p.Call(0, sys.Step{Op: "keyctl", Object: "session keyring"}, unix.SYS_KEYCTL,
-		sys.Imm(unix.KEYCTL_JOIN_SESSION_KEYRING), sys.Imm(0)).Allow(unix.ENOSYS)
 	joint := s.join(c.guard)
 	switch {
 	case joint != "":

@@ -480,6 +480,9 @@ func (s *starter) explain(err error) error {
 			return e
 		}
 	}
+	if step != nil && step.Op == "keyctl" && step.Errno == unix.EDQUOT {
+		return &driver.SetupError{Driver: s.Driver, Err: err, Fix: driver.FixKeys}
+	}
 	return s.setup(err)
 }
 

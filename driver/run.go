@@ -208,7 +208,8 @@ type run struct {
 	timer     *time.Timer // of the wall time limit, or nil
 
 	mu        sync.Mutex
-	urging    *time.Timer  // looks whether somebody can obey, once a signal asked for the end
+	urging    *time.Timer  // looks whether somebody can obey, once a signal was sent
+	asked     bool         // one asked for the end
 	over      bool         // Wait has returned: nothing may be signalled any more
 	kill      *time.Timer  // fires KillAfter after ended became set
 	ended     Reason       // why we began to end the run, "" if we did not
@@ -224,11 +225,14 @@ func (r *run) end(why Reason) {
 	if r.over || r.ended != "" {
 		return
 	}
+	halted := r.proc.Halted() // it may have an end to tell of that came before
 	if r.killAfter <= 0 {
+		if halted > 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
 		r.killFor(why)
 		return
 	}
-	r.proc.Halted() // it may have an end to tell of that came before
 	switch err := r.proc.Terminate(); {
 	case gone(err):
 		return
@@ -307,7 +311,8 @@ func (r *run) signal(sig syscall.Signal) {
 	if r.proc.Signal(sig) == nil && sig < 64 {
 		r.forwarded |= 1 << uint(sig)
 	}
-	if r.urging == nil && (last != nil || sig == syscall.SIGHUP || sig == syscall.SIGQUIT) {
+	r.asked = r.asked || last != nil || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
+	if r.urging == nil {
 		r.urge()
 	}
 }
@@ -316,8 +321,8 @@ func (r *run) signal(sig syscall.Signal) {
 // that on, or tell of its end.
 const haltedPatience = 5 * time.Second
 
-// urge sees to it that a command that was asked to end by a signal hears of it, if somebody
-// stopped what passes signals on: while it starts, or soon after.
+// urge sees to it that a command hears of a signal, if somebody stopped what passes signals
+// on: while it starts, or soon after.
 //
 // Preconditions: mu is held.
 func (r *run) urge() {
@@ -330,7 +335,7 @@ func (r *run) urge() {
 			return
 		}
 		switch halted := r.proc.Halted(); {
-		case halted >= haltedPatience:
+		case halted >= haltedPatience && r.asked:
 			r.killFor(ReasonCanceled)
 		case halted > 0:
 			left = 3

@@ -851,6 +851,8 @@ func (in *inside) Signal(sig syscall.Signal) error {
 	if ending&(1<<sig) != 0 {
 		in.told.Or(1 << sig)
 		in.job.Ending(false)
+	} else {
+		in.job.Told()
 	}
 	return in.job.Signal(sig, false)
 }

@@ -717,9 +717,12 @@ stdout to stdout and its stderr to stderr.`,
 					if err != nil {
 						return noCommand(err, args[0])
 					}
-					_, err = os.Stdout.Write(out.Stdout)
-					if _, also := os.Stderr.Write(out.Stderr); err == nil {
-						err = also
+					for f, b := range map[*os.File][]byte{os.Stdout: out.Stdout, os.Stderr: out.Stderr} {
+						if len(b) > 0 { // a write of nothing can fail
+							if _, werr := f.Write(b); err == nil {
+								err = werr
+							}
+						}
 					}
 					if err != nil {
 						return unshown(err, 0, "")

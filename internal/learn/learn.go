@@ -304,6 +304,9 @@ func (b *builder) link(n *node) {
 	}
 	l := Line{n.at, "a symbolic link" + by(n.use.programs)}
 	switch {
+	case !Plain(n.at): // it would be a pattern once it is no link any more
+		b.left(n.at, "a profile cannot name it", n.use)
+		return
 	case !covered || b.host.Withheld(real, false) != "":
 		b.left(n.at, "leads to "+quote.Line(real)+", which is not granted", n.use)
 	case b.shown[last]:

@@ -39,8 +39,10 @@ type Job struct {
 	mem    sys.Program
 	native job // what the stage reads
 
-	watched  atomic.Bool // somebody looks at the stage, for a while, or surely to the end
-	surely   atomic.Bool
+	watched  atomic.Bool  // somebody looks at the stage
+	looks    atomic.Int32 // how often yet
+	asked    atomic.Bool  // for the end, or
+	surely   atomic.Bool  // until the end
 	started  chan struct{}
 	ended    chan struct{}
 	pid      int // in the sandbox
@@ -173,36 +175,43 @@ func (c *Child) Halted() time.Duration {
 // may handle. From then on the stage is not to stand still: it is continued, and killed
 // where that does not help, for nobody else would tell of the end.
 func (j *Job) Ending(surely bool) {
-	if surely {
+	if j.asked.Store(true); surely {
 		j.surely.Store(true)
 	}
-	if !j.watched.CompareAndSwap(false, true) {
-		return
+	j.Told()
+}
+
+// Told is for who has sent a signal to a job: the stage is continued until it has come to
+// the command, which does what it likes.
+func (j *Job) Told() {
+	j.looks.Store(3)
+	if j.watched.CompareAndSwap(false, true) {
+		go j.watch()
 	}
-	go func() {
-		const each = haltedPatience / 5
-		for left := 3; left > 0 || j.surely.Load(); left-- {
-			switch halted := j.c.Halted(); {
-			case halted >= haltedPatience:
-				j.c.Kill()
-				return
-			case halted > 0:
-				left = 3
-			}
-			select {
-			case <-j.ended:
-				return
-			case <-j.c.jobs.over:
-				return
-			case <-time.After(each):
-			}
+}
+
+func (j *Job) watch() {
+	const each = haltedPatience / 5
+	for j.looks.Add(-1) >= 0 || j.surely.Load() {
+		switch halted := j.c.Halted(); {
+		case halted >= haltedPatience && j.asked.Load():
+			j.c.Kill()
+			return
+		case halted > 0:
+			j.looks.Store(3)
 		}
-		// The signal has come to the command, which does what it likes.
-		j.watched.Store(false)
-		if j.surely.Load() {
-			j.Ending(true)
+		select {
+		case <-j.ended:
+			return
+		case <-j.c.jobs.over:
+			return
+		case <-time.After(each):
 		}
-	}()
+	}
+	j.watched.Store(false)
+	if j.looks.Load() > 0 || j.surely.Load() { // it was asked meanwhile
+		j.Told()
+	}
 }
 
 // startPatience is how long a stage may be at starting a job, slowFactor how many times
@@ -524,7 +533,7 @@ func (j *Job) Signal(sig syscall.Signal, group bool) error {
 		a |= signalGroup
 		atomic.StoreUint32(&j.native.ending, 1)
 	}
-	return j.c.sendmsg(message{Kind: msgSignalJob, A: a, B: uint32(j.index), C: uint32(j.pid)}, nil, sendPatience)
+	return j.c.post(message{Kind: msgSignalJob, A: a, B: uint32(j.index), C: uint32(j.pid)})
 }
 
 // Wait returns when the command has ended; what it started may live on. The

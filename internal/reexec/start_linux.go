@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -100,11 +101,13 @@ type Child struct {
 	ctl *os.File
 	raw syscall.RawConn
 
-	mu     sync.Mutex // guards what follows, and the descriptors that it speaks of
-	closed bool       // nothing is sent any more
-	ended  bool       // the stage was waited for
-	halted time.Time  // when the stage was seen stopped, and how often it had slept by then
-	slept  string
+	mu      sync.Mutex // guards what follows, and the descriptors that it speaks of
+	closed  bool       // nothing is sent any more
+	ended   bool       // the stage was waited for
+	unsent  []message  // that post has
+	killing sync.Once
+	halted  time.Time // when the stage was seen stopped, and how often it had slept by then
+	slept   string
 
 	closing  sync.Once
 	closeErr error
@@ -469,21 +472,11 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 	return fd, err
 }
 
-// wake has the stage continue, until it is over, if somebody stopped it while it owes an
-// answer.
+// wake sees to a stage that owes an answer, until it is over.
 func (c *Child) wake() (over func()) {
-	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(time.Second):
-				c.Halted()
-			}
-		}
-	}()
-	return func() { close(done) }
+	var done atomic.Bool
+	go c.see(done.Load)
+	return func() { done.Store(true) }
 }
 
 // stages keeps the memory of running stages reachable.
@@ -552,20 +545,29 @@ func (c *Child) Go() error { return c.send(message{Kind: msgGo}) }
 
 // Signal sends a signal to the command.
 func (c *Child) Signal(sig syscall.Signal) error {
-	return c.send(message{Kind: msgSignal, A: uint32(sig)})
+	return c.post(message{Kind: msgSignal, A: uint32(sig)})
 }
 
 // Terminate sends SIGTERM, then SIGCONT, to every process in the sandbox. A stage
 // without a pid namespace does nothing: see [Config.Tree].
-func (c *Child) Terminate() error { return c.send(message{Kind: msgTerminate}) }
+func (c *Child) Terminate() error { return c.post(message{Kind: msgTerminate}) }
 
 // Kill ends the stage and with it every process in its pid namespace, by pidfd.
-// A stage without one is asked to kill, and reports how the command ended.
+// A stage without one is asked to kill, and reports how the command ended; it is killed
+// itself if somebody holds it.
 func (c *Child) Kill() error {
-	if c.cfg.Tree {
-		c.Halted() // nobody else kills
-		return c.send(message{Kind: msgKill})
+	if !c.cfg.Tree {
+		return c.killStage()
 	}
+	c.Halted() // nobody else kills
+	err := c.post(message{Kind: msgKill})
+	if err == nil {
+		c.killing.Do(func() { go c.see(func() bool { return false }) })
+	}
+	return err
+}
+
+func (c *Child) killStage() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -574,9 +576,68 @@ func (c *Child) Kill() error {
 	return unix.PidfdSendSignal(c.pidfd, unix.SIGKILL, nil, 0)
 }
 
+// see has a stage go on that owes something, until it has ended or over says so. One that
+// somebody holds is killed.
+func (c *Child) see(over func() bool) {
+	for {
+		time.Sleep(haltedPatience / 5)
+		c.mu.Lock()
+		ended := c.ended
+		c.mu.Unlock()
+		if ended || over() {
+			return
+		}
+		if c.Halted() >= haltedPatience {
+			c.killStage()
+			return
+		}
+	}
+}
+
+// post sends a message that nobody waits for. If the stage does not read, as one that
+// somebody stopped, the message waits until it does: once, however often it is sent, like a
+// signal that is pending.
+func (c *Child) post(m message) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.sendLocked(m)
+	if err != unix.EAGAIN {
+		return err
+	}
+	if !slices.Contains(c.unsent, m) {
+		c.unsent = append(c.unsent, m)
+	}
+	if len(c.unsent) == 1 {
+		go c.deliver()
+	}
+	return nil
+}
+
+// deliver sends what post could not.
+func (c *Child) deliver() {
+	for {
+		time.Sleep(20 * time.Millisecond)
+		c.Halted()
+		c.mu.Lock()
+		for len(c.unsent) > 0 && c.sendLocked(c.unsent[0]) != unix.EAGAIN {
+			c.unsent = c.unsent[1:]
+		}
+		if len(c.unsent) == 0 {
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+	}
+}
+
 func (c *Child) send(m message) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.sendLocked(m)
+}
+
+// sendLocked is send with mu held.
+func (c *Child) sendLocked(m message) error {
 	if c.closed {
 		return syscall.ESRCH
 	}

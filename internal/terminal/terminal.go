@@ -30,6 +30,9 @@ const (
 	// urged is that time where a signal asked for the end.
 	urged = time.Second
 
+	// haltsWithin is how long after a signal an end is still its doing.
+	haltsWithin = 5 * time.Second
+
 	// again is the time between two ends of file.
 	again = 200 * time.Millisecond
 )
@@ -65,13 +68,15 @@ func Size() *specs.Box {
 // A Terminal joins the caller's terminal to the command's. The zero value is
 // ready to use.
 type Terminal struct {
-	once  sync.Once
+	mu    sync.Mutex
 	state *term.State // what to restore, or nil
+	typed *typed      // what reads the caller's keys, once it does
 	lost  func() bool // whether the command was lost, once it was waited for; nil for one that cannot be
 
 	patience time.Duration // how long nobody may read the last output; 0: for ever
-	asked    chan struct{} // closed once a signal asks for the end; nil if nobody looks
-	over     chan struct{} // closed when the command has ended, and nobody takes signals any more
+	asked    chan struct{} // gets a value if a signal asks for the end; nil if nobody looks
+	askedAt  atomic.Int64  // when one did last, in ns
+	ended    atomic.Bool   // the command has, and nobody takes signals any more
 	unshown  error         // see Unshown
 
 	// For commands of sessions.
@@ -84,20 +89,30 @@ type Terminal struct {
 // the wait for the last output be short, whoever does not read it.
 func (t *Terminal) Heed(signals <-chan os.Signal) <-chan os.Signal {
 	to := make(chan os.Signal, cap(signals))
-	t.asked, t.over = make(chan struct{}), make(chan struct{})
+	t.asked = make(chan struct{}, 1)
 	go func() {
-		asked := false
 		for s := range signals {
 			switch s {
 			case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
-				if !asked {
-					close(t.asked)
+				t.askedAt.Store(time.Now().UnixNano())
+				select {
+				case t.asked <- struct{}{}:
+				default:
 				}
-				asked = true
 			}
 			select {
-			case to <- s: // it waits for room: many of one signal hide no other
-			case <-t.over:
+			case to <- s:
+				continue
+			default:
+			}
+			// Many of one signal hide no other: it waits for room, for which a command that
+			// has ended has no use.
+			for room := false; !room && !t.ended.Load(); {
+				select {
+				case to <- s:
+					room = true
+				case <-time.After(again):
+				}
 			}
 		}
 	}()
@@ -157,8 +172,12 @@ func (t *Terminal) left() time.Duration {
 func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
 	tty := term.IsTerminal(in)
+	t.ended.Store(false)
 	if tty {
-		t.state, _ = term.MakeRaw(in)
+		state, _ := term.MakeRaw(in)
+		t.mu.Lock()
+		t.state = state
+		t.mu.Unlock()
 	}
 	raw, err := master.SyscallConn()
 	resize := func() {
@@ -181,39 +200,27 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 	}
 	done, left := make(chan struct{}), make(chan struct{})
 	var leaving atomic.Bool
-	go func() {
-		defer t.recover()
-		keys := &keyWriter{w: master, keys: t.Keys}
-		if detach == nil || !tty {
-			keys.keys = nil
-		}
-		if _, err := io.Copy(keys, os.Stdin); err == errDetach {
+	j := &joined{master: master, done: done}
+	if detach != nil && tty {
+		j.keys = t.Keys
+		j.leave = func() {
 			// What is shown from now on is for whoever attaches next.
 			leaving.Store(true)
 			from.SetReadDeadline(time.Now())
 			<-done
 			detach()
 			close(left)
-			return
 		}
-		if tty {
-			return
-		}
-		// A pipe's end is the terminal's end of file, Ctrl-D. It is typed until
-		// the command ends, for a pipe stays at its end as well, and because a
-		// program that changes the terminal's modes, as a shell does when it
-		// starts, loses the one that waited to be read; see termios(3), ICANON.
-		for {
-			if _, err := master.Write([]byte{4}); err != nil {
-				return
-			}
-			select {
-			case <-done:
-				return
-			case <-time.After(again):
-			}
-		}
-	}()
+	}
+	if t.typed == nil {
+		t.typed = &typed{to: j}
+		go func() {
+			defer t.recover()
+			t.typed.read(tty)
+		}()
+	} else {
+		t.typed.join(j)
+	}
 	shown := &screen{to: os.Stdout, gone: t.Restore}
 	if fd, err := engine.Dup(os.Stdout); err == nil {
 		shown.to = os.NewFile(uintptr(fd), os.Stdout.Name())
@@ -228,8 +235,12 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 		io.Copy(shown, from)
 	}()
 	return func() {
-		if t.over != nil {
-			close(t.over)
+		t.ended.Store(true)
+		if long := max(t.KillAfter, haltsWithin); t.asked != nil && time.Since(time.Unix(0, t.askedAt.Load())) > long {
+			select {
+			case <-t.asked: // the command had it long ago, and went on
+			default:
+			}
 		}
 		idle := t.patience
 		if t.lost != nil && t.lost() {
@@ -311,8 +322,11 @@ func (c *screen) failure() error {
 
 // Restore gives the caller's terminal its modes back. It may be called often.
 func (t *Terminal) Restore() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.state != nil {
-		t.once.Do(func() { term.Restore(int(os.Stdin.Fd()), t.state) })
+		term.Restore(int(os.Stdin.Fd()), t.state)
+		t.state = nil
 	}
 }
 

@@ -130,7 +130,7 @@ func TestHeed(t *testing.T) {
 	if got := <-out; got != syscall.SIGINT {
 		t.Errorf("%v", got)
 	}
-	close(term.over)
+	term.ended.Store(true)
 	for range 20 {
 		in <- syscall.SIGTERM
 	}

@@ -363,3 +363,70 @@ func TestRemoveHalfMade(t *testing.T) {
 		}
 	}
 }
+
+// TestHaltedFlood: however many signals come while somebody has stopped process 1 of a
+// sandbox, another number is not lost among them, and neither time limit nor SIGTERM wait
+// for them; one that asks for nothing has it continue, too.
+func TestHaltedFlood(t *testing.T) {
+	const script = `trap 'echo ended >ended; exit 9' TERM; trap 'echo told >told' USR1; : >begun; while :; do sleep 0.1; done`
+	flood := func(cmd *exec.Cmd, n int) {
+		for range n {
+			cmd.Process.Signal(syscall.SIGUSR1)
+			time.Sleep(500 * time.Microsecond)
+		}
+	}
+	begun := func(f *fixture) {
+		f.Helper()
+		if !within(20*time.Second, func() bool { return exists(f.ws + "/begun") }) {
+			f.Error("it did not begin")
+		}
+	}
+	eachWho(t, func(f *fixture) {
+		for _, tt := range []struct {
+			name  string
+			n     int
+			after syscall.Signal
+			want  int
+		}{{"SIGTERM behind many", 700, syscall.SIGTERM, 9}, {"one that asks for nothing", 1, 0, 124}} {
+			f.step(tt.name, func() {
+				for _, name := range []string{"begun", "told", "ended"} {
+					os.Remove(f.ws + "/" + name)
+				}
+				o := f.do(call{args: f.strict([]string{"--timeout", "20s", "--kill-after", "2s"}, "sh", "-c", script), started: func(cmd *exec.Cmd) {
+					begun(f)
+					stopped := false
+					for _, pid := range childrenOf(cmd.Process.Pid) {
+						stopped = syscall.Kill(pid, syscall.SIGSTOP) == nil || stopped
+					}
+					if !stopped {
+						f.Error("no process 1 was found")
+					}
+					flood(cmd, tt.n)
+					if tt.after != 0 {
+						cmd.Process.Signal(tt.after)
+					} else if !within(10*time.Second, func() bool { return exists(f.ws + "/told") }) {
+						f.Error("the command did not hear of it")
+					} else {
+						cmd.Process.Signal(syscall.SIGKILL)
+					}
+				}})
+				if tt.after != 0 && (o.code != tt.want || !exists(f.ws+"/told") || !exists(f.ws+"/ended")) {
+					f.Errorf("told %v, ended %v: %v", exists(f.ws+"/told"), exists(f.ws+"/ended"), o)
+				}
+			})
+		}
+	})
+	t.Run("session", func(t *testing.T) {
+		s := newSession(t, whos[0])
+		args := s.who.command(sbxrun, "session", "exec", "--timeout", "5s", "--kill-after", "1s", s.id, "--", "sh", "-c", script)
+		o := s.do(call{args: args, env: []string{s.env}, timeout: 25 * time.Second, started: func(cmd *exec.Cmd) {
+			begun(s.fixture)
+			s.halt()
+			flood(cmd, 900)
+		}})
+		// Its trap runs, and it may be done before the grace is.
+		if o.code != 124 && o.code != 9 || !exists(s.ws+"/told") || !exists(s.ws+"/ended") {
+			t.Errorf("told %v, ended %v: %v", exists(s.ws+"/told"), exists(s.ws+"/ended"), o)
+		}
+	})
+}

@@ -123,3 +123,40 @@ func TestUnshownModes(t *testing.T) {
 		t.Error("the terminal's modes are not restored")
 	}
 }
+
+// TestTerminalWithoutBash: where there is no bash, -c runs sh, with a terminal too: what is
+// typed is for that one, and the code and modes are right.
+func TestTerminalWithoutBash(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, whos[0])
+	if err := os.MkdirAll(f.ws+"/bin", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/bin/sh", f.ws+"/bin/sh"); err != nil {
+		t.Fatal(err)
+	}
+	f.own()
+	for range 3 {
+		tm := f.newTerminal()
+		before := *tm.modes()
+		args := f.strict([]string{"-t", "--timeout", "20s", "--env", "PATH=" + f.ws + "/bin"})
+		args = append(args[:len(args)-1], "-c", `echo up; read line; echo "got $line"; exit 5`)
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = f.ws, f.environ(), tm.tty, tm.tty, tm.tty
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		tm.wait("up")
+		tm.master.WriteString("abc\n")
+		tm.wait("got abc")
+		if code := tm.end(cmd); code != 5 {
+			t.Errorf("code %d: %s", code, tm.text())
+		}
+		if after := *tm.modes(); after != before {
+			t.Errorf("modes %+v, before %+v", after, before)
+		}
+		tm.tty.Close()
+		tm.master.Close()
+	}
+}

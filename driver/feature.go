@@ -369,7 +369,7 @@ var Features = []Feature{
 	layer(policy.LayerUTS, "uts namespace"),
 	layer(policy.LayerCgroupNS, "cgroup namespace", "OCI.Linux.Namespaces"),
 	layer(policy.LayerSeccomp, "system call filter", "Seccomp", "OCI.Linux.Seccomp"),
-	layer(policy.LayerLandlock, "Landlock"),
+	layer(policy.LayerLandlock, "Landlock", "Unix"),
 	layer(policy.LayerNoNewPrivs, "no privilege gained by execution", "OCI.Process.NoNewPrivileges"),
 	layer(policy.LayerCgroupMemory, "memory limit for all together"),
 	layer(policy.LayerCgroupCPU, "cpu limit"),

@@ -5,8 +5,8 @@
 // A ruleset is built by the second stage in the new root and enforced by the
 // command's process on itself, right before its system call filter; see
 // landlock(7). Rights grow with the version of the kernel's interface (its ABI),
-// and [Rights] is the one table of that. What a kernel does not know it does not
-// handle, which leaves that right to the mounts; [Handled] says what is.
+// and [Handled] is the one table of that. What a kernel does not know it does not
+// handle, which leaves that right to the mounts.
 //
 // What it does not do: Landlock cannot take back below a path what it granted
 // above it, so hidden and read-only places within granted ones are the mounts'.
@@ -35,9 +35,10 @@ const (
 	MakeFifo
 	MakeBlock
 	MakeSym
-	Refer    // ABI 2, Linux 5.19
-	Truncate // ABI 3, Linux 6.2
-	IoctlDev // ABI 5, Linux 6.10
+	Refer       // ABI 2, Linux 5.19
+	Truncate    // ABI 3, Linux 6.2
+	IoctlDev    // ABI 5, Linux 6.10
+	ResolveUnix // ABI 9, Linux 7.1: Unix sockets by their path that no process of the same domain has made
 
 	// Read and Write are what the words mean for files and directories. Nobody
 	// is granted MakeChar and MakeBlock.
@@ -46,7 +47,7 @@ const (
 
 	// File are the rights that apply to a file itself; a rule for one may hold
 	// no others (EINVAL).
-	File = Execute | WriteFile | ReadFile | Truncate | IoctlDev
+	File = Execute | WriteFile | ReadFile | Truncate | IoctlDev | ResolveUnix
 )
 
 // Scope is a set of LANDLOCK_SCOPE_ restrictions (ABI 6, Linux 6.12).
@@ -74,11 +75,17 @@ func Handled(abi int) (Access, Scope) {
 	if abi >= 5 {
 		a |= IoctlDev
 	}
-	if abi >= 6 {
-		return a, ScopeAbstractUnixSocket | ScopeSignal
+	if abi < 6 {
+		return a, 0
 	}
-	return a, 0
+	if HandledUnix(abi) {
+		a |= ResolveUnix
+	}
+	return a, ScopeAbstractUnixSocket | ScopeSignal
 }
+
+// HandledUnix reports whether a kernel with this ABI can restrict Unix sockets by path.
+func HandledUnix(abi int) bool { return abi >= 9 }
 
 // HandledTCP reports whether a kernel with this ABI can restrict TCP ports.
 func HandledTCP(abi int) bool { return abi >= 4 }
@@ -106,10 +113,19 @@ type Ruleset struct {
 	DenyTCP    bool
 	ConnectTCP []uint16
 
-	// Unscoped leaves out the scopes, for processes that are in one by
-	// [AppendScope] already. A scope of each own would part them: none could
-	// signal another.
+	// Unscoped leaves out the scopes and ResolveUnix, for processes that are in a
+	// domain with these by [AppendScope] already. A domain of each own would part them:
+	// none could signal another, or connect to its sockets.
 	Unscoped bool
+}
+
+// handled is what a ruleset restricts.
+func (r *Ruleset) handled(abi int) (Access, Scope) {
+	access, scope := Handled(abi)
+	if r.Unscoped {
+		access, scope = access&^ResolveUnix, 0
+	}
+	return access, scope
 }
 
 // An FDRule grants rights on an open file.

@@ -11,9 +11,9 @@ func TestHandled(t *testing.T) {
 	}{
 		{-1, 0, 0}, {0, 0, 0},
 		{1, 0x1fff, 0}, {2, 0x3fff, 0}, {3, 0x7fff, 0}, {4, 0x7fff, 0},
-		{5, 0xffff, 0}, {6, 0xffff, 3}, {7, 0xffff, 3},
+		{5, 0xffff, 0}, {6, 0xffff, 3}, {7, 0xffff, 3}, {8, 0xffff, 3}, {9, 0x1ffff, 3},
 		// What a later kernel adds is not handled before it is known here.
-		{99, 0xffff, 3},
+		{99, 0x1ffff, 3},
 	} {
 		a, s := Handled(tt.abi)
 		if a != tt.access || s != tt.scope {

@@ -34,10 +34,7 @@ type portAttr struct{ access, port uint64 }
 //
 // Preconditions: abi is at least 1, and what the kernel of the program has.
 func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
-	access, scope := Handled(abi)
-	if r.Unscoped {
-		scope = 0
-	}
+	access, scope := r.handled(abi)
 	ruleset := p.NewReg()
 	attr := &rulesetAttr{fs: uint64(access), scoped: uint64(scope)}
 	if r.DenyTCP && HandledTCP(abi) {
@@ -51,7 +48,7 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 				ruleset.Value(), sys.Imm(ruleNetPort), sys.Ptr(p, &portAttr{connectTCP, uint64(port)}), sys.Imm(0))
 		}
 	}
-	AppendRules(p, root, ruleset, abi, r.Rules)
+	r.AppendRules(p, root, ruleset, abi, 0)
 	for _, f := range r.FDs {
 		// EBADFD: a pipe, a socket or the like, which Landlock lets be opened
 		// again through /proc anyway.
@@ -60,9 +57,14 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 	return ruleset
 }
 
-// AppendRules appends the calls that add more rules to a ruleset, as Append does.
-func AppendRules(p *sys.Program, root, ruleset sys.Reg, abi int, rules []Rule) {
-	access, _ := Handled(abi)
+// AppendRules appends the calls that add the rules from one on to the ruleset that
+// Append has made.
+func (r *Ruleset) AppendRules(p *sys.Program, root, ruleset sys.Reg, abi, from int) {
+	access, _ := r.handled(abi)
+	appendRules(p, root, ruleset, access, r.Rules[from:])
+}
+
+func appendRules(p *sys.Program, root, ruleset sys.Reg, access Access, rules []Rule) {
 	fd := p.NewReg()
 	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_IN_ROOT})
@@ -87,24 +89,27 @@ func AppendRules(p *sys.Program, root, ruleset sys.Reg, abi int, rules []Rule) {
 }
 
 // AppendScope appends the calls that put a process, and so its children, into
-// one scope for signals and abstract sockets. No files are restricted, but no
-// mount can be made any more. It appends nothing if the ABI has no scopes
-// (before 6). root is as for Append.
+// one scope for signals, abstract sockets and, where the ABI has that, sockets by path: of
+// those that no child has made, the children may connect to what the rules grant. No
+// files are restricted, but no mount can be made any more. It appends nothing if the ABI
+// has no scopes (before 6). root is as for Append.
 //
 // Moving and linking files between directories (LANDLOCK_ACCESS_FS_REFER) has to
 // be granted: every domain denies it, handled or not, as soon as any of a
 // process's domains is about files. See landlock(7).
 //
 // Preconditions of the program: as for AppendRestrict.
-func AppendScope(p *sys.Program, root sys.Reg, abi int) {
-	_, scope := Handled(abi)
+func AppendScope(p *sys.Program, root sys.Reg, abi int, rules []Rule) {
+	access, scope := Handled(abi)
 	if scope == 0 {
 		return
 	}
+	access &= ResolveUnix
 	ruleset := p.NewReg()
 	p.Call(ruleset, sys.Step{Op: "landlock_create_ruleset", Object: "scope"}, unix.SYS_LANDLOCK_CREATE_RULESET,
-		sys.Ptr(p, &rulesetAttr{fs: uint64(Refer), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
+		sys.Ptr(p, &rulesetAttr{fs: uint64(Refer | access), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
 	add(p, ruleset, root.Value(), "scope", Refer)
+	appendRules(p, root, ruleset, access, rules)
 	AppendRestrict(p, ruleset)
 	p.Call(0, sys.Step{Op: "close"}, unix.SYS_CLOSE, ruleset.Value())
 }

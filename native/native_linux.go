@@ -213,7 +213,8 @@ func (d Driver) plan(ctx context.Context, p *policy.Policy, host rootfs.Host) (*
 	if err != nil {
 		return nil, err
 	}
-	s := &starter{d: d, p: p, low: low, layers: planned(p)}
+	// Times of files lag behind by a tick of the kernel's.
+	s := &starter{d: d, p: p, low: low, layers: planned(p), since: time.Now().Add(-50 * time.Millisecond)}
 	if err := s.filter(ctx, d); err != nil {
 		return nil, err
 	}
@@ -236,6 +237,7 @@ type starter struct {
 	low      *rootfs.Root
 	layers   policy.Layers
 	degraded policy.Layers
+	since    time.Time // nothing inside is older
 
 	stdio     []stream // what becomes descriptors 0, 1, 2, … of the command
 	bpf       seccomp.Program
@@ -385,7 +387,11 @@ func (s *starter) protect() error {
 }
 
 func (s *starter) guardConfig() *guard.Config {
-	return &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low, s.p.Unprotected), Lock: rundir.Lock}
+	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low, s.p.Unprotected), Lock: rundir.Lock}
+	if landlock.HandledUnix(s.abi) {
+		cfg.Sockets = &guard.Sockets{Paths: s.p.Unix, Since: s.since}
+	}
+	return cfg
 }
 
 // newGuard prepares the guard of a command with these streams; nil if it needs

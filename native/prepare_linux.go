@@ -315,7 +315,7 @@ func look(p string, before sight) (s sight) {
 	case 0: // nothing, or what cannot be looked at
 		s.node, s.err = rootfs.HostFS{}.Lookup(p)
 	default:
-		s.node.Kind = rootfs.NodeFile
+		s.node.Kind, s.node.Socket = rootfs.NodeFile, st.Mode&unix.S_IFMT == unix.S_IFSOCK
 	}
 	return s
 }

@@ -157,7 +157,7 @@ func (s *starter) rules(p *sys.Program) {
 		if s.ruleset == 0 {
 			s.ruleset = landlock.Append(p, s.root, s.abi, &s.low.Ruleset)
 		} else {
-			landlock.AppendRules(p, s.root, s.ruleset, s.abi, s.low.Ruleset.Rules[s.granted:])
+			s.low.Ruleset.AppendRules(p, s.root, s.ruleset, s.abi, s.granted)
 		}
 	}
 	if s.label != "" {

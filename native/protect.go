@@ -29,6 +29,9 @@ func grants(l *rootfs.Root, free []string) []guard.Grant {
 	out := make([]guard.Grant, 0, len(l.Ruleset.Rules))
 	for i := range l.Ruleset.Rules {
 		r := &l.Ruleset.Rules[i]
+		if r.Access == landlock.ResolveUnix {
+			continue // of files there the rule says nothing
+		}
 		out = append(out, guard.Grant{
 			Path: r.Path, Files: r.Access&landlock.WriteFile != 0, Entries: r.Access&landlock.MakeReg != 0 && !r.IsFile,
 			Guarded: slices.Contains(writable, r.Path) && !slices.Contains(free, r.Path),
@@ -55,6 +58,11 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 			}
 		case g.Rule != "":
 			to.Rule, to.Grant = driver.RuleProtected+g.Rule, driver.GrantOf("unprotect", g.Rule)
+		case g.Kind == guard.Unix && g.Leads == "":
+			to.Operation = driver.OpUnix
+			to.Explain(p, g.Path, "", policy.Read, d.Withheld, func(string) bool { return true })
+			to.Rule += ", but for sockets of the host"
+			to.Grant = allowUnix(to.Grant, g.Path)
 		case g.Kind != guard.Write:
 			to.Operation = operations[g.Kind]
 			at := g.Path
@@ -65,6 +73,9 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 				}
 			}
 			to.Explain(p, at, g.Leads, policy.Read, d.Withheld, func(string) bool { return true })
+			if g.Kind == guard.Unix {
+				to.Grant = allowUnix(to.Grant, at)
+			}
 		default:
 			narrow := g.Path
 			if g.Entry {
@@ -88,6 +99,15 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 		out = append(out, driver.Others(driver.OpWrite, untold))
 	}
 	return out
+}
+
+// allowUnix is the grant of a socket where one of the path could be proposed, and does not
+// show it at another place.
+func allowUnix(g driver.Grant, at string) driver.Grant {
+	if g == driver.GrantOf("ro", at) {
+		return driver.GrantOf("allow-unix", at)
+	}
+	return g
 }
 
 // operations are those of the guard's kinds.

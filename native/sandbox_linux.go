@@ -128,7 +128,7 @@ func (s *starter) complete(p *sys.Program, tree *mounts.Building, rest []mounts.
 	s.rules(p)
 	if s.abi > 0 {
 		p.Layer(uint32(policy.LayerLandlock))
-		landlock.AppendScope(p, s.root, s.abi)
+		landlock.AppendScope(p, s.root, s.abi, s.low.Ruleset.Rules)
 	}
 	return nil
 }

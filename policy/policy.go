@@ -14,6 +14,7 @@
 package policy
 
 import (
+	"slices"
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -36,6 +37,11 @@ type Policy struct {
 	// The zero value shows nothing of the host. See [Sort] for how rules that
 	// overlap combine.
 	Files []FileRule `json:"files,omitempty"`
+
+	// Unix are paths whose Unix sockets, at the path and below, the command may connect
+	// to, where Files or mounts show them. It may always connect to sockets of its own.
+	// A driver that cannot restrict that lets it connect to every socket that is shown.
+	Unix []string `json:"unix,omitempty"`
 
 	// Protect are patterns for paths that cannot be changed, removed or made
 	// below what Files and mounts show writable of the host: ".git/hooks",
@@ -188,6 +194,11 @@ func (a *Access) UnmarshalText(b []byte) error {
 		}
 	}
 	return &InvalidError{Field: "access", Value: string(b), Want: `"rwx", with - for what is not allowed`}
+}
+
+// Connects reports whether the policy lets a command connect to a socket of the host.
+func (p *Policy) Connects(socket string) bool {
+	return slices.ContainsFunc(p.Unix, func(dir string) bool { return Below(socket, dir) })
 }
 
 // Below reports whether p is dir or lies below it. Both are absolute and clean.

@@ -94,6 +94,11 @@ func (p *Policy) validateFiles() error {
 				Want: "a directory below / (the whole file system is never writable)"}
 		}
 	}
+	for _, dir := range p.Unix {
+		if err := cleanPath("unix", dir); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

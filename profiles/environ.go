@@ -209,7 +209,7 @@ func checkItem(k key, item string) error {
 	case keyNetDeny:
 		_, err := parseEgress(item)
 		return err
-	case keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyReadClean, keyDenyWrite,
+	case keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyUnix, keyHide, keySecrets, keyReadClean, keyDenyWrite,
 		keyDenyExec, keyDevices:
 		if strings.ContainsAny(item, "\x00\n") {
 			return &Error{What: "the path " + quote.Text(item) + " holds a NUL byte or a newline",

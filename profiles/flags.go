@@ -48,6 +48,8 @@ var Flags = [...]Flag{
 		noKey, laid, func(r *Request) any { return &r.Dir }},
 	{"ro", "", "PATH", "show a host path, read-only", keyRead, apart, func(r *Request) any { return &r.ReadOnly }},
 	{"rw", "", "PATH", "show a host path, writable", keyWrite, apart, func(r *Request) any { return &r.ReadWrite }},
+	{"allow-unix", "", "PATH", "let a Unix socket of the host, or those in a directory, be connected to",
+		keyUnix, apart, func(r *Request) any { return &r.Unix }},
 	{"hide", "", "PATH", "hide a host path; beats --ro and --rw",
 		keyHide, apart, func(r *Request) any { return &r.Hide }},
 	{"unprotect", "", "PATTERN", "let a protected path be changed: .git/config, .vscode, …; all for every one",

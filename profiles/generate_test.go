@@ -40,7 +40,7 @@ func freshPreset(t *testing.T, name string) *profile {
 var keyConst = [numKeys]string{
 	"keyDescription", "keyProfile", "keyExtends", "keyIsolation", "keyDriver", "keyFallback", "keyImage", "keyVerify", "keyWorkspace", "keyGit", "keyHome", "keyUser", "keyHostname",
 	"keyNetMode", "keyNetAllow", "keyNetDeny", "keyNetTools", "keyNetPublish", "keyNetRate", "keyNetLog",
-	"keyRead", "keyReadTry", "keyCopyTry", "keyWrite", "keyWriteTry", "keyHide", "keySecrets", "keyReadClean", "keySecretNames", "keySecretText", "keyDenyWrite", "keyDenyExec", "keyProtect", "keyUnprotect", "keyTmpfs", "keyDevices",
+	"keyRead", "keyReadTry", "keyCopyTry", "keyWrite", "keyWriteTry", "keyUnix", "keyHide", "keySecrets", "keyReadClean", "keySecretNames", "keySecretText", "keyDenyWrite", "keyDenyExec", "keyProtect", "keyUnprotect", "keyTmpfs", "keyDevices",
 	"keyEnvPass", "keyEnvSet", "keyEnvInherit",
 	"keyMemory", "keyCPUs", "keyPids", "keyFileSize", "keyOpenFiles", "keyDisk", "keyWallTime", "keyKillAfter", "keyOutput",
 	"keySeccomp", "keyRequire", "keyDegrade", "keySELinux", "keyAppArmor",
@@ -196,7 +196,7 @@ func generateSchema(t *testing.T) []byte {
 				item = object{"enum": policy.LayerNames()}
 			case keyEnvSet:
 				item["pattern"] = `^[^=\x00]+=`
-			case keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyHide, keySecrets, keyDenyWrite, keyDenyExec, keyDevices, keyTmpfs:
+			case keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyUnix, keyHide, keySecrets, keyDenyWrite, keyDenyExec, keyDevices, keyTmpfs:
 				item["pattern"] = `^[^\x00\n]+$`
 			}
 			s["type"], s["items"] = "array", item

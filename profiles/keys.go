@@ -41,6 +41,7 @@ const (
 	keyCopyTry
 	keyWrite
 	keyWriteTry
+	keyUnix
 	keyHide
 	keySecrets
 	keyReadClean
@@ -171,6 +172,8 @@ var keys = [numKeys]keyInfo{
 		doc: "Host paths to read, write and execute."},
 	keyWriteTry: {name: "files.write_try", kind: kindList, order: orderFewer,
 		doc: "As write, but passed over where the host has no such path."},
+	keyUnix: {name: "files.unix", kind: kindList, order: orderFewer,
+		doc: "Unix sockets of the host to connect to, or directories of such; shown read-only if nothing else shows them. Before Linux 7.1 a command can connect to every socket that is shown."},
 	keyHide: {name: "files.hide", kind: kindList, order: orderMore,
 		doc: "Host paths that are not there, whatever else is said of them."},
 	keySecrets: {name: "files.secrets", kind: kindList, order: orderMore,

@@ -19,8 +19,8 @@ var looser = [numKeys][]string{
 	keyVerify: {"false"}, keyWorkspace: {"bind", "overlay", "ro", "none"}, keyHome: {"host"}, keyUser: {`"0:0"`, `"1000:0"`}, keyHostname: {"other"},
 	keyNetMode: {"host", "proxy"}, keyNetAllow: {`["*"]`, "[a.example]", `["tcp://a.example:443"]`, `["tcp://b.example:443"]`, "[]"}, keyNetDeny: {"[]", "[deny.example]", `["tcp://b.example:443"]`}, keyNetTools: {"true"},
 	keyNetPublish: {`["8080:80"]`, `["0.0.0.0:8080:80"]`, "[]"}, keyNetRate: {"none", "100000"}, keyNetLog: {"false"},
-	keyRead: {"[/]", "[/etc]", "[~]", "[]"}, keyReadTry: {"[/]", "[~]", "[~/.ssh]"}, keyCopyTry: {"[/etc]", "[~]", "[~/.ssh]"}, keyWrite: {"[~]", "[/data/real]", "[]"}, keyWriteTry: {"[~]", "[/data]"},
-	keyHide: {"[]", "[/data]"}, keySecrets: {"[]", "[~/.ssh]", "[~/.ssh/known_hosts]", "[/usr]"}, keyDenyWrite: {"[]", "[~/.ssh]"}, keyDenyExec: {"[]", "[/usr/bin]"},
+	keyRead: {"[/]", "[/etc]", "[~]", "[]"}, keyReadTry: {"[/]", "[~]", "[~/.ssh]"}, keyCopyTry: {"[/etc]", "[~]", "[~/.ssh]"}, keyWrite: {"[~]", "[/data/real]", "[]"}, keyWriteTry: {"[~]", "[/data]"}, keyUnix: {"[/etc]", "[~]", "[.]", "[~/.ssh]"},
+	keyHide: {"[]", "[/data]"}, keySecrets: {"[]", "[~/.ssh]", "[~/.ssh/known_hosts]", "[/usr]"}, keyDenyWrite: {"[]", "[~/.ssh]"}, keyDenyExec: {"[./s.sock]", "[]", "[/usr/bin]"},
 	keyReadClean: {"[~/.npmrc]", "[/etc/passwd]", "[]"}, keySecretNames: {"[]", "[b.pem]"}, keySecretText: {"[]", `["*"]`},
 	keyProtect: {"[]", "[.git]", "[.git/]", "[.git/hooks/]"}, keyUnprotect: {"[all]", "[.git]", "[.git/hooks]", "[]"},
 	keyTmpfs: {"[]", `["/tmp:100g"]`, `["/big:100g"]`, "[/big]", "[/x/../big]", `["/big:1m"]`, "[/home/u/.ssh]", "[/home/u]", "[.]", "[.git]", "[/usr]", `["/dev/shm:1g"]`}, keyDevices: {"[/dev/kvm]", "[]"},
@@ -86,7 +86,7 @@ func TestProjectLoosensNothing(t *testing.T) {
 
 // TestLoosened has the comparison find each loosening when the project is trusted.
 func TestLoosened(t *testing.T) {
-	for k, v := range map[key]string{keyNetMode: "host", keyRead: "[/opt/tool]", keyWrite: "[/data/real]", keyUnprotect: "[all]", keyTmpfs: `["/tmp:100g"]`, keyEnvSet: "[A=1]",
+	for k, v := range map[key]string{keyNetMode: "host", keyRead: "[/opt/tool]", keyUnix: "[.]", keyWrite: "[/data/real]", keyUnprotect: "[all]", keyTmpfs: `["/tmp:100g"]`, keyEnvSet: "[A=1]",
 		keyEnvPass: "[EXTRA]", keyMemory: "none", keyPids: "none", keyDisk: "1t", keyWallTime: "none", keyKillAfter: "1000h", keyOutput: "none", keySeccomp: "none", keyDegrade: "[seccomp]",
 		keyUser: `"0:0"`, keyDriver: "host", keyFallback: "[host]", keyImage: "x", keyVerify: "false", keyNetPublish: `["8080:80"]`, keyOpenFiles: "none", keyDevices: "[/dev/kvm]"} {
 		f := hostFS()
@@ -180,6 +180,9 @@ func loosened(before, after *Resolved) (more []string) {
 	for _, m := range b.OCI.Mounts {
 		was := size(a, m.Destination)
 		add(m.Type == "tmpfs" && (was == strings.Join(m.Options, ",") || was == "" && !strings.Contains(strings.Join(m.Options, ","), "size=")) || was == strings.Join(m.Options, ","), "mount %s %v, not %s", m.Destination, m.Options, was)
+	}
+	for _, u := range b.Unix {
+		add(a.Connects(u), "sockets in %s", u)
 	}
 	for _, pattern := range a.Protect {
 		add(slices.Contains(b.Protect, pattern) || !writesHost(b), "%s is not protected", pattern)

@@ -19,6 +19,7 @@ type Request struct {
 	// Files, each "PATH" with ~ and globs, in the order given.
 	ReadOnly  []string // --ro
 	ReadWrite []string // --rw
+	Unix      []string // --allow-unix
 	Hide      []string // --hide
 	Unprotect []string // --unprotect PATTERN
 	Binds     []Bind   // --bind SRC:DST[:ro]

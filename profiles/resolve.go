@@ -316,14 +316,14 @@ func (r *resolver) showsHomes() bool {
 	homes := func(item string) bool {
 		return item != "" && item[0] == '/' && len(item) < len("/home")+4 && policy.Below("/home", path.Clean(item))
 	}
-	for _, k := range [...]key{keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry} {
+	for _, k := range [...]key{keyRead, keyReadTry, keyCopyTry, keyWrite, keyWriteTry, keyUnix} {
 		for _, item := range r.values[k].each() {
 			if homes(item) {
 				return true
 			}
 		}
 	}
-	return slices.ContainsFunc(r.req.ReadOnly, homes) || slices.ContainsFunc(r.req.ReadWrite, homes)
+	return slices.ContainsFunc(slices.Concat(r.req.ReadOnly, r.req.ReadWrite, r.req.Unix), homes)
 }
 
 // cpuPeriod is the kernel's default cpu.cfs_period_us, in microseconds.
@@ -982,6 +982,7 @@ func (r *resolver) shown(p *policy.Policy, mode, where string) ([]statement, err
 	}{
 		{"flag --ro", r.req.ReadOnly, statement{access: policy.ReadExec, flag: true}},
 		{"flag --rw", r.req.ReadWrite, statement{access: policy.All, flag: true}},
+		{"flag --allow-unix", r.req.Unix, socketsAt},
 		{"flag --hide", r.req.Hide, statement{hide: true}},
 	} {
 		for _, item := range f.paths {
@@ -1039,6 +1040,7 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		mounts[i] = m.Destination
 	}
 	p.Files = combine(st, mounts)
+	p.Unix = connectable(st)
 	if mode == "overlay" {
 		return r.checkOverlay(p)
 	}
@@ -1069,6 +1071,13 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 		if m.Destination == r.workspace {
 			return &Error{Where: r.where(keyWorkspace), What: m.Destination +
 				" is private storage or a bind, and cannot be a copy-on-write workspace", Fix: "leave one of the two out"}
+		}
+	}
+	for _, u := range p.Unix {
+		if policy.Below(u, r.workspace) {
+			return &Error{Where: r.where(keyWorkspace),
+				What: u + " lies in the workspace, which is copy-on-write: no socket of the host works there",
+				Fix:  "leave it out, or use --workspace bind"}
 		}
 	}
 	return nil

@@ -27,6 +27,7 @@ type statement struct {
 	way      *place        // how the path was found, if by a link that an earlier command can have made
 	overlay  bool          // the path is copy-on-write
 	discard  bool          // what is changed below is the sandbox's own
+	unix     bool          // the sockets at the path and below may be connected to
 	flag     bool          // a flag grants it: what weaker sources grant for this very path does not count
 
 	hide   bool          // hidden, whatever else is said
@@ -172,6 +173,22 @@ func (m *statement) add(s *statement) {
 	}
 }
 
+// socketsAt is what --allow-unix says of a path: like a link, it is shown where nothing
+// else shows it.
+var socketsAt = statement{access: policy.ReadExec, link: true, unix: true}
+
+// connectable are the paths whose sockets may be connected to: those that say so, and
+// sockets that a grant names.
+func connectable(statements []statement) (paths []string) {
+	for i := range statements {
+		if s := &statements[i]; s.unix && !slices.Contains(paths, s.path) {
+			paths = append(paths, s.path)
+		}
+	}
+	slices.SortFunc(paths, policy.ComparePaths)
+	return paths
+}
+
 // listedStatements reads the lists of the profile. Presets are written for
 // every host: what they name and the host lacks is left to the driver, and only
 // what can be a link of the caller's making is looked up.
@@ -186,6 +203,7 @@ func (c *collected) listedStatements(facts *Facts, workspace string) ([]statemen
 		{keyCopyTry, statement{access: policy.ReadExec, optional: true, discard: true}},
 		{keyWrite, statement{access: policy.All}},
 		{keyWriteTry, statement{access: policy.All, optional: true}},
+		{keyUnix, socketsAt},
 		{keyHide, statement{hide: true, optional: true}},
 		{keyDenyWrite, statement{deny: policy.Write, optional: true}},
 		{keyDenyExec, statement{deny: policy.Execute, optional: true}},
@@ -279,9 +297,14 @@ func appendPlace(out []statement, s statement, name string, pl place) ([]stateme
 		return nil, &Error{What: "the whole file system is never writable", Fix: "name the directories to write"}
 	}
 	s.path = pl.real
+	if socket := pl.mode&fs.ModeSocket != 0; s.unix && !socket {
+		s.named = false // a secret is shown by its own name
+	} else if socket && s.named && s.access != 0 {
+		s.unix = true
+	}
 	if len(pl.planted) > 0 && s.access != 0 {
 		s.way = &pl
-		if s.access&policy.Write != 0 {
+		if s.access&policy.Write != 0 || s.unix {
 			if err := pl.escapes(name); err != nil {
 				return nil, err
 			}

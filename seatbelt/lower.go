@@ -3,6 +3,7 @@ package seatbelt
 import (
 	"cmp"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,7 +69,8 @@ var sysctls = []string{
 //
 // Seatbelt takes the last rule that matches. Still no rule depends on that but
 // in one way, that denials come after what is allowed: a path that is shown
-// below one that is hidden is an exception in the denial.
+// below one that is hidden is an exception in the denial. Sockets that a policy names in
+// places that are denied to all come after those.
 func Lower(p *policy.Policy, o Options) (*Profile, error) {
 	o.Scratch = cmp.Or(o.Scratch, "/private/tmp/sbxrun") // for printing; Start makes one
 	o.ProxyPort = cmp.Or(o.ProxyPort, 3128)              // the same
@@ -106,6 +108,7 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 
 	w.comment("network: " + p.Egress.Mode.String())
 	w.rule("allow", "network-bind network-outbound", w.subpath(real(o.Scratch))) // sockets in private storage
+	w.connects(p, rules)
 	switch p.Egress.Mode {
 	case policy.EgressProxy:
 		w.rule("allow", "network-outbound", `(remote tcp `+w.param("PROXY", "localhost:"+strconv.Itoa(int(o.ProxyPort)))+`)`)
@@ -118,6 +121,7 @@ func Lower(p *policy.Policy, o Options) (*Profile, error) {
 
 	w.comment("denied, whatever is allowed above")
 	w.denials(p, rules, o)
+	w.named(p, o)
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -293,25 +297,53 @@ var homeSockets = []string{
 	".gnupg", ".1password", "Library/Group Containers/2BUA8C4S2C.com.1password", ".bitwarden-ssh-agent.sock", ".ssh/agent",
 }
 
-// sockets denies the sockets that are a way out for whoever can connect to
-// them, at their usual places. No rule above allows them; this holds when a
-// policy shows what holds them.
+// connects allows the sockets that a policy names, but for what it hides below.
+func (w *writer) connects(p *policy.Policy, rules []policy.FileRule) {
+	for _, u := range p.Unix {
+		at := real(u)
+		w.rule("allow", "network-outbound", w.literal(at), w.subpath(at))
+		for _, r := range rules {
+			if r.Access&policy.Read == 0 && r.Path != at && policy.Below(r.Path, at) {
+				w.rule("deny", "network-outbound", w.literal(r.Path), w.subpath(r.Path))
+			}
+		}
+	}
+}
+
+// named allows what sockets has denied and the policy names itself.
+func (w *writer) named(p *policy.Policy, o Options) {
+	for _, u := range p.Unix {
+		at := real(u)
+		agent, _ := regexp.MatchString(launchd, at)
+		if agent || slices.ContainsFunc(usual(o), func(place string) bool { return policy.Below(at, place) }) {
+			w.rule("allow", "network-outbound", w.literal(at), w.subpath(at))
+		}
+	}
+}
+
+// usual are the places of sockets that are a way out for whoever can connect to them.
+func usual(o Options) []string {
+	places := []string{"/private/var/run/docker.sock", "/private/var/run/com.docker.vmnetd.sock", "/private/var/run/usbmuxd"}
+	if o.Home != "" {
+		for _, s := range homeSockets {
+			places = append(places, path.Join(real(o.Home), s))
+		}
+	}
+	return places
+}
+
+// launchd is the socket of the agent that launchd starts: SSH_AUTH_SOCK.
+const launchd = `^(/private)?/(tmp|var/run)/com\.apple\.launchd\.[^/]+/Listeners$`
+
+// sockets denies those at their usual places. No rule above allows them but one that
+// names what holds them.
 func (w *writer) sockets(o Options) {
 	var filters []string
-	add := func(p string) {
+	for _, p := range usual(o) {
 		for _, n := range names(p) {
 			filters = append(filters, w.literal(n), w.subpath(n))
 		}
 	}
-	add("/private/var/run/docker.sock")
-	add("/private/var/run/com.docker.vmnetd.sock")
-	add("/private/var/run/usbmuxd")
-	if o.Home != "" {
-		for _, s := range homeSockets {
-			add(path.Join(real(o.Home), s))
-		}
-	}
-	// The agent that launchd starts: SSH_AUTH_SOCK.
-	filters = append(filters, `(regex "^(/private)?/(tmp|var/run)/com\\.apple\\.launchd\\.[^/]+/Listeners$")`)
+	filters = append(filters, `(regex "`+strings.ReplaceAll(launchd, `\`, `\\`)+`")`)
 	w.rule("deny", "network-outbound", filters...)
 }

@@ -3,6 +3,7 @@ package seatbelt
 import (
 	"flag"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -215,6 +216,31 @@ func decided(t *testing.T, i int, profile string) {
 }
 
 func sorted(s string) string { b := []byte(s); slices.Sort(b); return string(b) }
+
+// TestSockets: of the sockets that a policy names, those are allowed that nothing hides,
+// and those of engines and agents by a name of their own alone.
+func TestSockets(t *testing.T) {
+	p := resolve(t, "strict", nil)
+	p.Unix = []string{home, home + "/.colima/default/docker.sock", home + "/.gnupg/S.gpg-agent", "/private/tmp/com.apple.launchd.Ab9/Listeners", "/private/var/run/app"}
+	p.Files = append(p.Files, policy.FileRule{Path: home + "/hidden"}, policy.FileRule{Path: home + "/.gnupg"}, policy.FileRule{Path: home + "/.gnupg/S.gpg-agent", Access: policy.Read})
+	var qs []question
+	want := map[string]string{
+		home + "/s.sock": "allow", workspace + "/sock": "allow", home + "/hidden/s.sock": "deny", home + "/hidden": "deny",
+		home + "/.gnupg/S.gpg-agent": "allow", home + "/.gnupg/other": "deny",
+		home + "/.colima/default/docker.sock": "allow", home + "/.colima/other/docker.sock": "deny", home + "/.orbstack/run/docker.sock": "deny",
+		"/private/tmp/com.apple.launchd.Ab9/Listeners": "allow", "/private/tmp/com.apple.launchd.Cd7/Listeners": "deny",
+		"/private/var/run/app/s.sock": "allow", "/private/var/run/docker.sock": "deny", "/private/var/run/app2": "deny",
+	}
+	paths := slices.Sorted(maps.Keys(want))
+	for _, at := range paths {
+		qs = append(qs, question{"network-outbound", "path", at})
+	}
+	for i, got := range evaluate(t, job{lower(t, p), qs})[0].answers {
+		if got != want[paths[i]] {
+			t.Errorf("%s: %s, want %s", paths[i], got, want[paths[i]])
+		}
+	}
+}
 
 // TestServices: what is not a file.
 func TestServices(t *testing.T) {

@@ -144,6 +144,9 @@ func Rules(p *policy.Policy, host rootfs.Host, private string) (*landlock.Rulese
 			return nil, err
 		}
 	}
+	for _, u := range p.Unix {
+		l.grant(u, landlock.ResolveUnix, true, true)
+	}
 	l.grant("/proc", landlock.Read, false, true)
 	l.grant("/dev", landlock.ReadDir, false, true)
 	for _, d := range devices {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +140,9 @@ func whyPath(path string, p *policy.Policy, home string) *Ruling {
 			out.Answer = "the sandbox has its own"
 		}
 	}
+	if r.Access&policy.Read != 0 && !r.Bound() {
+		whySocket(out, at, p, r.Copy || r.Lost, profiles.Withheld(at, home, false) == "")
+	}
 	for want, name := range map[policy.Access]string{policy.Read: "read", policy.Write: "write"} {
 		if missing&want == 0 {
 			continue
@@ -156,6 +160,26 @@ func whyPath(path string, p *policy.Policy, home string) *Ruling {
 		}
 	}
 	return out
+}
+
+// whySocket says of a Unix socket that is shown whether it can be connected to.
+func whySocket(out *Ruling, at string, p *policy.Policy, copied, proposed bool) {
+	info, err := os.Lstat(at)
+	switch {
+	case err != nil || info.Mode()&os.ModeSocket == 0:
+	case copied:
+		out.Answer += "; a socket, which does not work in a copy"
+	case p.Connects(at):
+		out.Answer += "; a socket that can be connected to"
+	default:
+		out.Answer += "; a socket that cannot be connected to"
+		if runtime.GOOS == "linux" {
+			out.Answer += ", from Linux 7.1 on"
+		}
+		if proposed {
+			out.Grants["connect"] = driver.GrantOf("allow-unix", at)
+		}
+	}
 }
 
 // ownDevices is what the sandbox's own /dev has.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -126,6 +127,9 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 		if !hides && m != nil && kind != Write && w.g.seen != nil {
 			w.found(Use{Kind: kind, Call: call, Path: begin + string(text)}, fd, m)
 		}
+		if kind == Unix && !hides && m != nil {
+			w.bars(fd, m)
+		}
 		closeFD(fd)
 		switch {
 		case interpreter != "" && scripts < maxScripts:
@@ -148,6 +152,21 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 	}
 	w.told = true
 	w.g.deny(Denial{Kind: kind, Call: call, Path: name, Leads: leads, Entry: w.entry}, w.asker)
+}
+
+// bars notes a socket of the host's that is shown and that the kernel refuses. One that was
+// changed since the sandbox began may be its own.
+func (w *worker) bars(fd int, m *mount) {
+	if w.g.sockets == nil || unix.Fstat(fd, &w.stat) != nil || w.stat.Mode&unix.S_IFMT != unix.S_IFSOCK ||
+		!time.Unix(w.stat.Ctim.Unix()).Before(w.g.sockets.Since) {
+		return
+	}
+	name, errno := w.nameOn(m, fd, &w.canon[0])
+	if errno != 0 || w.g.sockets.has(name) {
+		return
+	}
+	w.told = true
+	w.g.deny(Denial{Kind: Unix, Call: "connect", Path: string(name)}, w.asker)
 }
 
 // found notes what a path led to.

@@ -66,8 +66,10 @@ package guard
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // A Denial is a call that was refused, by this or by what it was made in the place of.
@@ -96,7 +98,7 @@ const (
 	Syscall             // a call that nothing in the sandbox may make
 	Read                // to look up or open what the host has and the sandbox does not show
 	Exec                // to execute that
-	Unix                // to connect to that
+	Unix                // to connect to that; without Leads, to what is shown and the kernel refuses
 )
 
 // A Use is a path of the sandbox that the command used.
@@ -147,6 +149,10 @@ type Config struct {
 	Explain bool
 	Hidden  []string
 
+	// Sockets are what the kernel lets the command connect to, nil where it does not ask.
+	// No other socket is given a name that counts.
+	Sockets *Sockets
+
 	// Seen, if not nil, is called with each path that the command uses, with Explain alone:
 	// what it looks up and finds, and what it has changed. It is called on the guard's
 	// confined thread. Who finds out which process it is, and is good for that call alone.
@@ -166,6 +172,23 @@ type Config struct {
 	// one sandbox: what one checked, no other changes. Nil is for a guard that
 	// is alone.
 	Shared *sync.Mutex
+}
+
+// Sockets are the Unix sockets of the host's that the command may connect to, at Paths and
+// below. Nothing that is older than Since is the command's own.
+type Sockets struct {
+	Paths []string
+	Since time.Time
+}
+
+// has reports whether a name lies at one of the paths or below.
+func (s *Sockets) has(name []byte) bool {
+	return s != nil && slices.ContainsFunc(s.Paths, func(p string) bool { return within(name, p) })
+}
+
+// extends reports whether a second name gives a socket what its first does not.
+func (s *Sockets) extends(name, second []byte) bool {
+	return s.has(second) && !s.has(name)
 }
 
 // A Stream is a file that the command was given open: it may be opened again by its

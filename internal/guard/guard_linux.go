@@ -36,6 +36,7 @@ type Guard struct {
 	seen    func(Use, func() (int, string))
 	refused func(Denial)
 	hidden  []string
+	sockets *Sockets
 	sock    [2]int // the command sends the listener over the second
 
 	mu      sync.Mutex // guards what follows
@@ -80,7 +81,7 @@ func New(cfg Config) (*Guard, error) {
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock,
 		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, seen: cfg.Seen, refused: cfg.Refused, hidden: cfg.Hidden,
-		done: make(chan struct{})}
+		sockets: cfg.Sockets, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.thread, err = hire(); err != nil {
 		return nil, err

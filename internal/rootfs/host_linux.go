@@ -32,7 +32,7 @@ func (HostFS) Lookup(p string) (Node, error) {
 		}
 		return Node{Kind: NodeSymlink, Link: link, Real: realPath(p)}, nil
 	}
-	return Node{Kind: NodeFile}, nil
+	return Node{Kind: NodeFile, Socket: st.Mode&unix.S_IFMT == unix.S_IFSOCK}, nil
 }
 
 // realPath resolves a symbolic link completely, "" if it leads nowhere.

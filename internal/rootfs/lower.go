@@ -76,6 +76,10 @@ func Lower(driver string, p *policy.Policy, host Host) (*Root, error) {
 			return nil, err
 		}
 	}
+	for _, u := range p.Unix {
+		l.out.Ruleset.Rules = append(l.out.Ruleset.Rules, landlock.Rule{Path: u, Access: landlock.ResolveUnix,
+			IsFile: true, Optional: true})
+	}
 	l.entries = append(l.entries, l.masks...)
 	mounts.SortEntries(l.entries)
 	if err := l.masked(); err != nil {
@@ -239,6 +243,7 @@ func (l *lowering) mount(m *specs.Mount) error {
 	if err := l.options(m, &e); err != nil {
 		return err
 	}
+	var node Node
 	access := policy.All
 	if e.Attr&mounts.ReadOnly != 0 {
 		access &^= policy.Write
@@ -270,8 +275,8 @@ func (l *lowering) mount(m *specs.Mount) error {
 			e.Kind = mounts.Scratch
 		}
 	case "bind", "":
-		node, err := l.host.Lookup(m.Source)
-		if err != nil {
+		var err error
+		if node, err = l.host.Lookup(m.Source); err != nil {
 			return err
 		}
 		if node.Kind != NodeDir && node.Kind != NodeFile {
@@ -283,7 +288,11 @@ func (l *lowering) mount(m *specs.Mount) error {
 		return &driver.UnsupportedError{Driver: l.driver, Rules: []string{"mounts." + m.Destination + " type " + m.Type}}
 	}
 	l.entries = append(l.entries, e)
-	l.grant(m.Destination, Rights(access), !e.IsDir)
+	rights := Rights(access)
+	if node.Socket {
+		rights |= landlock.ResolveUnix // who shows a socket wants it used
+	}
+	l.grant(m.Destination, rights, !e.IsDir)
 	if e.Kind == mounts.Bind {
 		return l.hideIn(e.Source, e.Target)
 	}

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// fakeHost is a host's files: "dir", "file", or "-> target" for a link.
+// fakeHost is a host's files: "dir", "file", "socket", or "-> target" for a link.
 type fakeHost map[string]string
 
 func (h fakeHost) Lookup(p string) (Node, error) {
@@ -25,6 +25,8 @@ func (h fakeHost) Lookup(p string) (Node, error) {
 		return Node{Kind: NodeDir}, nil
 	case v == "file":
 		return Node{Kind: NodeFile}, nil
+	case v == "socket":
+		return Node{Kind: NodeFile, Socket: true}, nil
 	case strings.HasPrefix(v, "-> "):
 		link := v[3:]
 		real := link
@@ -55,7 +57,7 @@ var host = fakeHost{
 	"/etc": "dir", "/etc/passwd": "file", "/etc/hosts": "file", "/etc/resolv.conf": "-> ../run/resolve/stub.conf", "/run": "dir", "/run/resolve/stub.conf": "file",
 	"/etc/localtime": "-> /usr/share/zoneinfo/UTC", "/etc/ssl/certs": "dir",
 	"/home": "dir", "/mnt": "dir", "/home/u": "dir", "/home/u/ws": "dir", "/home/u/.ssh": "dir", "/home/u/.ssh/known_hosts": "file", "/home/u/.aws": "-> /mnt/aws", "/mnt/aws": "dir", "/home/u/.netrc": "file", "/home/u/.gone": "-> nowhere",
-	"/home/u/ws/ro": "dir", "/proc": "dir", "/proc/keys": "file", "/proc/acpi": "dir", "/dev": "dir", "/dev/kvm": "file", "/sys": "dir",
+	"/home/u/ws/ro": "dir", "/run/s.sock": "socket", "/proc": "dir", "/proc/keys": "file", "/proc/acpi": "dir", "/dev": "dir", "/dev/kvm": "file", "/sys": "dir",
 }
 
 // base is a policy like strict's, without its long lists.
@@ -105,6 +107,10 @@ func TestLower(t *testing.T) {
 			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/home/u/ws/private", Type: "tmpfs"}, specs.Mount{Destination: "/run", Type: "tmpfs"})
 			p.Synthetic = append(p.Synthetic, policy.SyntheticFile{Path: "/etc/resolv.conf"}, policy.SyntheticFile{Path: "/etc/no-such-file"})
 			p.OCI.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}}
+		},
+		"sockets": func(p *policy.Policy) { // beside strict: two rules, and a mount
+			p.Unix = []string{"/home/u/ws/ro", "/home/u/.netrc"}
+			p.OCI.Mounts = append(p.OCI.Mounts, specs.Mount{Destination: "/data/s.sock", Source: "/run/s.sock", Type: "bind", Options: []string{"ro"}})
 		},
 		"root": func(p *policy.Policy) {
 			p.Files = []policy.FileRule{{Path: "/", Access: policy.ReadExec}, {Path: "/home/u/ws", Access: policy.All}, {Path: "/home/u/.ssh"}}

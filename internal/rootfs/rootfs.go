@@ -20,10 +20,11 @@ type Host interface {
 
 // Node is what is at a path.
 type Node struct {
-	Kind NodeKind
-	Mode uint32 // permission bits of a directory
-	Link string // content of a symbolic link
-	Real string // for a symbolic link: the path it leads to, "" if nowhere
+	Kind   NodeKind
+	Socket bool   // of a file: it is a Unix socket
+	Mode   uint32 // permission bits of a directory
+	Link   string // content of a symbolic link
+	Real   string // for a symbolic link: the path it leads to, "" if nowhere
 }
 
 // NodeKind is the type of a file.

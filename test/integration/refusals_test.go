@@ -114,7 +114,7 @@ var refusals = []failure{
 	{name: "a file that a library reads at its start", flags: []string{"--explain"}, script: "OPENSSL_CONF=$D/outside/ssl.cnf python3 -c 'import os, sys; open(os.environ[\"OPENSSL_CONF\"])'",
 		want: denial{Operation: "read", Target: "$D/outside/ssl.cnf", Rule: "private storage: ", Grant: "--ro $D/outside/ssl.cnf"}},
 	{name: "a socket", flags: []string{"--explain"}, script: "python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"$D/outside/socket\")'",
-		want: denial{Operation: "unix", Call: "connect", Target: "$D/outside/socket", Rule: "private storage: ", Grant: "--ro $D/outside/socket"}},
+		want: denial{Operation: "unix", Call: "connect", Target: "$D/outside/socket", Rule: "private storage: ", Grant: "--allow-unix $D/outside/socket"}},
 	{name: "a file opened to be changed", flags: []string{"--explain"}, script: "exec 3<>$D/outside/canary",
 		want: denial{Operation: "write", Target: "$D/outside", Rule: "private storage: ", Grant: "--rw $D/outside"}},
 	{name: "a file of /etc", flags: []string{"--explain"}, script: "grep -q . /etc/debian_version",

@@ -1,0 +1,95 @@
+package profiles
+
+import (
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/sbxrun/sbxrun/policy"
+)
+
+// TestUnix: which sockets a request lets be connected to, and that nothing else of the
+// policy changes by that.
+func TestUnix(t *testing.T) {
+	f := hostFS()
+	socket := func(name string) { f[name] = &fstest.MapFile{Mode: fs.ModeSocket | 0o777} }
+	for _, s := range []string{"home/u/src/project/s.sock", "home/u/src/project/d/s.sock", "home/u/.gnupg/S.gpg-agent", "run/app/s.sock", "opt/s.sock"} {
+		socket(s)
+	}
+	f["home/u/src/project/out"] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte("/opt")}
+	facts := func(project string) *Facts {
+		g := fstest.MapFS{}
+		for n, file := range f {
+			g[n] = file
+		}
+		if project != "" {
+			putFile(g, "home/u/src/project/.sbxrun.yaml", project)
+		}
+		return testFacts(g)
+	}
+	const ws = "/home/u/src/project"
+	for _, tt := range []struct {
+		name    string
+		req     Request
+		project string
+		want    []string
+		shows   []string // rules beyond those without
+		err     string
+	}{
+		{name: "nothing"},
+		{name: "a socket of the workspace", req: Request{Unix: []string{"s.sock"}}, want: []string{ws + "/s.sock"}},
+		{name: "the workspace", req: Request{Unix: []string{"."}}, want: []string{ws}},
+		{name: "a directory in it", req: Request{Unix: []string{"d"}}, want: []string{ws + "/d"}},
+		{name: "a place that is not shown", req: Request{Unix: []string{"/run/app"}}, want: []string{"/run/app"}, shows: []string{"/run/app r-x"}},
+		{name: "a socket shown for itself", req: Request{ReadOnly: []string{"/run/app/s.sock"}}, want: []string{"/run/app/s.sock"}, shows: []string{"/run/app/s.sock r-x"}},
+		{name: "a socket shown writable in what is writable", req: Request{ReadWrite: []string{"s.sock"}}, want: []string{ws + "/s.sock"}},
+		{name: "its directory shown", req: Request{ReadOnly: []string{"/run/app"}}, shows: []string{"/run/app r-x"}},
+		{name: "a pattern that matches it", req: Request{ReadOnly: []string{"/run/app/*"}}, shows: []string{"/run/app/s.sock r-x"}},
+		{name: "with what is written there", req: Request{ReadWrite: []string{"/run/app"}, Unix: []string{"/run/app"}}, want: []string{"/run/app"}, shows: []string{"/run/app rwx"}},
+		{name: "a secret directory stays one", req: Request{Unix: []string{"~/.gnupg"}}, want: []string{"/home/u/.gnupg"}},
+		{name: "a socket in it", req: Request{Unix: []string{"~/.gnupg/S.gpg-agent"}}, want: []string{"/home/u/.gnupg/S.gpg-agent"}, shows: []string{"/home/u/.gnupg/S.gpg-agent r-x"}},
+		{name: "hidden beside it", req: Request{Unix: []string{"d"}, Hide: []string{"d"}}, want: []string{ws + "/d"}, shows: []string{ws + "/d ---"}},
+		{name: "a link of an earlier command's", req: Request{Unix: []string{"out/s.sock"}}, err: "an earlier command can have made"},
+		{name: "what is not there", req: Request{Unix: []string{"none.sock"}}, err: "does not exist"},
+		{name: "a project's denial", project: "files:\n  deny_exec: [s.sock]\n", shows: []string{ws + "/s.sock rw-"}},
+		{name: "a project's wish", project: "files:\n  unix: [s.sock]\n", err: "files.unix"},
+		{name: "in a copy", req: Request{Workspace: "overlay", Unix: []string{"d"}}, err: "no socket of the host works there"},
+		{name: "above a copy", req: Request{Workspace: "overlay", Unix: []string{"/home/u"}}, want: []string{"/home/u"}, shows: []string{"/home/u r-x"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.req.Command = []string{"true"}
+			r, err := Resolve(&tt.req, facts(tt.project))
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("%v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(r.Policy.Unix, tt.want) {
+				t.Errorf("%q, want %q", r.Policy.Unix, tt.want)
+			}
+			without := mustResolve(t, Request{Workspace: tt.req.Workspace}, facts("")).Policy
+			var shows []string
+			for _, f := range r.Policy.Files {
+				if !slices.ContainsFunc(without.Files, func(o policy.FileRule) bool {
+					return o.Path == f.Path && o.Access == f.Access && o.Overlay == f.Overlay
+				}) && !secretOf(f) {
+					shows = append(shows, f.Path+" "+f.Access.String())
+				}
+			}
+			if !slices.Equal(shows, tt.shows) {
+				t.Errorf("shows %q, want %q", shows, tt.shows)
+			}
+		})
+	}
+}
+
+// secretOf reports whether a rule hides a secret in what is shown.
+func secretOf(f policy.FileRule) bool {
+	return f.Access == policy.Hide && strings.HasPrefix(f.Origin, "preset ")
+}

@@ -13,7 +13,7 @@ AT_ONCE   := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 # no others; docs/testing.md says why. A package with one of the tests is in LONGIN.
 LONGPKGS  := ./test/agents ./test/engine
 LONGIN    := ./test/integration ./test/integration/conformance ./native ./internal/reexec ./pool ./driver/docker ./internal/files
-LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|TestEvery(Step|Call)Fails|TestSupervisorKilledAtEvery(Step|Call)|TestHolderKilledAtEveryCall|TestThousandAtOnce|TestKilledAtRandom|TestPodman|TestOrdinaryUserEngines|TestLong(Jobs|Go|Learn|ProtectedTwoRuns|PackStaysInside|ExtractFollowsNothing))$$|^TestWhy(Host)?IsTrue$$/^user$$|^Test(Python|Go|Java|Rust|Node|ExitCodes)$$/^root$$|^TestBattery$$/^(R05|R07)$$|^TestConformance$$/^(runc|crun|gvisor|docker|podman)$$
+LONG      := ^(TestBrokenLayers|TestMany(Runs|Sandboxes|Sessions)|TestSwapRaces|TestEvery(Step|Call)Fails|TestSupervisorKilledAtEvery(Step|Call)|TestHolderKilledAtEveryCall|TestThousandAtOnce|TestKilledAtRandom|TestPodman|TestOrdinaryUserEngines|TestLong(Jobs|Go|Learn|ProtectedRaces|ProtectedTwoRuns|PackStaysInside|ExtractFollowsNothing))$$|^TestWhy(Host)?IsTrue$$/^user$$|^Test(Python|Go|Java|Rust|Node|ExitCodes)$$/^root$$|^TestBattery$$/^(R05|R07)$$|^TestConformance$$/^(runc|crun|gvisor|docker|podman)$$
 # The tests that take longest, to begin with.
 FIRST     := ./test/integration ./test/integration/conformance ./native
 # -count=1: the tests run programs that go test does not know they depend on. -vet=off:

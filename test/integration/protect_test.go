@@ -184,7 +184,12 @@ func TestProtectedMadeDuringRun(t *testing.T) {
 
 // TestProtectedRaces: threads that change the path, the directories on the way
 // and the working directory while a call is made do not get past.
-func TestProtectedRaces(t *testing.T) {
+func TestProtectedRaces(t *testing.T) { protectedRaces(t, "300") }
+
+// TestLongProtectedRaces tries more often.
+func TestLongProtectedRaces(t *testing.T) { protectedRaces(t, "1500") }
+
+func protectedRaces(t *testing.T, rounds string) {
 	eachWho(t, func(f *fixture) {
 		run := func(want, rounds string, flags ...string) {
 			f.Helper()
@@ -192,7 +197,7 @@ func TestProtectedRaces(t *testing.T) {
 			e := &entry{id: "races", deny: want}
 			e.judge(f, f.report(o), e.inside)
 		}
-		run("never", "1500")
+		run("never", rounds)
 		// The control: these do make what is protected, sooner or later.
 		run("ok", "100000", "--unprotect", "all")
 	})

@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/sbxrun/sbxrun/internal/programs"
 	"github.com/sbxrun/sbxrun/internal/rundir"
@@ -29,7 +31,8 @@ func unused(env func(string) string) bool {
 
 // borrowHome gives podman another home directory for what only asks it something,
 // where it has not been used: it makes its stores and databases at the first
-// question. The function that is returned removes that directory.
+// question. The function that is returned removes that directory, and ends the process that
+// podman leaves to hold an ordinary user's namespace.
 func (c *client) borrowHome() (func(), error) {
 	if !c.d.Podman || !unused(os.Getenv) {
 		return func() {}, nil
@@ -43,7 +46,28 @@ func (c *client) borrowHome() (func(), error) {
 		return slices.Contains([]string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"}, name)
 	})
 	c.env = append(c.env, "HOME="+dir.Path)
-	return func() { dir.Remove() }, nil
+	return func() {
+		endPause(dir.Path)
+		dir.Remove()
+	}, nil
+}
+
+// endPause ends podman's pause process if that began with a home directory. Podman starts
+// another when it needs one.
+func endPause(home string) {
+	uid := strconv.Itoa(os.Geteuid())
+	for _, dir := range [...]string{os.Getenv("XDG_RUNTIME_DIR"), "/run/user/" + uid, "/tmp/podman-run-" + uid} {
+		file := filepath.Join(dir, "libpod/tmp/pause.pid")
+		b, _ := os.ReadFile(file)
+		pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			continue
+		}
+		env, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if slices.Contains(strings.Split(string(env), "\x00"), "HOME="+home) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			os.Remove(file)
+		}
+	}
 }
 
 // environ is the caller's environment for a client and what that starts (credential

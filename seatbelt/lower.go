@@ -3,7 +3,6 @@ package seatbelt
 import (
 	"cmp"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -314,8 +313,7 @@ func (w *writer) connects(p *policy.Policy, rules []policy.FileRule) {
 func (w *writer) named(p *policy.Policy, o Options) {
 	for _, u := range p.Unix {
 		at := real(u)
-		agent, _ := regexp.MatchString(launchd, at)
-		if agent || slices.ContainsFunc(usual(o), func(place string) bool { return policy.Below(at, place) }) {
+		if isLaunchd(at) || slices.ContainsFunc(usual(o), func(place string) bool { return policy.Below(at, place) }) {
 			w.rule("allow", "network-outbound", w.literal(at), w.subpath(at))
 		}
 	}
@@ -330,6 +328,13 @@ func usual(o Options) []string {
 		}
 	}
 	return places
+}
+
+func isLaunchd(at string) bool {
+	return slices.ContainsFunc([]string{"/tmp", "/var/run", "/private/tmp", "/private/var/run"}, func(dir string) bool {
+		ok, _ := path.Match(dir+"/com.apple.launchd.*/Listeners", at)
+		return ok
+	})
 }
 
 // launchd is the socket of the agent that launchd starts: SSH_AUTH_SOCK.

@@ -76,6 +76,7 @@ var lookups = map[string]string{
 	"internal/cli checkHTTP: Getenv tokenEnv":                                     "a token",
 	"internal/engine token: Getenv TokenEnv":                                      "a token",
 	"internal/engine HintOf: Getenv MarkerEnv":                                    "the marker of a sandbox",
+	"driver/docker endPause: Getenv XDG_RUNTIME_DIR":                              "a number, of a process that has to have the home it was given",
 	"driver/docker environ: Getenv HOME":                                          "for the directories that programs.Find takes",
 	". init: Getenv MarkerName":                                                   "the marker of what doctor starts",
 	"internal/cli hook: Getenv name":                                              "given to the command line that the agent runs",

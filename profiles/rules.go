@@ -297,7 +297,11 @@ func appendPlace(out []statement, s statement, name string, pl place) ([]stateme
 		return nil, &Error{What: "the whole file system is never writable", Fix: "name the directories to write"}
 	}
 	s.path = pl.real
-	if socket := pl.mode&fs.ModeSocket != 0; s.unix && !socket {
+	socket := pl.mode&fs.ModeSocket != 0
+	if s.unix && !socket {
+		if !pl.mode.IsDir() {
+			return nil, &Error{What: name + " is neither a Unix socket nor a directory", Fix: "files are shown with --ro and --rw"}
+		}
 		s.named = false // a secret is shown by its own name
 	} else if socket && s.named && s.access != 0 {
 		s.unix = true

@@ -52,6 +52,7 @@ func TestUnix(t *testing.T) {
 		{name: "a socket in it", req: Request{Unix: []string{"~/.gnupg/S.gpg-agent"}}, want: []string{"/home/u/.gnupg/S.gpg-agent"}, shows: []string{"/home/u/.gnupg/S.gpg-agent r-x"}},
 		{name: "hidden beside it", req: Request{Unix: []string{"d"}, Hide: []string{"d"}}, want: []string{ws + "/d"}, shows: []string{ws + "/d ---"}},
 		{name: "a link of an earlier command's", req: Request{Unix: []string{"out/s.sock"}}, err: "an earlier command can have made"},
+		{name: "a file", req: Request{Unix: []string{"main.go"}}, err: "neither a Unix socket nor a directory"},
 		{name: "what is not there", req: Request{Unix: []string{"none.sock"}}, err: "does not exist"},
 		{name: "a project's denial", project: "files:\n  deny_exec: [s.sock]\n", shows: []string{ws + "/s.sock rw-"}},
 		{name: "a project's wish", project: "files:\n  unix: [s.sock]\n", err: "files.unix"},

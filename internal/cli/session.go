@@ -717,11 +717,12 @@ stdout to stdout and its stderr to stderr.`,
 					if err != nil {
 						return noCommand(err, args[0])
 					}
-					for f, b := range map[*os.File][]byte{os.Stdout: out.Stdout, os.Stderr: out.Stderr} {
-						if len(b) > 0 { // a write of nothing can fail
-							if _, werr := f.Write(b); err == nil {
-								err = werr
-							}
+					if len(out.Stdout) > 0 { // a write of nothing can fail
+						_, err = os.Stdout.Write(out.Stdout)
+					}
+					if len(out.Stderr) > 0 {
+						if _, also := os.Stderr.Write(out.Stderr); err == nil {
+							err = also
 						}
 					}
 					if err != nil {

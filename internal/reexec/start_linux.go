@@ -604,10 +604,10 @@ func (c *Child) post(m message) error {
 	if err != unix.EAGAIN {
 		return err
 	}
-	if !slices.Contains(c.unsent, m) {
-		c.unsent = append(c.unsent, m)
+	if slices.Contains(c.unsent, m) {
+		return nil
 	}
-	if len(c.unsent) == 1 {
+	if c.unsent = append(c.unsent, m); len(c.unsent) == 1 {
 		go c.deliver()
 	}
 	return nil

@@ -67,16 +67,7 @@ func (t *typed) read(tty bool) {
 	// starts, loses the one that waited to be read; see termios(3), ICANON.
 	for {
 		j := t.now()
-		if _, err := j.master.Write([]byte{4}); err != nil && t.now() == j {
-			select {
-			case <-j.done:
-				time.Sleep(again)
-				if t.now() == j {
-					return
-				}
-			default:
-			}
-		}
+		j.master.Write([]byte{4})
 		select {
 		case <-j.done:
 			if time.Sleep(again); t.now() == j {

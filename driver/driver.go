@@ -114,6 +114,11 @@ type Stdio struct {
 	// Extra files become descriptors 3, 4, … of the command; no more than MaxExtra.
 	Extra []*os.File
 
+	// Else, if not "", is the program to execute where the first of the arguments, a name
+	// without a slash, is not to be found; the other arguments are its. Drivers that look for
+	// the command before they start anything need not heed it.
+	Else string
+
 	// Explain asks the driver to note, among the denials, what the command looks for and
 	// the sandbox does not show although the host has it. The native driver can; others
 	// note nothing.

@@ -242,6 +242,9 @@ func (r *run) end(why Reason) {
 		return
 	}
 	r.ended = why
+	if r.urging == nil {
+		r.urge()
+	}
 	r.kill = time.AfterFunc(r.killAfter, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -331,20 +334,22 @@ func (r *run) urge() {
 	r.urging = time.AfterFunc(each, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.over || r.ended != "" {
+		if r.over {
 			return
 		}
 		switch halted := r.proc.Halted(); {
-		case halted >= haltedPatience && r.asked:
+		case halted >= haltedPatience && r.asked && r.ended == "":
 			r.killFor(ReasonCanceled)
+		case r.ended != "": // what it does in its grace is to be told, and its end
+			r.urging.Reset(each)
 		case halted > 0:
 			left = 3
 			r.urging.Reset(each)
 		case left > 1:
 			left--
 			r.urging.Reset(each)
-		default:
-			r.urging = nil // the signal has come to the command, which does what it likes
+		default: // the signal has come to the command, which does what it likes
+			r.urging, r.asked = nil, false
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -98,6 +99,7 @@ func (s *starter) runConfig(stdio driver.Stdio) (cfg *reexec.Config, err error) 
 	if s.stdio, err = streams(stdio, s.low.Devices); err != nil {
 		return nil, err
 	}
+	s.orElse = stdio.Else
 	if s.net != nil {
 		s.net.journal.Told = stdio.Refused
 	}
@@ -150,7 +152,7 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 	}
 	s.layer.started()
 	proc := &process{layer: s.layer, child: child, group: s.group, driver: s.d, policy: s.p, layers: s.layers,
-		degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], net: s.net, guard: s.guard}
+		degraded: s.degraded, begin: begin, command: cmp.Or(s.orElse, s.p.OCI.Process.Args[0]), net: s.net, guard: s.guard}
 	proc.hoard = s.newHoard(child, func() { proc.Kill() }, nil)
 	proc.hoard.start()
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
@@ -249,6 +251,7 @@ type starter struct {
 	guard     *guard.Guard                                // of the one command, nil for none
 	limits    []specs.POSIXRlimit                         // beside the policy's own
 	connect   func(to netip.AddrPort, stream func() bool) // for the guard; see network.connect
+	orElse    string                                      // as in driver.Stdio
 	protected *guard.Config                               // nil without protected paths
 	net       *network                                    // nil if the supervisor has no part in it
 	layer     *layer                                      // nil without an overlay
@@ -389,7 +392,12 @@ func (s *starter) protect() error {
 func (s *starter) guardConfig() *guard.Config {
 	cfg := &guard.Config{Patterns: s.p.Protect, Grants: grants(s.low, s.p.Unprotected), Lock: rundir.Lock}
 	if landlock.HandledUnix(s.abi) {
-		cfg.Sockets = &guard.Sockets{Paths: s.p.Unix, Since: s.since}
+		cfg.Sockets = &guard.Sockets{Since: s.since}
+		for i := range s.low.Ruleset.Rules {
+			if r := &s.low.Ruleset.Rules[i]; r.Access&landlock.ResolveUnix != 0 {
+				cfg.Sockets.Paths = append(cfg.Sockets.Paths, r.Path)
+			}
+		}
 	}
 	return cfg
 }

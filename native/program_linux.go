@@ -80,7 +80,7 @@ func (s *starter) config() (*reexec.Config, error) {
 
 	cfg.Argv = oci.Process.Args
 	cfg.Env = s.net.environ(oci.Process.Env)
-	cfg.Paths = reexec.Candidates(oci.Process.Args[0], oci.Process.Env)
+	cfg.Paths, cfg.Else = reexec.Candidates(oci.Process.Args[0], oci.Process.Env), reexec.OrElse(s.orElse, oci.Process.Env)
 	s.breakLayer(cfg)
 	return cfg, nil
 }

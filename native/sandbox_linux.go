@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -502,7 +503,7 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 	if err != nil {
 		return nil, b.refused(err)
 	}
-	in = &inside{box: b, job: j, place: -1, begin: begin, command: pr.Args[0], cgroup: -1, within: w}
+	in = &inside{box: b, job: j, place: -1, begin: begin, command: cmp.Or(stdio.Else, pr.Args[0]), cgroup: -1, within: w}
 	defer func() {
 		if err != nil {
 			in.drop()
@@ -569,6 +570,7 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 	c.join, c.rlimits = in.join, b.rlimitsOf(w)
 	b.s.append(&c)
 	j.Paths, j.Argv, j.Env = reexec.Candidates(pr.Args[0], pr.Env), pr.Args, b.net.environ(pr.Env)
+	j.Else = reexec.OrElse(stdio.Else, pr.Env)
 	return in, nil
 }
 

@@ -1030,6 +1030,13 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 	if st, err = r.namedSecrets(st); err != nil {
 		return err
 	}
+	for i := range st {
+		if s := &st[i]; s.unix && s.link && slices.ContainsFunc(p.OCI.Mounts,
+			func(m specs.Mount) bool { return m.Type == "tmpfs" && m.Destination == s.path }) {
+			return &Error{Where: s.origin, What: s.path + " is private storage, which has none of the host's sockets",
+				Fix: "name the socket itself, or a directory below"}
+		}
+	}
 	// A grant of the very place of private storage shows the host's instead.
 	p.OCI.Mounts = slices.DeleteFunc(p.OCI.Mounts, func(m specs.Mount) bool {
 		return m.Type == "tmpfs" && slices.ContainsFunc(st,
@@ -1074,7 +1081,9 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 		}
 	}
 	for _, u := range p.Unix {
-		if policy.Below(u, r.workspace) {
+		// The host's own, shown in the place of its copy, works.
+		own := slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Path == u && !f.Overlay && f.Access&policy.Read != 0 })
+		if policy.Below(u, r.workspace) && !own {
 			return &Error{Where: r.where(keyWorkspace),
 				What: u + " lies in the workspace, which is copy-on-write: no socket of the host works there",
 				Fix:  "leave it out, or use --workspace bind"}

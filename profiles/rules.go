@@ -154,12 +154,15 @@ func mergeStatements(statements []statement) []statement {
 
 // add is what two statements say of one path.
 func (m *statement) add(s *statement) {
+	hides := m.hide
 	m.hide = m.hide || s.hide
 	m.secret = m.secret || s.secret
 	m.named = m.named || s.named
 	m.deny |= s.deny
 	switch {
-	case s.access == 0:
+	case s.hide && !hides:
+		m.origin = s.origin
+	case s.access == 0 || m.hide:
 	case m.access == 0 || s.flag && !m.flag:
 		m.access, m.optional, m.link, m.overlay, m.discard, m.flag, m.origin = s.access, s.optional, s.link, s.overlay,
 			s.discard, s.flag, s.origin
@@ -181,12 +184,22 @@ var socketsAt = statement{access: policy.ReadExec, link: true, unix: true}
 // sockets that a grant names.
 func connectable(statements []statement) (paths []string) {
 	for i := range statements {
-		if s := &statements[i]; s.unix && !slices.Contains(paths, s.path) {
+		if s := &statements[i]; s.unix && !slices.Contains(paths, s.path) && !hidden(statements, s) {
 			paths = append(paths, s.path)
 		}
 	}
 	slices.SortFunc(paths, policy.ComparePaths)
 	return paths
+}
+
+// hidden reports whether what a statement grants is hidden: by whoever says so, or as a secret
+// that no grant names.
+func hidden(statements []statement, of *statement) bool {
+	return slices.ContainsFunc(statements, func(h statement) bool {
+		return policy.Below(of.path, h.path) && (h.hide || h.secret && !slices.ContainsFunc(statements, func(g statement) bool {
+			return g.access != 0 && g.named && policy.Below(of.path, g.path) && policy.Below(g.path, h.path)
+		}))
+	})
 }
 
 // listedStatements reads the lists of the profile. Presets are written for
@@ -309,7 +322,11 @@ func appendPlace(out []statement, s statement, name string, pl place) ([]stateme
 	if len(pl.planted) > 0 && s.access != 0 {
 		s.way = &pl
 		if s.access&policy.Write != 0 || s.unix {
-			if err := pl.escapes(name); err != nil {
+			err := pl.escapes(name)
+			switch {
+			case err != nil && s.optional && s.access&policy.Write == 0:
+				return out, nil
+			case err != nil:
 				return nil, err
 			}
 		}

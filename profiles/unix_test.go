@@ -48,16 +48,20 @@ func TestUnix(t *testing.T) {
 		{name: "its directory shown", req: Request{ReadOnly: []string{"/run/app"}}, shows: []string{"/run/app r-x"}},
 		{name: "a pattern that matches it", req: Request{ReadOnly: []string{"/run/app/*"}}, shows: []string{"/run/app/s.sock r-x"}},
 		{name: "with what is written there", req: Request{ReadWrite: []string{"/run/app"}, Unix: []string{"/run/app"}}, want: []string{"/run/app"}, shows: []string{"/run/app rwx"}},
-		{name: "a secret directory stays one", req: Request{Unix: []string{"~/.gnupg"}}, want: []string{"/home/u/.gnupg"}},
+		{name: "a secret directory stays one", req: Request{Unix: []string{"~/.gnupg"}}},
+		{name: "but for who names it", req: Request{ReadOnly: []string{"~/.gnupg"}, Unix: []string{"~/.gnupg"}}, want: []string{"/home/u/.gnupg"}, shows: []string{"/home/u/.gnupg r-x"}},
+		{name: "private storage", req: Request{Unix: []string{"/tmp"}}, err: "private storage"},
+		{name: "a socket in the place of its copy", req: Request{Workspace: "overlay", ReadOnly: []string{"s.sock"}}, want: []string{ws + "/s.sock"}, shows: []string{ws + "/s.sock r-x"}},
 		{name: "a socket in it", req: Request{Unix: []string{"~/.gnupg/S.gpg-agent"}}, want: []string{"/home/u/.gnupg/S.gpg-agent"}, shows: []string{"/home/u/.gnupg/S.gpg-agent r-x"}},
-		{name: "hidden beside it", req: Request{Unix: []string{"d"}, Hide: []string{"d"}}, want: []string{ws + "/d"}, shows: []string{ws + "/d ---"}},
+		{name: "hidden beside it", req: Request{Unix: []string{"d"}, Hide: []string{"d"}}, shows: []string{ws + "/d ---"}},
 		{name: "a link of an earlier command's", req: Request{Unix: []string{"out/s.sock"}}, err: "an earlier command can have made"},
 		{name: "a file", req: Request{Unix: []string{"main.go"}}, err: "neither a Unix socket nor a directory"},
 		{name: "what is not there", req: Request{Unix: []string{"none.sock"}}, err: "does not exist"},
 		{name: "a project's denial", project: "files:\n  deny_exec: [s.sock]\n", shows: []string{ws + "/s.sock rw-"}},
 		{name: "a project's wish", project: "files:\n  unix: [s.sock]\n", err: "files.unix"},
 		{name: "in a copy", req: Request{Workspace: "overlay", Unix: []string{"d"}}, err: "no socket of the host works there"},
-		{name: "above a copy", req: Request{Workspace: "overlay", Unix: []string{"/home/u"}}, want: []string{"/home/u"}, shows: []string{"/home/u r-x"}},
+		{name: "above a copy", req: Request{Workspace: "overlay", Unix: []string{"/home"}}, want: []string{"/home"}, shows: []string{"/home r-x"}},
+		{name: "the private home", req: Request{Unix: []string{"~"}}, err: "private storage"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.req.Command = []string{"true"}

@@ -168,7 +168,7 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 
 // execRequest asks for a command with its streams, which are the files to pass.
 func execRequest(process *specs.Process, stdio driver.Stdio) (*request, []*os.File, error) {
-	req := &request{Op: "exec", Process: process, Explain: stdio.Explain}
+	req := &request{Op: "exec", Process: process, Explain: stdio.Explain, Else: stdio.Else}
 	var files []*os.File
 	for _, f := range slices.Concat([]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}, stdio.Extra) {
 		req.Streams = append(req.Streams, f != nil)
@@ -386,8 +386,19 @@ type remote struct {
 	session *Client // nil for none
 
 	mu     sync.Mutex
-	unheed func() // if the holder is asked how it is
+	unheed func()    // if the holder is asked how it is
+	unsent []*asking // the first of them is being sent
 }
+
+// asking is a request on its way.
+type asking struct {
+	*request
+	sent chan error
+}
+
+// sendsWithin is how long the sending of a request is waited for. One that the holder has no
+// room for waits on: once, like a signal that is pending.
+const sendsWithin = 100 * time.Millisecond
 
 // urge asks for what is to end the command. From then on the holder has to answer: what
 // it does not pass on, nobody else does.
@@ -424,10 +435,45 @@ func (p *remote) ask(req *request) error {
 	if p.ended.Load() {
 		return syscall.ESRCH
 	}
-	if p.conn.send(req) != nil {
-		return syscall.ESRCH
+	a := &asking{req, make(chan error, 1)}
+	p.mu.Lock()
+	for _, b := range p.unsent[min(1, len(p.unsent)):] {
+		if b.Op == a.Op && b.Signal == a.Signal {
+			p.mu.Unlock()
+			return nil
+		}
+	}
+	if p.unsent = append(p.unsent, a); len(p.unsent) == 1 {
+		go p.deliver()
+	}
+	p.mu.Unlock()
+	patience := time.NewTimer(sendsWithin)
+	defer patience.Stop()
+	select {
+	case err := <-a.sent:
+		if err != nil {
+			return syscall.ESRCH
+		}
+	case <-patience.C:
 	}
 	return nil
+}
+
+// deliver sends what was asked for, in order.
+func (p *remote) deliver() {
+	for {
+		p.mu.Lock()
+		if len(p.unsent) == 0 {
+			p.mu.Unlock()
+			return
+		}
+		a := p.unsent[0]
+		p.mu.Unlock()
+		a.sent <- p.conn.send(a.request)
+		p.mu.Lock()
+		p.unsent = p.unsent[1:]
+		p.mu.Unlock()
+	}
 }
 
 func (p *remote) Signal(sig syscall.Signal) error {

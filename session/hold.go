@@ -327,7 +327,7 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	stdio.Explain = req.Explain
+	stdio.Explain, stdio.Else = req.Explain, req.Else
 	cmd, err := h.add(argsOf(req.Process), false)
 	if err != nil {
 		return err

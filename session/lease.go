@@ -114,6 +114,7 @@ func (l *Lender) serve(ctx context.Context, c *conn) {
 	stdio, err := passed(req.Streams, files)
 	var p driver.Process
 	if err == nil {
+		stdio.Else = req.Else
 		p, err = box.Exec(ctx, req.Process, stdio)
 	}
 	closeFiles(files)

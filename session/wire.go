@@ -42,6 +42,7 @@ type request struct {
 	Process *specs.Process `json:"process,omitempty"` // exec, start
 	Streams []bool         `json:"streams,omitempty"` // exec: which of 0, 1, 2, … came as descriptors
 	Explain bool           `json:"explain,omitempty"` // exec: see driver.Stdio
+	Else    string         `json:"else,omitempty"`    // likewise
 	Signal  int            `json:"signal,omitempty"`
 
 	// Within are limits of the one command, of exec-within and start-within: an

@@ -58,8 +58,7 @@ func endPause(home string) {
 	uid := strconv.Itoa(os.Geteuid())
 	for _, dir := range [...]string{os.Getenv("XDG_RUNTIME_DIR"), "/run/user/" + uid, "/tmp/podman-run-" + uid} {
 		file := filepath.Join(dir, "libpod/tmp/pause.pid")
-		b, _ := os.ReadFile(file)
-		pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		pid, err := strconv.Atoi(strings.TrimSpace(small(file)))
 		if err != nil {
 			continue
 		}
@@ -68,6 +67,26 @@ func endPause(home string) {
 			os.Remove(file)
 		}
 	}
+}
+
+// small is what a file holds, "" for one that is not the user's own, or is no small file: who
+// else can write there may have made it.
+func small(file string) string {
+	if !filepath.IsAbs(file) {
+		return ""
+	}
+	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		return ""
+	}
+	var b [32]byte
+	n, _ := f.Read(b[:])
+	return string(b[:n])
 }
 
 // environ is the caller's environment for a client and what that starts (credential

@@ -154,3 +154,17 @@ func (r *container) stat(ctx context.Context, file string, follow bool) (h *tar.
 	}
 	return nil, false
 }
+
+// orElse is a policy whose command is another program with the same arguments where the
+// first is not in the image; "" is none. A shell of the image looks.
+func orElse(p *policy.Policy, other string) *policy.Policy {
+	if other == "" {
+		return p
+	}
+	const find = `command -v "$1" >/dev/null 2>&1 || { shift; exec "$0" "$@"; }; exec "$@"`
+	q, oci, process := *p, *p.OCI, *p.OCI.Process
+	process.Args = append([]string{"sh", "-c", find, other}, process.Args...)
+	oci.Process = &process
+	q.OCI = &oci
+	return &q
+}

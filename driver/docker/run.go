@@ -43,6 +43,7 @@ func detach(cmd *exec.Cmd) {
 // Start makes a container of the policy's image and starts the command in it.
 func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
 	begin := time.Now()
+	p = orElse(p, stdio.Else)
 	if err := d.Check(p); err != nil {
 		return nil, err
 	}

@@ -110,7 +110,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	var root, ruleset sys.Reg
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: layers,
-		Paths: reexec.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: directory(p, dir.Path),
+		Paths: reexec.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: directory(p, dir.Path), Tries: true,
 		Stdio: stdio, Terminal: p.OCI.Process.Terminal, Rlimits: true, Hold: keep, Unwatched: unwatched,
 		Init: func(init *sys.Program) {
 			root = init.NewReg()

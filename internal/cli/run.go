@@ -254,7 +254,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	} else if !o.noPool && !o.looks && !o.tells {
 		d = engine.FromPool(d, p, engine.Build(), o.frugal(), func(why string) { say.detail("not pooled: " + why) })
 	}
-	res, err := o.execute(ctx, d, p, func() { p.OCI.Process.Args[0] = "sh" }, follow)
+	res, err := o.execute(ctx, d, p, follow)
 	if inst != nil {
 		res.Dependencies = inst.Result()
 	}
@@ -288,9 +288,8 @@ func (o *options) frugal() bool {
 }
 
 // execute runs a policy's command with the caller's own streams and terminal.
-// Sh makes a script's command one of sh instead of bash. Started may be nil; see
-// [driver.RunOptions].
-func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy, sh func(),
+// Started may be nil; see [driver.RunOptions].
+func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy,
 	started func(driver.Process) func()) (*driver.Result, error) {
 	ro := driver.RunOptions{Capture: o.json, Elsewhere: Stay != nil && o.session != "" && !p.OCI.Process.Terminal}
 	ro.Stdio.Stdin, ro.Stdio.Extra, ro.Stdio.Explain = os.Stdin, o.extra, o.looks
@@ -337,10 +336,14 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 		ro.Signals = term.Heed(signals)
 		p.OCI.Process.ConsoleSize = terminal.Size()
 	}
+	if o.hasScript {
+		ro.Stdio.Else = "sh"
+	}
 	res, err := driver.Run(ctx, d, p, ro)
-	if o.hasScript && isNotFound(err) && p.OCI.Process.Args[0] == "bash" {
-		// Nothing has run: bash, or else sh.
-		sh()
+	var missing *driver.CommandError
+	if o.hasScript && isNotFound(err) && errors.As(err, &missing) && missing.Command == "bash" {
+		// Nothing was started: the driver looked before.
+		p.OCI.Process.Args[0] = "sh"
 		res, err = driver.Run(ctx, d, p, ro)
 	}
 	o.unshown = term.Unshown()

@@ -359,6 +359,9 @@ func (o *options) attach(c *session.Client, id string, n int) error {
 	defer fds[1].Close()
 	t := terminal.Terminal{Keys: o.keys}
 	defer t.Restore()
+	signals := make(chan os.Signal, 1)
+	terminal.Catch(signals, true)
+	go t.EndBy(signals)
 	left := make(chan struct{})
 	end := t.Join(fds[0], fds[1], func() { close(left) })
 	end()
@@ -470,7 +473,7 @@ func (o *options) inSession() (*driver.Result, error) {
 			Profile: info.Profile, Driver: info.Driver}
 		res, err = engine.Recorded(log, record, func() (*driver.Result, error) {
 			return o.execute(context.Background(), session.Within(c, info.Driver, pr, o.within()), p,
-				func() { pr.Args[0] = "sh" }, func(proc driver.Process) func() {
+				func(proc driver.Process) func() {
 					if n, ok := proc.(interface{ Command() int }); ok {
 						number = n.Command()
 					}

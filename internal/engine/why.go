@@ -174,7 +174,7 @@ func whySocket(out *Ruling, at string, p *policy.Policy, copied, proposed bool) 
 	default:
 		out.Answer += "; a socket that cannot be connected to"
 		if runtime.GOOS == "linux" {
-			out.Answer += ", from Linux 7.1 on"
+			out.Answer += ", from Linux 7.1 on with the drivers native and landlock"
 		}
 		if proposed {
 			out.Grants["connect"] = driver.GrantOf("allow-unix", at)

@@ -419,7 +419,7 @@ func (w *worker) rename(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	if refusal != 0 {
 		return failed(w.refuse(op, of, refusal, rule))
 	}
-	if w.gains(&from, to.full) || flags&unix.RENAME_EXCHANGE != 0 && w.gains(&to, from.full) {
+	if w.gains(&from, &to) || flags&unix.RENAME_EXCHANGE != 0 && w.gains(&to, &from) {
 		return failed(unix.EXDEV)
 	}
 	return result(sys.Call(unix.SYS_RENAMEAT2, uintptr(from.dir), from.addr, uintptr(to.dir), to.addr, uintptr(flags), 0))
@@ -475,8 +475,7 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	case unix.S_IFLNK:
 		a = aliases // a second name for a symbolic link is one
 	case unix.S_IFSOCK:
-		name, m, errno := w.named(old, &w.canon[0])
-		if w.g.sockets != nil && (errno != 0 || m == nil || w.g.sockets.extends(name, to.full)) {
+		if w.leadsOut(&to) {
 			return failed(unix.EXDEV)
 		}
 	}
@@ -490,17 +489,6 @@ func (w *worker) linkat(op string, dirfd1 int, addr1 uint64, dirfd2 int, addr2 u
 	cwd := unix.AT_FDCWD
 	return result(sys.Call(unix.SYS_LINKAT, uintptr(cwd), w.selfPath(old), uintptr(to.dir), to.addr,
 		unix.AT_SYMLINK_FOLLOW, 0))
-}
-
-// gains reports whether an entry is a socket, or may hold some, that could be connected to
-// by its second name alone. Landlock refuses that to processes of its domain, and the
-// guard's thread is in none.
-func (w *worker) gains(e *entry, name []byte) bool {
-	if w.g.sockets.extends(e.full, name) && w.identify(e.dir, string(e.name)) == 0 {
-		kind := w.statx.Mode & unix.S_IFMT
-		return kind == unix.S_IFSOCK || kind == unix.S_IFDIR
-	}
-	return false
 }
 
 func (w *worker) emptyString(addr uint64) bool {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -152,21 +151,6 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 	}
 	w.told = true
 	w.g.deny(Denial{Kind: kind, Call: call, Path: name, Leads: leads, Entry: w.entry}, w.asker)
-}
-
-// bars notes a socket of the host's that is shown and that the kernel refuses. One that was
-// changed since the sandbox began may be its own.
-func (w *worker) bars(fd int, m *mount) {
-	if w.g.sockets == nil || unix.Fstat(fd, &w.stat) != nil || w.stat.Mode&unix.S_IFMT != unix.S_IFSOCK ||
-		!time.Unix(w.stat.Ctim.Unix()).Before(w.g.sockets.Since) {
-		return
-	}
-	name, errno := w.nameOn(m, fd, &w.canon[0])
-	if errno != 0 || w.g.sockets.has(name) {
-		return
-	}
-	w.told = true
-	w.g.deny(Denial{Kind: Unix, Call: "connect", Path: string(name)}, w.asker)
 }
 
 // found notes what a path led to.

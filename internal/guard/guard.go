@@ -174,21 +174,21 @@ type Config struct {
 	Shared *sync.Mutex
 }
 
-// Sockets are the Unix sockets of the host's that the command may connect to, at Paths and
-// below. Nothing that is older than Since is the command's own.
+// Sockets are the Unix sockets of the host's that the command may connect to, at Paths of the
+// sandbox and below. Nothing that is older than Since is the command's own. All guards of a
+// sandbox have the same.
 type Sockets struct {
 	Paths []string
 	Since time.Time
+
+	looked sync.Once
+	files  []File // what the kernel's rules are about, whatever it is called by now
 }
 
-// has reports whether a name lies at one of the paths or below.
-func (s *Sockets) has(name []byte) bool {
-	return s != nil && slices.ContainsFunc(s.Paths, func(p string) bool { return within(name, p) })
-}
-
-// extends reports whether a second name gives a socket what its first does not.
-func (s *Sockets) extends(name, second []byte) bool {
-	return s.has(second) && !s.has(name)
+// names reports whether a name is one of the paths, lies below one, or leads to one: what is
+// there is granted by its name, if not now then to the next run.
+func (s *Sockets) names(name []byte) bool {
+	return slices.ContainsFunc(s.Paths, func(p string) bool { return within(name, p) || within([]byte(p), string(name)) })
 }
 
 // A Stream is a file that the command was given open: it may be opened again by its

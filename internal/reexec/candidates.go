@@ -23,3 +23,18 @@ func Candidates(name string, env []string) []string {
 	}
 	return out
 }
+
+// An Else is a program for where another is not: the paths to try, and the name that stands
+// for the first of the arguments.
+type Else struct {
+	Paths []string
+	Name  string
+}
+
+// OrElse is the program of that name, the zero Else for "".
+func OrElse(name string, env []string) Else {
+	if name == "" {
+		return Else{}
+	}
+	return Else{Candidates(name, env), name}
+}

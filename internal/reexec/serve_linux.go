@@ -26,6 +26,7 @@ type Job struct {
 
 	// Paths, Argv and Env are as in [Config].
 	Paths, Argv, Env []string
+	Else             Else
 
 	// Patience is how long the stage may be at starting the job (default 10 s). It
 	// waits for the job's process until that has become the command, and hears of
@@ -227,7 +228,7 @@ const (
 // ErrHalted, ETIMEDOUT if the stage does not listen, or ESRCH if it has ended; nothing runs then,
 // and Begun tells whether anything did.
 func (j *Job) Exec() error {
-	j.native.arguments(&j.mem, j.Paths, j.Argv, j.Env)
+	j.native.arguments(&j.mem, j.Paths, j.Argv, j.Env, j.Else)
 	j.native.cgroup = j.Cgroup
 	if err := j.send(msgExec); err != nil {
 		return err

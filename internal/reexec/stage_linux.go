@@ -77,7 +77,7 @@ type stage struct {
 const (
 	atFDCWD      = ^uintptr(99) // AT_FDCWD, -100
 	freezeAfter  = 8            // rounds: what is not dead by then forks faster than it is killed
-	maxExecPaths = 128
+	maxExecPaths = 256
 )
 
 // job is one command. Like the stage it lives in the supervisor's heap, and the
@@ -102,6 +102,8 @@ type job struct {
 	// in order; C strings.
 	argv, envp uintptr
 	paths      [maxExecPaths]uintptr
+	other      uintptr // the first of paths at which argv begins with otherName; 0 for none
+	otherName  uintptr
 
 	// taken is set by the stage when it begins to act on the job, or to start its command.
 	taken uint32
@@ -387,6 +389,12 @@ func (j *job) exec() {
 	// one, remember that something was there but may not be executed.
 	errno := uint32(syscall.ENOENT)
 	for i := 0; i < maxExecPaths && j.paths[i] != 0; i++ {
+		if j.other != 0 && uintptr(i) == j.other {
+			if errno != uint32(syscall.ENOENT) {
+				break
+			}
+			*(*uintptr)(sys.Pointer(j.argv)) = j.otherName
+		}
 		j.executing = 1
 		_, e := sys.Raw(unix.SYS_EXECVE, j.paths[i], j.argv, j.envp, 0, 0, 0)
 		j.executing = 0

@@ -54,6 +54,9 @@ type Config struct {
 	// contain NUL.
 	Paths, Argv, Env []string
 
+	// Else is another program, if none of Paths is there; the zero value is none.
+	Else Else
+
 	// Dirs are the cgroup directories to remove if the supervisor dies, in this
 	// order. One that is not there is passed over.
 	Dirs []Dir
@@ -164,7 +167,7 @@ func Start(cfg *Config) (*Child, error) {
 	st.regs[sys.RegControl] = uintptr(pair[1])
 
 	var mem sys.Program // only for the memory of what is handed to execve
-	mem.Grow(8, argBytes(cfg.Paths, cfg.Argv, cfg.Env))
+	mem.Grow(8, argBytes(cfg.Paths, cfg.Argv, cfg.Env, cfg.Else.Paths))
 	if cfg.Tree {
 		st.tree = 1
 		st.childrenPath = mem.Addr(childrenFile)
@@ -181,7 +184,7 @@ func Start(cfg *Config) (*Child, error) {
 		st.gate = cfg.Gate
 		st.command.cgroup = cfg.Cgroup
 		st.command.steps = cfg.Command.Runnable()
-		st.command.arguments(&mem, cfg.Paths, cfg.Argv, cfg.Env)
+		st.command.arguments(&mem, cfg.Paths, cfg.Argv, cfg.Env, cfg.Else)
 	}
 	dirs := make([]dirEntry, len(cfg.Dirs))
 	for i, d := range cfg.Dirs {
@@ -368,9 +371,11 @@ func (c *Child) Complete(start *sys.Program, hold []sys.Reg) error {
 }
 
 // arguments lays out what execve is given, in the memory of mem.
-func (j *job) arguments(mem *sys.Program, paths, argv, env []string) {
-	if len(paths) > maxExecPaths {
-		paths = paths[:maxExecPaths]
+func (j *job) arguments(mem *sys.Program, paths, argv, env []string, other Else) {
+	paths = paths[:min(len(paths), maxExecPaths/2)]
+	if more := other.Paths[:min(len(other.Paths), maxExecPaths/2)]; len(more) > 0 && len(paths) > 0 {
+		j.other, j.otherName = uintptr(len(paths)), mem.Addr(other.Name)
+		paths = slices.Concat(paths, more)
 	}
 	for i, p := range paths {
 		j.paths[i] = mem.Addr(p)
@@ -427,7 +432,14 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 	}
 	c.asking.Lock()
 	defer c.asking.Unlock()
-	if err := c.send(message{Kind: msgSocket, A: uint32(domain), B: uint32(typ), C: uint32(protocol)}); err != nil {
+	ask := message{Kind: msgSocket, A: uint32(domain), B: uint32(typ), C: uint32(protocol)}
+	err := c.send(ask)
+	for err == unix.EAGAIN { // it does not read
+		time.Sleep(20 * time.Millisecond)
+		c.Halted()
+		err = c.send(ask)
+	}
+	if err != nil {
 		return -1, err
 	}
 	conn, err := c.sockets.SyscallConn()
@@ -600,9 +612,10 @@ func (c *Child) see(over func() bool) {
 func (c *Child) post(m message) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.sendLocked(m)
-	if err != unix.EAGAIN {
-		return err
+	if len(c.unsent) == 0 {
+		if err := c.sendLocked(m); err != unix.EAGAIN {
+			return err
+		}
 	}
 	if slices.Contains(c.unsent, m) {
 		return nil
@@ -817,6 +830,8 @@ func (c *Child) close(done bool) error {
 	unix.Close(c.fd)
 	// Nothing is left for it to do. One that does not end, because somebody stopped it, is
 	// not waited for.
+	soon := time.AfterFunc(endPatience/5, func() { c.Halted() })
+	defer soon.Stop()
 	late := time.AfterFunc(endPatience, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

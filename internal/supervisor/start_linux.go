@@ -35,6 +35,9 @@ type Config struct {
 	Paths, Argv, Env []string
 	Dir              string
 
+	// Tries says that Paths are the command's, and so Stdio.Else is tried after them.
+	Tries bool
+
 	// Stdio are the command's descriptors; Files follow them, for the program
 	// itself. FirstFile says which numbers they get.
 	Stdio driver.Stdio
@@ -277,11 +280,22 @@ func (s *starter) prepareCgroup() error {
 	return err
 }
 
+// name is the program that the caller wants, as errors call it.
+func (s *starter) name() string {
+	if s.Tries && s.Stdio.Else != "" {
+		return s.Stdio.Else
+	}
+	return s.Argv[0]
+}
+
 // programs writes what the stage and the program's process do.
 func (s *starter) programs(fds []int) *reexec.Config {
 	init, start, cmd, freeze := &sys.Program{}, &sys.Program{}, &sys.Program{}, &sys.Program{}
 	cfg := &reexec.Config{Tree: true, Init: init, Start: start, Command: cmd, Freeze: freeze, Paths: s.Paths,
 		Argv: s.Argv, Env: s.Env}
+	if s.Tries {
+		cfg.Else = reexec.OrElse(s.Stdio.Else, s.Env)
+	}
 	cfg.Keep = append(append(cfg.Keep, fds...), s.Hold...)
 	if s.Init != nil {
 		s.Init(init)
@@ -571,7 +585,7 @@ func (p *process) Wait() (*driver.Status, error) {
 		var exec *reexec.ExecError
 		switch {
 		case errors.As(err, &exec):
-			err = &driver.CommandError{Command: p.Argv[0], Err: exec.Errno}
+			err = &driver.CommandError{Command: p.name(), Err: exec.Errno}
 		default:
 			err = p.explain(err)
 		}

@@ -65,12 +65,11 @@ func Size() *specs.Box {
 	return nil
 }
 
-// A Terminal joins the caller's terminal to the command's. The zero value is
+// A Terminal joins the caller's terminal to the command's, once. The zero value is
 // ready to use.
 type Terminal struct {
 	mu    sync.Mutex
 	state *term.State // what to restore, or nil
-	typed *typed      // what reads the caller's keys, once it does
 	lost  func() bool // whether the command was lost, once it was waited for; nil for one that cannot be
 
 	patience time.Duration // how long nobody may read the last output; 0: for ever
@@ -172,7 +171,6 @@ func (t *Terminal) left() time.Duration {
 func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
 	tty := term.IsTerminal(in)
-	t.ended.Store(false)
 	if tty {
 		state, _ := term.MakeRaw(in)
 		t.mu.Lock()
@@ -200,27 +198,39 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 	}
 	done, left := make(chan struct{}), make(chan struct{})
 	var leaving atomic.Bool
-	j := &joined{master: master, done: done}
-	if detach != nil && tty {
-		j.keys = t.Keys
-		j.leave = func() {
+	go func() {
+		defer t.recover()
+		keys := &keyWriter{w: master, keys: t.Keys}
+		if detach == nil || !tty {
+			keys.keys = nil
+		}
+		if _, err := io.Copy(keys, os.Stdin); err == errDetach {
 			// What is shown from now on is for whoever attaches next.
 			leaving.Store(true)
 			from.SetReadDeadline(time.Now())
 			<-done
 			detach()
 			close(left)
+			return
 		}
-	}
-	if t.typed == nil {
-		t.typed = &typed{to: j}
-		go func() {
-			defer t.recover()
-			t.typed.read(tty)
-		}()
-	} else {
-		t.typed.join(j)
-	}
+		if tty {
+			return
+		}
+		// A pipe's end is the terminal's end of file, Ctrl-D. It is typed until
+		// the command ends, for a pipe stays at its end as well, and because a
+		// program that changes the terminal's modes, as a shell does when it
+		// starts, loses the one that waited to be read; see termios(3), ICANON.
+		for {
+			if _, err := master.Write([]byte{4}); err != nil {
+				return
+			}
+			select {
+			case <-done:
+				return
+			case <-time.After(again):
+			}
+		}
+	}()
 	shown := &screen{to: os.Stdout, gone: t.Restore}
 	if fd, err := engine.Dup(os.Stdout); err == nil {
 		shown.to = os.NewFile(uintptr(fd), os.Stdout.Name())
@@ -327,6 +337,18 @@ func (t *Terminal) Restore() {
 	if t.state != nil {
 		term.Restore(int(os.Stdin.Fd()), t.state)
 		t.state = nil
+	}
+}
+
+// EndBy ends the program by the first of the signals that ask for its end, with the terminal
+// as it was.
+func (t *Terminal) EndBy(signals <-chan os.Signal) {
+	for s := range signals {
+		if sig := s.(syscall.Signal); sig != syscall.SIGUSR1 && sig != syscall.SIGUSR2 {
+			t.Restore()
+			sigpipe.Default(sig)
+			syscall.Kill(os.Getpid(), sig)
+		}
 	}
 }
 

@@ -191,6 +191,35 @@ t("out", os.rename, "granted/d", "d")
 				f.Errorf("%v", o)
 			}
 		})
+		f.step("moved by another name", func() {
+			script := `
+import errno, os
+def t(what, do, *a):
+    try: do(*a); print(what, "ok")
+    except OSError as e: print(what, errno.errorcode[e.errno])
+at = "host/in/stream"
+t("renamed", os.rename, "granted", "x")
+t("into it", os.rename, at, "x/s"); t("link", os.link, at, "x/l")
+t("above", os.rename, "deep", "d2")
+t("into it", os.rename, at, "d2/in/s"); t("link", os.link, at, "d2/in/l")
+t("bound", os.rename, "/opt/w/" + at, "/opt/w/two/s"); t("link", os.link, "/opt/w/" + at, "/opt/w/two/l")
+t("in the place", os.rename, "host/in", "two")
+os.makedirs("b/in"); t("beside", os.rename, "host/in/dgram", "b/in/s")
+t("led there", os.rename, "b", "deep"); t("from there", os.rename, "b/in/s", "two/s")
+open("two/file", "w"); t("file", os.rename, "two/file", "x/file"); t("among them", os.rename, "x", "two/x")
+`
+			for _, dir := range []string{"/granted", "/deep/in", "/two"} {
+				if err := os.MkdirAll(f.ws+dir, 0o777); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.own()
+			o := f.do(call{args: f.strict([]string{"--allow-unix", "granted", "--allow-unix", "deep/in", "--allow-unix", "two", "--bind", f.ws + ":/opt/w"}, "python3", "-c", script)})
+			want := "renamed ok\ninto it EXDEV\nlink EXDEV\nabove ok\ninto it EXDEV\nlink EXDEV\nbound EXDEV\nlink EXDEV\nin the place EXDEV\nbeside ok\nled there EXDEV\nfrom there EXDEV\nfile ok\namong them ok\n"
+			if o.code != 0 || o.stdout != want {
+				f.Errorf("want %q: %v", want, o)
+			}
+		})
 		f.step("explained", func() {
 			res := f.result(f.do(call{args: f.strict(append(slices.Clone(show), "--json", "--explain"), "python3", f.path("client.py"), "host/in")}))
 			at := f.ws + "/host/in/stream"

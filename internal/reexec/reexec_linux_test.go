@@ -1,6 +1,7 @@
 package reexec
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -396,6 +397,44 @@ func TestThreadExit(t *testing.T) {
 		t.Errorf("%+v, %v", exit, err)
 	}
 	c.Close(true)
+}
+
+// TestOrder: a message that found no room is read before those that come after it.
+func TestOrder(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	c := &Child{fd: pair[0], pid: os.Getpid(), cfg: config("x")}
+	waits := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.unsent) > 0
+	}
+	full := 0
+	for ; !waits(); full++ {
+		if err := c.Signal(unix.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Signal(unix.SIGHUP)
+	c.Signal(unix.SIGUSR1) // waits already
+	var got []syscall.Signal
+	for n := 0; n < full+2; n++ {
+		var b [messageSize]byte
+		if _, _, err := unix.Recvfrom(pair[1], b[:], 0); err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			c.Signal(unix.SIGTERM) // there is room by now
+		}
+		got = append(got, syscall.Signal(binary.NativeEndian.Uint32(b[4:])))
+	}
+	if end := got[len(got)-3:]; !slices.Equal(end, []syscall.Signal{unix.SIGUSR1, unix.SIGHUP, unix.SIGTERM}) || len(got) != full+2 {
+		t.Errorf("%d messages, the last %v", len(got), end)
+	}
 }
 
 // TestForgedMessages is V02: whatever a stage that was taken over may send, the

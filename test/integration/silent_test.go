@@ -50,8 +50,16 @@ func TestSilentHolder(t *testing.T) {
 		"exec", s.id, "--", "sh", "-c", ": >one; sleep 500")
 	each("a time limit of what runs", 123, silent, begun("two", func(*exec.Cmd) {}),
 		"exec", "--timeout", "3s", "--kill-after", "1s", s.id, "--", "sh", "-c", ": >two; sleep 500")
-	<-running
-	<-running
+	each("a signal behind many", 123, silent, begun("three", func(c *exec.Cmd) {
+		for range 700 {
+			c.Process.Signal(syscall.SIGUSR1)
+			time.Sleep(500 * time.Microsecond)
+		}
+		c.Process.Signal(syscall.SIGTERM)
+	}), "exec", s.id, "--", "sh", "-c", "trap : USR1; : >three; while :; do sleep 1; done")
+	for range 3 {
+		<-running
+	}
 	tm := s.newTerminal()
 	atTerminal := tm.start(append([]string{"env", s.env}, s.who.command(sbxrun, "session", "exec", "-t", "--timeout", "5s", "--kill-after", "1s", s.id, "--", "sh", "-c", "echo shown; sleep 500")...))
 	tm.wait("shown")
@@ -362,6 +370,32 @@ func TestRemoveHalfMade(t *testing.T) {
 			t.Errorf("%v: none was half made", act)
 		}
 	}
+}
+
+// TestHaltedGrace: a process 1 that somebody stops after the time limit is continued, too: what
+// the command does in its grace is heard of. It ended when the grace did, 12 s later.
+func TestHaltedGrace(t *testing.T) {
+	const script = `trap ': >asked' TERM; trap 'exit 9' USR1; while :; do sleep 0.1; done`
+	eachWho(t, func(f *fixture) {
+		for _, driver := range [][]string{nil, {"--driver", "landlock", "--net", "host", "--allow-degraded", "namespaces,protect"}} {
+			os.Remove(f.ws + "/asked")
+			begin := time.Now()
+			flags := append([]string{"--timeout", "1s", "--kill-after", "40s"}, driver...)
+			o := f.do(call{args: f.strict(flags, "sh", "-c", script), started: func(cmd *exec.Cmd) {
+				if !within(20*time.Second, func() bool { return exists(f.ws + "/asked") }) {
+					f.Error("it was not asked to end")
+				}
+				for _, pid := range childrenOf(cmd.Process.Pid) {
+					syscall.Kill(pid, syscall.SIGSTOP)
+				}
+				time.Sleep(4 * time.Second)
+				cmd.Process.Signal(syscall.SIGUSR1)
+			}})
+			if took := time.Since(begin); o.code != 124 || took > 30*time.Second {
+				f.Errorf("%v: after %v: %v", driver, took, o)
+			}
+		}
+	})
 }
 
 // TestHaltedFlood: however many signals come while somebody has stopped process 1 of a

@@ -136,6 +136,28 @@ func TestTerminalWithoutBash(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.own()
+	// What is typed before any shell runs is for the one that does.
+	for _, script := range []string{"printf 'abc\\n' | ", "printf 'abc\\n' >typed; "} {
+		if strings.HasSuffix(script, "; ") {
+			script += "<typed "
+		}
+		args := f.strict([]string{"-t", "--timeout", "20s", "--env", "PATH=" + f.ws + "/bin"})
+		script += strings.Join(args[:len(args)-1], " ") + ` -c 'read x; echo "got [$x] by $0"; exit 5'`
+		if o := f.do(call{args: []string{"bash", "-c", script}}); o.code != 5 || !strings.Contains(o.stdout, "got [abc] by sh") {
+			t.Errorf("%s: %v", script, o)
+		}
+	}
+	// So are signals, and the end.
+	for ms := range 40 {
+		args := f.strict([]string{"--env", "PATH=" + f.ws + "/bin"})
+		o := f.do(call{args: append(args[:len(args)-1], "-c", "/bin/sleep 2; exit 7"), started: func(cmd *exec.Cmd) {
+			time.Sleep(time.Duration(ms) * time.Millisecond)
+			cmd.Process.Signal(syscall.SIGTERM)
+		}})
+		if o.code == 7 {
+			t.Fatalf("SIGTERM after %d ms: %v", ms, o)
+		}
+	}
 	for range 3 {
 		tm := f.newTerminal()
 		before := *tm.modes()

@@ -1082,7 +1082,9 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 	}
 	for _, u := range p.Unix {
 		// The host's own, shown in the place of its copy, works.
-		own := slices.ContainsFunc(p.Files, func(f policy.FileRule) bool { return f.Path == u && !f.Overlay && f.Access&policy.Read != 0 })
+		own := slices.ContainsFunc(p.Files, func(f policy.FileRule) bool {
+			return f.Path == u && !f.Overlay && f.Access&policy.Read != 0
+		})
 		if policy.Below(u, r.workspace) && !own {
 			return &Error{Where: r.where(keyWorkspace),
 				What: u + " lies in the workspace, which is copy-on-write: no socket of the host works there",

@@ -196,9 +196,10 @@ func connectable(statements []statement) (paths []string) {
 // that no grant names.
 func hidden(statements []statement, of *statement) bool {
 	return slices.ContainsFunc(statements, func(h statement) bool {
-		return policy.Below(of.path, h.path) && (h.hide || h.secret && !slices.ContainsFunc(statements, func(g statement) bool {
+		names := func(g statement) bool {
 			return g.access != 0 && g.named && policy.Below(of.path, g.path) && policy.Below(g.path, h.path)
-		}))
+		}
+		return policy.Below(of.path, h.path) && (h.hide || h.secret && !slices.ContainsFunc(statements, names))
 	})
 }
 

@@ -110,7 +110,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	var root, ruleset sys.Reg
 	proc, err := supervisor.Start(ctx, &supervisor.Config{
 		Driver: Name, Policy: p, Layers: layers,
-		Paths: reexec.Candidates(p.OCI.Process.Args[0], env), Argv: p.OCI.Process.Args, Env: env, Dir: directory(p, dir.Path), Tries: true,
+		Paths: reexec.Candidates(p.OCI.Process.Args[0], env), Tries: true, Argv: p.OCI.Process.Args, Env: env,
+		Dir:   directory(p, dir.Path),
 		Stdio: stdio, Terminal: p.OCI.Process.Terminal, Rlimits: true, Hold: keep, Unwatched: unwatched,
 		Init: func(init *sys.Program) {
 			root = init.NewReg()

@@ -53,6 +53,9 @@ func TestFault(t *testing.T) {
 						if err != nil {
 							return nil, err
 						}
+						if !armed.Load() {
+							return c, nil // the connection beside, of which something may still be read
+						}
 						return faulty{c.(*net.TCPConn), in, &armed}, nil
 					}
 				})

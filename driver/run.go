@@ -209,7 +209,8 @@ type run struct {
 
 	mu        sync.Mutex
 	urging    *time.Timer  // looks whether somebody can obey, once a signal was sent
-	asked     bool         // one asked for the end
+	looks     int          // how often it looks again if nothing is to be seen
+	asked     time.Time    // when one asked for the end that may not have come to the command
 	over      bool         // Wait has returned: nothing may be signalled any more
 	kill      *time.Timer  // fires KillAfter after ended became set
 	ended     Reason       // why we began to end the run, "" if we did not
@@ -242,9 +243,7 @@ func (r *run) end(why Reason) {
 		return
 	}
 	r.ended = why
-	if r.urging == nil {
-		r.urge()
-	}
+	r.urge()
 	r.kill = time.AfterFunc(r.killAfter, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -314,10 +313,10 @@ func (r *run) signal(sig syscall.Signal) {
 	if r.proc.Signal(sig) == nil && sig < 64 {
 		r.forwarded |= 1 << uint(sig)
 	}
-	r.asked = r.asked || last != nil || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
-	if r.urging == nil {
-		r.urge()
+	if r.asked.IsZero() && (last != nil || sig == syscall.SIGHUP || sig == syscall.SIGQUIT) {
+		r.asked = time.Now()
 	}
+	r.urge()
 }
 
 // haltedPatience is how long a command that was asked to end may have nobody who could pass
@@ -330,7 +329,10 @@ const haltedPatience = 5 * time.Second
 // Preconditions: mu is held.
 func (r *run) urge() {
 	const each = haltedPatience / 5
-	left := 3
+	r.looks = 3
+	if r.urging != nil {
+		return
+	}
 	r.urging = time.AfterFunc(each, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -338,18 +340,18 @@ func (r *run) urge() {
 			return
 		}
 		switch halted := r.proc.Halted(); {
-		case halted >= haltedPatience && r.asked && r.ended == "":
+		case halted >= haltedPatience && !r.asked.IsZero() && time.Since(r.asked) >= haltedPatience && r.ended == "":
 			r.killFor(ReasonCanceled)
 		case r.ended != "": // what it does in its grace is to be told, and its end
 			r.urging.Reset(each)
 		case halted > 0:
-			left = 3
+			r.looks = 3
 			r.urging.Reset(each)
-		case left > 1:
-			left--
+		case r.looks > 1:
+			r.looks--
 			r.urging.Reset(each)
 		default: // the signal has come to the command, which does what it likes
-			r.urging, r.asked = nil, false
+			r.urging, r.asked = nil, time.Time{}
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -152,7 +151,7 @@ func (s *starter) run(cfg *reexec.Config, stdio driver.Stdio, begin int64) (*pro
 	}
 	s.layer.started()
 	proc := &process{layer: s.layer, child: child, group: s.group, driver: s.d, policy: s.p, layers: s.layers,
-		degraded: s.degraded, begin: begin, command: cmp.Or(s.orElse, s.p.OCI.Process.Args[0]), net: s.net, guard: s.guard}
+		degraded: s.degraded, begin: begin, command: s.p.OCI.Process.Args[0], orElse: s.orElse, net: s.net, guard: s.guard}
 	proc.hoard = s.newHoard(child, func() { proc.Kill() }, nil)
 	proc.hoard.start()
 	s.group, s.net, s.guard, s.layer = nil, nil, nil, nil
@@ -574,6 +573,7 @@ type process struct {
 	degraded policy.Layers
 	begin    int64
 	command  string
+	orElse   string // as in driver.Stdio
 	frugal   bool
 	pty      *os.File
 	net      *network
@@ -669,7 +669,7 @@ func (p *process) end(exit *reexec.Exit, err error) (*driver.Status, error) {
 		}
 		var exec *reexec.ExecError
 		if errors.As(err, &exec) {
-			return nil, &driver.CommandError{Command: p.command, Err: exec.Errno}
+			return nil, &driver.CommandError{Command: exec.Of(p.command, p.orElse), Err: exec.Errno}
 		}
 		return nil, explain(err)
 	}

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -503,7 +502,7 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 	if err != nil {
 		return nil, b.refused(err)
 	}
-	in = &inside{box: b, job: j, place: -1, begin: begin, command: cmp.Or(stdio.Else, pr.Args[0]), cgroup: -1, within: w}
+	in = &inside{box: b, job: j, place: -1, begin: begin, command: pr.Args[0], orElse: stdio.Else, cgroup: -1, within: w}
 	defer func() {
 		if err != nil {
 			in.drop()
@@ -627,7 +626,7 @@ func (in *inside) start() error {
 		in.giveGroup()
 		var exec *reexec.ExecError
 		if errors.As(err, &exec) {
-			return &driver.CommandError{Command: in.command, Err: exec.Errno}
+			return &driver.CommandError{Command: exec.Of(in.command, in.orElse), Err: exec.Errno}
 		}
 		if err = b.refused(err); in.job.Begun() {
 			return &driver.LostError{Err: err}
@@ -686,6 +685,7 @@ type inside struct {
 	refused uint64 // by the gateway, before
 	tried   uint64 // the network that there is not, before
 	command string
+	orElse  string        // as in driver.Stdio
 	before  cgroups.Stats // of the sandbox
 	counts  cgroups.Stats // of the command's own cgroup, from commands before
 

@@ -1031,7 +1031,9 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		return err
 	}
 	for i := range st {
-		if s := &st[i]; s.unix && s.link && slices.ContainsFunc(p.OCI.Mounts,
+		s := &st[i]
+		shown := func(g statement) bool { return g.access != 0 && !g.link && g.path == s.path }
+		if s.unix && s.link && !slices.ContainsFunc(st, shown) && slices.ContainsFunc(p.OCI.Mounts,
 			func(m specs.Mount) bool { return m.Type == "tmpfs" && m.Destination == s.path }) {
 			return &Error{Where: s.origin, What: s.path + " is private storage, which has none of the host's sockets",
 				Fix: "name the socket itself, or a directory below"}
@@ -1081,10 +1083,12 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 		}
 	}
 	for _, u := range p.Unix {
-		// The host's own, shown in the place of its copy, works.
-		own := slices.ContainsFunc(p.Files, func(f policy.FileRule) bool {
-			return f.Path == u && !f.Overlay && f.Access&policy.Read != 0
-		})
+		own := false // the host's, shown in the place of its copy: the nearest rule, which is the last, says so
+		for _, f := range p.Files {
+			if policy.Below(u, f.Path) {
+				own = !f.Overlay && f.Access&policy.Read != 0
+			}
+		}
 		if policy.Below(u, r.workspace) && !own {
 			return &Error{Where: r.where(keyWorkspace),
 				What: u + " lies in the workspace, which is copy-on-write: no socket of the host works there",

@@ -51,6 +51,8 @@ func TestUnix(t *testing.T) {
 		{name: "a secret directory stays one", req: Request{Unix: []string{"~/.gnupg"}}},
 		{name: "but for who names it", req: Request{ReadOnly: []string{"~/.gnupg"}, Unix: []string{"~/.gnupg"}}, want: []string{"/home/u/.gnupg"}, shows: []string{"/home/u/.gnupg r-x"}},
 		{name: "private storage", req: Request{Unix: []string{"/tmp"}}, err: "private storage"},
+		{name: "the host's in its place", req: Request{ReadOnly: []string{"/tmp"}, Unix: []string{"/tmp"}}, want: []string{"/tmp"}, shows: []string{"/tmp r-x"}},
+		{name: "below what is in the place of its copy", req: Request{Workspace: "overlay", ReadOnly: []string{"d"}, Unix: []string{"d/s.sock"}}, want: []string{ws + "/d/s.sock"}, shows: []string{ws + "/d r-x"}},
 		{name: "a socket in the place of its copy", req: Request{Workspace: "overlay", ReadOnly: []string{"s.sock"}}, want: []string{ws + "/s.sock"}, shows: []string{ws + "/s.sock r-x"}},
 		{name: "a socket in it", req: Request{Unix: []string{"~/.gnupg/S.gpg-agent"}}, want: []string{"/home/u/.gnupg/S.gpg-agent"}, shows: []string{"/home/u/.gnupg/S.gpg-agent r-x"}},
 		{name: "hidden beside it", req: Request{Unix: []string{"d"}, Hide: []string{"d"}}, shows: []string{ws + "/d ---"}},

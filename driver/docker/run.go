@@ -43,7 +43,9 @@ func detach(cmd *exec.Cmd) {
 // Start makes a container of the policy's image and starts the command in it.
 func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
 	begin := time.Now()
-	p = orElse(p, stdio.Else)
+	if p.OCI.Process.Terminal { // without one, who asks for the command can ask again
+		p = orElse(p, stdio.Else)
+	}
 	if err := d.Check(p); err != nil {
 		return nil, err
 	}

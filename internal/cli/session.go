@@ -464,7 +464,7 @@ func (o *options) inSession() (*driver.Result, error) {
 			return err
 		}
 		p := &policy.Policy{Profile: info.Profile, Limits: info.Limits,
-			OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: slices.Clone(pr.Args)}}}
+			OCI: &specs.Spec{Process: &specs.Process{Terminal: pr.Terminal, Args: pr.Args}}}
 		given(&p.Limits.WallTime, o.req.Timeout)
 		given(&p.Limits.KillAfter, o.req.KillAfter)
 		given(&p.Limits.Output, o.req.MaxOutput)

@@ -183,6 +183,7 @@ type Sockets struct {
 
 	looked sync.Once
 	files  []File // what the kernel's rules are about, whatever it is called by now
+	lost   bool   // some of that was not found for want of something
 }
 
 // names reports whether a name is one of the paths, lies below one, or leads to one: what is

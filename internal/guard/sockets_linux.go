@@ -39,8 +39,14 @@ func (w *worker) lookAtSockets() {
 	s.looked.Do(func() {
 		for _, p := range s.Paths {
 			fd, errno := w.openat2(w.root, []byte(p), unix.O_NOFOLLOW, magic|unix.RESOLVE_NO_SYMLINKS)
-			if errno == 0 && w.identify(fd, "") == 0 {
+			if errno == 0 {
+				errno = w.identify(fd, "")
+			}
+			switch errno {
+			case 0:
 				s.files = append(s.files, w.same())
+			case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN:
+				s.lost = true // nobody will know where that is
 			}
 			closeFD(fd)
 		}
@@ -54,7 +60,7 @@ func (w *worker) leadsOut(e *entry) bool {
 		return false
 	}
 	granted, errno := w.connectable(e.dir)
-	return errno != 0 || granted || s.names(e.full)
+	return errno != 0 || granted || s.lost || s.names(e.full)
 }
 
 // connectable reports whether the kernel's rules grant the sockets in a directory: they are

@@ -38,3 +38,11 @@ func OrElse(name string, env []string) Else {
 	}
 	return Else{Candidates(name, env), name}
 }
+
+// Of is the name of the program that was refused last: the command's, or the other's.
+func (e *ExecError) Of(command, other string) string {
+	if e.Else {
+		return other
+	}
+	return command
+}

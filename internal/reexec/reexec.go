@@ -80,6 +80,7 @@ func (e *StepError) Unwrap() error { return e.Errno }
 // complete and held, but there was nothing to run in it.
 type ExecError struct {
 	Errno syscall.Errno
+	Else  bool // the other program of [Else] was tried, too
 }
 
 func (e *ExecError) Error() string { return e.Errno.Error() }

@@ -40,10 +40,13 @@ type Job struct {
 	mem    sys.Program
 	native job // what the stage reads
 
-	watched  atomic.Bool  // somebody looks at the stage
-	looks    atomic.Int32 // how often yet
-	asked    atomic.Bool  // for the end, or
-	surely   atomic.Bool  // until the end
+	watching struct { // whether the stage runs
+		sync.Mutex
+		on     bool
+		looks  int       // how often yet
+		asked  time.Time // when the end was asked for
+		surely bool      // until the end
+	}
 	started  chan struct{}
 	ended    chan struct{}
 	pid      int // in the sandbox
@@ -175,31 +178,47 @@ func (c *Child) Halted() time.Duration {
 // Ending is for who has asked for the end of a job, surely or by a signal that the command
 // may handle. From then on the stage is not to stand still: it is continued, and killed
 // where that does not help, for nobody else would tell of the end.
-func (j *Job) Ending(surely bool) {
-	if j.asked.Store(true); surely {
-		j.surely.Store(true)
-	}
-	j.Told()
-}
+func (j *Job) Ending(surely bool) { j.told(true, surely) }
 
 // Told is for who has sent a signal to a job: the stage is continued until it has come to
 // the command, which does what it likes.
-func (j *Job) Told() {
-	j.looks.Store(3)
-	if j.watched.CompareAndSwap(false, true) {
+func (j *Job) Told() { j.told(false, false) }
+
+func (j *Job) told(end, surely bool) {
+	w := &j.watching
+	w.Lock()
+	defer w.Unlock()
+	w.looks, w.surely = 3, w.surely || surely
+	if end && w.asked.IsZero() {
+		w.asked = time.Now()
+	}
+	if !w.on {
+		w.on = true
 		go j.watch()
 	}
 }
 
 func (j *Job) watch() {
 	const each = haltedPatience / 5
-	for j.looks.Add(-1) >= 0 || j.surely.Load() {
-		switch halted := j.c.Halted(); {
-		case halted >= haltedPatience && j.asked.Load():
+	w := &j.watching
+	for {
+		halted := j.c.Halted()
+		w.Lock()
+		kill := halted >= haltedPatience && !w.asked.IsZero() && time.Since(w.asked) >= haltedPatience
+		switch {
+		case halted > 0:
+			w.looks = 3
+		case w.looks == 0 && !w.surely:
+			w.on, w.asked = false, time.Time{} // what was asked has come to the command
+			w.Unlock()
+			return
+		case w.looks > 0:
+			w.looks--
+		}
+		w.Unlock()
+		if kill {
 			j.c.Kill()
 			return
-		case halted > 0:
-			j.looks.Store(3)
 		}
 		select {
 		case <-j.ended:
@@ -208,10 +227,6 @@ func (j *Job) watch() {
 			return
 		case <-time.After(each):
 		}
-	}
-	j.watched.Store(false)
-	if j.looks.Load() > 0 || j.surely.Load() { // it was asked meanwhile
-		j.Told()
 	}
 }
 

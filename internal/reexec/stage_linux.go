@@ -387,13 +387,14 @@ func (j *job) exec() {
 	}
 	// As execvp(3): go on to the next directory if there is nothing in this
 	// one, remember that something was there but may not be executed.
-	errno := uint32(syscall.ENOENT)
+	errno, other := uint32(syscall.ENOENT), uint32(0)
 	for i := 0; i < maxExecPaths && j.paths[i] != 0; i++ {
 		if j.other != 0 && uintptr(i) == j.other {
 			if errno != uint32(syscall.ENOENT) {
 				break
 			}
 			*(*uintptr)(sys.Pointer(j.argv)) = j.otherName
+			other = 1
 		}
 		j.executing = 1
 		_, e := sys.Raw(unix.SYS_EXECVE, j.paths[i], j.argv, j.envp, 0, 0, 0)
@@ -406,7 +407,7 @@ func (j *job) exec() {
 			break
 		}
 	}
-	j.failStage, j.failStep, j.failErrno = stageExec, 0, errno
+	j.failStage, j.failStep, j.failErrno = stageExec, other, errno
 	exit(127)
 }
 

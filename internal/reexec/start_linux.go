@@ -434,9 +434,8 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 	defer c.asking.Unlock()
 	ask := message{Kind: msgSocket, A: uint32(domain), B: uint32(typ), C: uint32(protocol)}
 	err := c.send(ask)
-	for err == unix.EAGAIN { // it does not read
+	for err == unix.EAGAIN && c.Halted() < haltedPatience { // it does not read
 		time.Sleep(20 * time.Millisecond)
-		c.Halted()
 		err = c.send(ask)
 	}
 	if err != nil {
@@ -591,7 +590,7 @@ func (c *Child) killStage() error {
 // see has a stage go on that owes something, until it has ended or over says so. One that
 // somebody holds is killed.
 func (c *Child) see(over func() bool) {
-	for {
+	for begin := time.Now(); ; {
 		time.Sleep(haltedPatience / 5)
 		c.mu.Lock()
 		ended := c.ended
@@ -599,7 +598,7 @@ func (c *Child) see(over func() bool) {
 		if ended || over() {
 			return
 		}
-		if c.Halted() >= haltedPatience {
+		if c.Halted() >= haltedPatience && time.Since(begin) >= haltedPatience {
 			c.killStage()
 			return
 		}
@@ -789,7 +788,7 @@ func (c *Child) failed(m message, command *sys.Program) error {
 	case stageAfter:
 		e.Stage, step = "init", sys.Step{Op: "supervise"}
 	case stageExec:
-		return &ExecError{Errno: e.Errno}
+		return &ExecError{Errno: e.Errno, Else: m.B == 1}
 	case stageTree:
 		e.Stage, step = "init", sys.Step{Op: "prctl", Object: "PR_SET_CHILD_SUBREAPER"}
 		if e.Index == 1 {

@@ -280,14 +280,6 @@ func (s *starter) prepareCgroup() error {
 	return err
 }
 
-// name is the program that the caller wants, as errors call it.
-func (s *starter) name() string {
-	if s.Tries && s.Stdio.Else != "" {
-		return s.Stdio.Else
-	}
-	return s.Argv[0]
-}
-
 // programs writes what the stage and the program's process do.
 func (s *starter) programs(fds []int) *reexec.Config {
 	init, start, cmd, freeze := &sys.Program{}, &sys.Program{}, &sys.Program{}, &sys.Program{}
@@ -585,7 +577,7 @@ func (p *process) Wait() (*driver.Status, error) {
 		var exec *reexec.ExecError
 		switch {
 		case errors.As(err, &exec):
-			err = &driver.CommandError{Command: p.name(), Err: exec.Errno}
+			err = &driver.CommandError{Command: exec.Of(p.Argv[0], p.Stdio.Else), Err: exec.Errno}
 		default:
 			err = p.explain(err)
 		}

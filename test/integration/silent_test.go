@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -396,6 +397,48 @@ func TestHaltedGrace(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestHeldLately: who holds process 1, as a debugger does, has five seconds from when an end was
+// asked for, however long somebody else has looked. It was killed at once.
+func TestHeldLately(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, whos[0])
+	o := f.do(call{args: f.strict([]string{"--timeout", "60s"}, "sh", "-c", "trap 'exit 9' TERM; : >begun; while :; do sleep 0.1; done"), started: func(cmd *exec.Cmd) {
+		if !within(20*time.Second, func() bool { return exists(f.ws + "/begun") }) {
+			t.Error("it did not begin")
+		}
+		one := childrenOf(cmd.Process.Pid)[0]
+		let := hold(t, one)
+		cmd.Process.Signal(syscall.SIGWINCH) // which has process 1 looked at
+		time.Sleep(7 * time.Second)
+		cmd.Process.Signal(syscall.SIGTERM)
+		time.Sleep(2 * time.Second)
+		let()
+	}})
+	if o.code != 9 {
+		t.Errorf("%v", o)
+	}
+}
+
+// hold holds a process, as a debugger does, until the function that it returns is called.
+func hold(t *testing.T, pid int) (let func()) {
+	held, over, done := make(chan error), make(chan bool), make(chan bool)
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // a tracer is a thread
+		err := syscall.PtraceAttach(pid)
+		if err == nil {
+			_, err = syscall.Wait4(pid, nil, syscall.WALL, nil)
+		}
+		held <- err
+		<-over
+		syscall.PtraceDetach(pid)
+	}()
+	if err := <-held; err != nil {
+		t.Error(err)
+	}
+	return func() { close(over); <-done }
 }
 
 // TestHaltedFlood: however many signals come while somebody has stopped process 1 of a

@@ -580,6 +580,15 @@ func (r *container) Wait() (*driver.Status, error) {
 	r.over = true
 	killed := r.killed
 	r.mu.Unlock()
+	// The engine hears of the end and of memory that was short one by one, in any order.
+	const sigkilled = driver.ExitSignalBase + int(syscall.SIGKILL)
+	for range 5 {
+		if err != nil || killed || s.OOMKilled || s.ExitCode != sigkilled || s.Status != "exited" {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+		s, err = r.inspect()
+	}
 	var missing error
 	if err == nil && s.Status == "exited" && s.Error == "" && !killed &&
 		(s.ExitCode == driver.ExitNotFound || s.ExitCode == driver.ExitNotExecutable) {
@@ -631,7 +640,7 @@ func (r *container) Wait() (*driver.Status, error) {
 	}
 	st.ExitCode = s.ExitCode
 	st.OOMKilled = s.OOMKilled || oom
-	if killed && s.ExitCode == driver.ExitSignalBase+int(syscall.SIGKILL) {
+	if killed && s.ExitCode == sigkilled {
 		st.ExitCode, st.Signal = 0, syscall.SIGKILL
 	}
 	return st, nil

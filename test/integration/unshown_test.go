@@ -20,6 +20,8 @@ func TestUnshown(t *testing.T) {
 	s := newSession(t, whos[0])
 	run := strings.Join(s.strict([]string{"--timeout", "60s", "-t"}), " ")
 	in := strings.Join(s.who.command(sbxrun, "session"), " ")
+	// Logs that are not followed are those of now: the command has printed by then.
+	printed := "; until [ -n \"$(" + in + " logs " + s.id + " $n)\" ]; do sleep 0.05; done; "
 	const lost = "is lost: write /dev/stdout: no space left on device"
 	for _, tt := range []struct {
 		name, script string
@@ -32,10 +34,10 @@ func TestUnshown(t *testing.T) {
 		{"exec", in + " exec -t " + s.id + " -- seq 100000 >/dev/full", 123, lost},
 		{"attach", "n=$(" + in + " exec -d -t " + s.id + " -- sh -c 'sleep 1; seq 100000; sleep 1'); " + in + " attach " + s.id + " $n >/dev/full", 123, lost},
 		{"attach, and the command's own code", "n=$(" + in + " exec -d -t " + s.id + " -- sh -c 'sleep 1; seq 100000; exit 4'); " + in + " attach " + s.id + " $n >/dev/full", 4, lost},
-		{"logs", "n=$(" + in + " exec -d " + s.id + " -- echo hi); " + in + " logs " + s.id + " $n >/dev/full", 123, lost},
+		{"logs", "n=$(" + in + " exec -d " + s.id + " -- echo hi)" + printed + in + " logs " + s.id + " $n >/dev/full", 123, lost},
 		{"logs -f", "n=$(" + in + " exec -d " + s.id + " -- echo hi); " + in + " logs -f " + s.id + " $n >/dev/full", 123, lost},
 		{"logs of stderr", "n=$(" + in + " exec -d " + s.id + " -- sh -c 'echo hi >&2'); " + in + " logs -f " + s.id + " $n 2>/dev/full", 123, ""},
-		{"logs --json", "n=$(" + in + " exec -d " + s.id + " -- echo hi); " + in + " logs --json " + s.id + " $n >/dev/full", 123, lost},
+		{"logs --json", "n=$(" + in + " exec -d " + s.id + " -- echo hi)" + printed + in + " logs --json " + s.id + " $n >/dev/full", 123, lost},
 		{"a reader that goes", "{ " + run + " yes; echo code $? >&2; } | head -n 1", 0, "code 141"},
 		{"nothing is shown", run + " true >/dev/full", 0, ""},
 	} {

@@ -211,6 +211,7 @@ type run struct {
 	urging    *time.Timer  // looks whether somebody can obey, once a signal was sent
 	looks     int          // how often it looks again if nothing is to be seen
 	asked     time.Time    // when one asked for the end that may not have come to the command
+	asking    int          // as looks, since one asked for the end
 	over      bool         // Wait has returned: nothing may be signalled any more
 	kill      *time.Timer  // fires KillAfter after ended became set
 	ended     Reason       // why we began to end the run, "" if we did not
@@ -313,8 +314,11 @@ func (r *run) signal(sig syscall.Signal) {
 	if r.proc.Signal(sig) == nil && sig < 64 {
 		r.forwarded |= 1 << uint(sig)
 	}
-	if r.asked.IsZero() && (last != nil || sig == syscall.SIGHUP || sig == syscall.SIGQUIT) {
-		r.asked = time.Now()
+	if last != nil || sig == syscall.SIGHUP || sig == syscall.SIGQUIT {
+		r.asking = urgeLooks
+		if r.asked.IsZero() {
+			r.asked = time.Now()
+		}
 	}
 	r.urge()
 }
@@ -323,13 +327,17 @@ func (r *run) signal(sig syscall.Signal) {
 // that on, or tell of its end.
 const haltedPatience = 5 * time.Second
 
+// urgeLooks is how often it is looked, after a signal, and not seen that anybody stands still:
+// then the signal has come to the command, which does what it likes.
+const urgeLooks = 3
+
 // urge sees to it that a command hears of a signal, if somebody stopped what passes signals
 // on: while it starts, or soon after.
 //
 // Preconditions: mu is held.
 func (r *run) urge() {
 	const each = haltedPatience / 5
-	r.looks = 3
+	r.looks = urgeLooks
 	if r.urging != nil {
 		return
 	}
@@ -345,13 +353,17 @@ func (r *run) urge() {
 		case r.ended != "": // what it does in its grace is to be told, and its end
 			r.urging.Reset(each)
 		case halted > 0:
-			r.looks = 3
+			r.looks, r.asking = urgeLooks, urgeLooks
 			r.urging.Reset(each)
-		case r.looks > 1:
-			r.looks--
-			r.urging.Reset(each)
-		default: // the signal has come to the command, which does what it likes
-			r.urging, r.asked = nil, time.Time{}
+		default:
+			if r.asking--; r.asking <= 0 {
+				r.asked = time.Time{}
+			}
+			if r.looks--; r.looks > 0 {
+				r.urging.Reset(each)
+			} else {
+				r.urging = nil
+			}
 		}
 	})
 }

@@ -1086,7 +1086,7 @@ func (r *resolver) checkOverlay(p *policy.Policy) error {
 		own := false // the host's, shown in the place of its copy: the nearest rule, which is the last, says so
 		for _, f := range p.Files {
 			if policy.Below(u, f.Path) {
-				own = !f.Overlay && f.Access&policy.Read != 0
+				own = !f.Overlay && !f.Discard && f.Access&policy.Read != 0
 			}
 		}
 		if policy.Below(u, r.workspace) && !own {

@@ -27,6 +27,7 @@ func TestUnix(t *testing.T) {
 		if project != "" {
 			putFile(g, "home/u/src/project/.sbxrun.yaml", project)
 		}
+		putFile(g, "home/u/.config/sbxrun/profiles/copies.yaml", "extends: strict\nfiles:\n  copy_try: [./d]\n")
 		return testFacts(g)
 	}
 	const ws = "/home/u/src/project"
@@ -53,6 +54,7 @@ func TestUnix(t *testing.T) {
 		{name: "private storage", req: Request{Unix: []string{"/tmp"}}, err: "private storage"},
 		{name: "the host's in its place", req: Request{ReadOnly: []string{"/tmp"}, Unix: []string{"/tmp"}}, want: []string{"/tmp"}, shows: []string{"/tmp r-x"}},
 		{name: "below what is in the place of its copy", req: Request{Workspace: "overlay", ReadOnly: []string{"d"}, Unix: []string{"d/s.sock"}}, want: []string{ws + "/d/s.sock"}, shows: []string{ws + "/d r-x"}},
+		{name: "below a copy of its own in its place", req: Request{Profile: "copies", Workspace: "overlay", Unix: []string{"d/s.sock"}}, err: "no socket of the host works there"},
 		{name: "a socket in the place of its copy", req: Request{Workspace: "overlay", ReadOnly: []string{"s.sock"}}, want: []string{ws + "/s.sock"}, shows: []string{ws + "/s.sock r-x"}},
 		{name: "a socket in it", req: Request{Unix: []string{"~/.gnupg/S.gpg-agent"}}, want: []string{"/home/u/.gnupg/S.gpg-agent"}, shows: []string{"/home/u/.gnupg/S.gpg-agent r-x"}},
 		{name: "hidden beside it", req: Request{Unix: []string{"d"}, Hide: []string{"d"}}, shows: []string{ws + "/d ---"}},

@@ -123,7 +123,7 @@ func (d Driver) Describe() driver.Description {
 		"layer.selinux":       no("the engine's own label holds"),
 		"layer.apparmor":      part("where the engine can; a profile in complain mode is not noticed"),
 		"result.signal":       no("an engine records an exit code alone"),
-		"result.limits":       part("memory; not processes"),
+		"result.limits":       part("memory, but a busy engine may not hear of it; not processes"),
 		"result.killed":       part("by a second process, or else by the next run"),
 	}
 	// What is new to policies is refused until an engine was taught it.

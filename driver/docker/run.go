@@ -43,9 +43,7 @@ func detach(cmd *exec.Cmd) {
 // Start makes a container of the policy's image and starts the command in it.
 func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
 	begin := time.Now()
-	if p.OCI.Process.Terminal { // without one, who asks for the command can ask again
-		p = orElse(p, stdio.Else)
-	}
+	p = orElse(p, stdio.Else)
 	if err := d.Check(p); err != nil {
 		return nil, err
 	}
@@ -587,7 +585,11 @@ func (r *container) Wait() (*driver.Status, error) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
-		s, err = r.inspect()
+		later, lost := r.inspect()
+		if lost != nil {
+			break // what is known stays known
+		}
+		s = later
 	}
 	var missing error
 	if err == nil && s.Status == "exited" && s.Error == "" && !killed &&

@@ -464,6 +464,10 @@ func (o *options) explainEnd(res *driver.Result) {
 		if n := res.Usage.OOMKills; n > 0 && res.ExitCode != 0 {
 			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))
 		}
+		if res.ExitCode == driver.ExitSignalBase+int(syscall.SIGKILL) && res.Layers.Has(policy.LayerCgroupMemory) &&
+			(res.Driver == "docker" || res.Driver == "podman") {
+			say.note("SIGKILL ended the command, and "+res.Driver+" does not say why: it may have been the memory limit", "--memory sets it")
+		}
 	}
 }
 

@@ -45,6 +45,7 @@ type Job struct {
 		on     bool
 		looks  int       // how often yet
 		asked  time.Time // when the end was asked for
+		asking int       // how often yet, since then
 		surely bool      // until the end
 	}
 	started  chan struct{}
@@ -189,8 +190,11 @@ func (j *Job) told(end, surely bool) {
 	w.Lock()
 	defer w.Unlock()
 	w.looks, w.surely = 3, w.surely || surely
-	if end && w.asked.IsZero() {
-		w.asked = time.Now()
+	if end {
+		w.asking = 3
+		if w.asked.IsZero() {
+			w.asked = time.Now()
+		}
 	}
 	if !w.on {
 		w.on = true
@@ -207,13 +211,18 @@ func (j *Job) watch() {
 		kill := halted >= haltedPatience && !w.asked.IsZero() && time.Since(w.asked) >= haltedPatience
 		switch {
 		case halted > 0:
-			w.looks = 3
-		case w.looks == 0 && !w.surely:
-			w.on, w.asked = false, time.Time{} // what was asked has come to the command
-			w.Unlock()
-			return
-		case w.looks > 0:
-			w.looks--
+			w.looks, w.asking = 3, 3
+		case w.surely:
+		default:
+			if w.asking == 0 {
+				w.asked = time.Time{} // what was asked has come to the command
+			}
+			if w.looks == 0 {
+				w.on = false
+				w.Unlock()
+				return
+			}
+			w.looks, w.asking = w.looks-1, max(w.asking-1, 0)
 		}
 		w.Unlock()
 		if kill {

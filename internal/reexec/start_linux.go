@@ -433,8 +433,8 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 	c.asking.Lock()
 	defer c.asking.Unlock()
 	ask := message{Kind: msgSocket, A: uint32(domain), B: uint32(typ), C: uint32(protocol)}
-	err := c.send(ask)
-	for err == unix.EAGAIN && c.Halted() < haltedPatience { // it does not read
+	err, begin := c.send(ask), time.Now()
+	for err == unix.EAGAIN && (c.Halted() < haltedPatience || time.Since(begin) < haltedPatience) { // it does not read
 		time.Sleep(20 * time.Millisecond)
 		err = c.send(ask)
 	}

@@ -421,6 +421,49 @@ func TestHeldLately(t *testing.T) {
 	}
 }
 
+// TestAskedLongAgo: an end that was asked for, and that the command did not want, is no reason
+// to kill the sandbox when somebody holds process 1 later, whatever other signals came between.
+func TestAskedLongAgo(t *testing.T) {
+	const script = "trap : HUP USR1; trap 'exit 9' TERM; : >begun; while :; do sleep 0.1; done"
+	drive := func(f *fixture, cmd *exec.Cmd, one func() int) {
+		if !within(20*time.Second, func() bool { return exists(f.ws + "/begun") }) {
+			f.Error("it did not begin")
+		}
+		cmd.Process.Signal(syscall.SIGHUP)
+		for range 4 {
+			time.Sleep(2 * time.Second)
+			cmd.Process.Signal(syscall.SIGUSR1)
+		}
+		let := hold(f.T, one())
+		cmd.Process.Signal(syscall.SIGUSR1)
+		time.Sleep(8 * time.Second)
+		let()
+		time.Sleep(time.Second)
+		cmd.Process.Signal(syscall.SIGTERM)
+	}
+	t.Run("run", func(t *testing.T) {
+		t.Parallel()
+		f := newFixture(t, whos[0])
+		o := f.do(call{args: f.strict([]string{"--timeout", "60s"}, "sh", "-c", script), started: func(cmd *exec.Cmd) {
+			drive(f, cmd, func() int { return childrenOf(cmd.Process.Pid)[0] })
+		}})
+		if o.code != 9 {
+			t.Errorf("%v", o)
+		}
+	})
+	t.Run("session", func(t *testing.T) {
+		t.Parallel()
+		s := newSession(t, whos[0])
+		args := s.who.command(sbxrun, "session", "exec", "--timeout", "60s", s.id, "--", "sh", "-c", script)
+		o := s.do(call{args: args, env: []string{s.env}, started: func(cmd *exec.Cmd) {
+			drive(s.fixture, cmd, func() int { return childrenOf(s.info().Pid)[0] })
+		}})
+		if o.code != 9 {
+			t.Errorf("%v", o)
+		}
+	})
+}
+
 // hold holds a process, as a debugger does, until the function that it returns is called.
 func hold(t *testing.T, pid int) (let func()) {
 	held, over, done := make(chan error), make(chan bool), make(chan bool)

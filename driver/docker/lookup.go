@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/sbxrun/sbxrun/driver"
@@ -23,8 +24,7 @@ import (
 // defaultPath is where an engine looks for a command of an image without PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// maxCandidates bounds what the engine is asked for, one after the other, when a run
-// is over: PATH may be the image's.
+// maxCandidates bounds what the engine is asked for: PATH may be the image's.
 const maxCandidates = 64
 
 // candidates are the files that execvp(3) would try in a container, whose
@@ -81,31 +81,37 @@ func unexecuted(code int, found []*tar.Header) syscall.Errno {
 // commandError returns why the container's command was not executed, or nil if
 // the exit code is its own, or if the engine does not tell.
 func (r *container) commandError(ctx context.Context, code int) error {
+	found, ok := r.found(ctx)
+	if !ok {
+		return nil
+	}
+	if errno := unexecuted(code, found); errno != 0 {
+		return &driver.CommandError{Command: r.c.d.command(r.policy), Err: errno, Fix: lookedFor}
+	}
+	return nil
+}
+
+// found is what is at each of the places of the container's command; ok is false if the
+// engine does not tell.
+func (r *container) found(ctx context.Context) (list []*tar.Header, ok bool) {
 	out, err := r.c.output(ctx, "inspect", "--type", "container", "--format", "{{json .Config.Env}}", r.name)
 	var env []string
 	if err != nil || json.Unmarshal([]byte(out), &env) != nil {
-		return nil
+		return nil, false
 	}
-	name := r.c.d.command(r.policy)
-	files := candidates(name, r.policy.OCI.Process.Cwd, env)
-	if files == nil {
-		return nil
+	files := candidates(r.c.d.command(r.policy), r.policy.OCI.Process.Cwd, env)
+	list, told := make([]*tar.Header, len(files)), make([]bool, len(files))
+	slots := make(chan struct{}, 8) // clients at a time
+	var all sync.WaitGroup
+	for i, file := range files {
+		slots <- struct{}{}
+		all.Go(func() {
+			list[i], told[i] = r.stat(ctx, file, true)
+			<-slots
+		})
 	}
-	var found []*tar.Header
-	for _, file := range files {
-		h, ok := r.stat(ctx, file, true)
-		if !ok {
-			return nil
-		}
-		found = append(found, h)
-		if h != nil && unexecuted(code, found) == 0 && code == driver.ExitNotFound {
-			return nil
-		}
-	}
-	if errno := unexecuted(code, found); errno != 0 {
-		return &driver.CommandError{Command: name, Err: errno, Fix: lookedFor}
-	}
-	return nil
+	all.Wait()
+	return list, files != nil && !slices.Contains(told, false)
 }
 
 const lookedFor = "it is looked for in the image"
@@ -155,16 +161,21 @@ func (r *container) stat(ctx context.Context, file string, follow bool) (h *tar.
 	return nil, false
 }
 
-// orElse is a policy whose command is another program with the same arguments where the
-// first is not in the image; "" is none. A shell of the image looks.
-func orElse(p *policy.Policy, other string) *policy.Policy {
-	if other == "" {
-		return p
+// orElse makes the container anew, with another program and the same arguments, if the image
+// has not the first; "" is none.
+func (r *container) orElse(ctx context.Context, e *engine, stdin bool, other string) error {
+	if other == "" || r.c.d.Entrypoint != "" || strings.Contains(r.policy.OCI.Process.Args[0], "/") {
+		return nil
 	}
-	const find = `command -v "$1" >/dev/null 2>&1 || { shift; exec "$0" "$@"; }; exec "$@"`
-	q, oci, process := *p, *p.OCI, *p.OCI.Process
-	process.Args = append([]string{"sh", "-c", find, other}, process.Args...)
-	oci.Process = &process
-	q.OCI = &oci
-	return &q
+	found, ok := r.found(ctx)
+	if !ok || unexecuted(driver.ExitNotFound, found) == 0 {
+		return nil
+	}
+	if err := r.remove(); err != nil {
+		return &driver.SetupError{Driver: r.c.d.Name(), Err: err}
+	}
+	p, oci, process := *r.policy, *r.policy.OCI, *r.policy.OCI.Process
+	process.Args = append([]string{other}, process.Args[1:]...)
+	oci.Process, p.OCI, r.policy = &process, &oci, &p
+	return r.create(ctx, e, stdin)
 }

@@ -43,7 +43,6 @@ func detach(cmd *exec.Cmd) {
 // Start makes a container of the policy's image and starts the command in it.
 func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio) (driver.Process, error) {
 	begin := time.Now()
-	p = orElse(p, stdio.Else)
 	if err := d.Check(p); err != nil {
 		return nil, err
 	}
@@ -124,6 +123,9 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return fail(err)
 	}
 	if err := r.sound(ctx, e); err != nil {
+		return fail(err)
+	}
+	if err := r.orElse(context.WithoutCancel(ctx), e, stdio.Stdin != nil, stdio.Else); err != nil {
 		return fail(err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -597,7 +599,7 @@ func (r *container) Wait() (*driver.Status, error) {
 		missing = r.commandError(context.Background(), s.ExitCode)
 	}
 	if e := r.remove(); err == nil && e != nil {
-		err = e
+		r.late = true // how it ended is known, and the guardian removes it
 	}
 	r.unguard()
 	r.pruned.Wait()

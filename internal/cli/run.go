@@ -466,7 +466,7 @@ func (o *options) explainEnd(res *driver.Result) {
 		}
 		if res.ExitCode == driver.ExitSignalBase+int(syscall.SIGKILL) && res.Layers.Has(policy.LayerCgroupMemory) &&
 			(res.Driver == "docker" || res.Driver == "podman") {
-			say.note("SIGKILL ended the command, and "+res.Driver+" does not say why: it may have been the memory limit", "--memory sets it")
+			say.note("137 is what SIGKILL leaves, and "+res.Driver+" does not always hear that memory was short", "--memory sets its limit")
 		}
 	}
 }

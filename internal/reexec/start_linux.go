@@ -430,10 +430,11 @@ func (c *Child) Socket(domain, typ, protocol int) (int, error) {
 	if c.sockets == nil {
 		return -1, errors.New("reexec: started without sockets")
 	}
+	begin := time.Now()
 	c.asking.Lock()
 	defer c.asking.Unlock()
 	ask := message{Kind: msgSocket, A: uint32(domain), B: uint32(typ), C: uint32(protocol)}
-	err, begin := c.send(ask), time.Now()
+	err := c.send(ask)
 	for err == unix.EAGAIN && (c.Halted() < haltedPatience || time.Since(begin) < haltedPatience) { // it does not read
 		time.Sleep(20 * time.Millisecond)
 		err = c.send(ask)

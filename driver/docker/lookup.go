@@ -177,5 +177,5 @@ func (r *container) orElse(ctx context.Context, e *engine, stdin bool, other str
 	p, oci, process := *r.policy, *r.policy.OCI, *r.policy.OCI.Process
 	process.Args = append([]string{other}, process.Args[1:]...)
 	oci.Process, p.OCI, r.policy = &process, &oci, &p
-	return r.create(ctx, e, stdin)
+	return r.create(context.WithoutCancel(ctx), e, stdin)
 }

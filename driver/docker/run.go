@@ -99,8 +99,8 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 		return nil, &driver.SetupError{Driver: d.Name(), Err: err}
 	}
 	fail := func(err error) (driver.Process, error) {
-		if !r.late {
-			r.remove()
+		if !r.late && r.remove() != nil {
+			r.late = true
 		}
 		r.cleanup()
 		r.unguard()
@@ -125,7 +125,7 @@ func (d Driver) Start(ctx context.Context, p *policy.Policy, stdio driver.Stdio)
 	if err := r.sound(ctx, e); err != nil {
 		return fail(err)
 	}
-	if err := r.orElse(context.WithoutCancel(ctx), e, stdio.Stdin != nil, stdio.Else); err != nil {
+	if err := r.orElse(ctx, e, stdio.Stdin != nil, stdio.Else); err != nil {
 		return fail(err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -598,8 +598,12 @@ func (r *container) Wait() (*driver.Status, error) {
 		(s.ExitCode == driver.ExitNotFound || s.ExitCode == driver.ExitNotExecutable) {
 		missing = r.commandError(context.Background(), s.ExitCode)
 	}
-	if e := r.remove(); err == nil && e != nil {
+	switch e := r.remove(); {
+	case e == nil || err != nil:
+	case s.Status == "exited":
 		r.late = true // how it ended is known, and the guardian removes it
+	default:
+		err = e
 	}
 	r.unguard()
 	r.pruned.Wait()

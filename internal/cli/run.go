@@ -341,7 +341,8 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	}
 	res, err := driver.Run(ctx, d, p, ro)
 	var missing *driver.CommandError
-	if o.hasScript && isNotFound(err) && errors.As(err, &missing) && missing.Command == "bash" {
+	if o.hasScript && isNotFound(err) && errors.As(err, &missing) && missing.Command == "bash" &&
+		!byEngine(d.Name()) {
 		// Nothing was started: the driver looked before.
 		p.OCI.Process.Args[0] = "sh"
 		res, err = driver.Run(ctx, d, p, ro)
@@ -360,6 +361,9 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	}
 	return res, err
 }
+
+// byEngine reports whether a driver has a container engine start the command, and hears of it.
+func byEngine(driver string) bool { return driver == "docker" || driver == "podman" }
 
 // follow keeps the network rules of a run's sandbox as the files say. The function
 // that it returns ends it.
@@ -465,7 +469,7 @@ func (o *options) explainEnd(res *driver.Result) {
 			say.note(oomNote(count(n, "process", "processes")+" of the command, which went on", res.OOMBy))
 		}
 		if res.ExitCode == driver.ExitSignalBase+int(syscall.SIGKILL) && res.Layers.Has(policy.LayerCgroupMemory) &&
-			(res.Driver == "docker" || res.Driver == "podman") {
+			byEngine(res.Driver) {
 			say.note("137 is what SIGKILL leaves, and "+res.Driver+" does not always hear that memory was short", "--memory sets its limit")
 		}
 	}

@@ -379,21 +379,28 @@ func (r *resolver) egress(p *policy.Policy) error {
 		}
 		p.Egress.Publish = append(p.Egress.Publish, pub)
 	}
-	if p.Egress.Mode != policy.EgressProxy {
-		return nil
-	}
+	proxy := p.Egress.Mode == policy.EgressProxy
 	for _, l := range [...]struct {
 		key   key
 		to    *[]policy.EgressRule
 		parse func(string) (policy.EgressRule, error)
 	}{{keyNetAllow, &p.Egress.Allow, parseAllow}, {keyNetDeny, &p.Egress.Deny, parseEgress}} {
 		for origin, item := range r.values[l.key].each() {
-			rule, err := l.parse(item)
+			parse := l.parse
+			if !proxy { // which hosts they are has no effect, but a mistake is one
+				parse = parseEgress
+			}
+			rule, err := parse(item)
 			if err != nil {
 				return at(origin, err)
 			}
-			*l.to = append(*l.to, rule)
+			if proxy {
+				*l.to = append(*l.to, rule)
+			}
 		}
+	}
+	if !proxy {
+		return nil
 	}
 	p.Egress.RequestsPerMinute = int(r.num(keyNetRate))
 	p.Egress.LogRequests = r.flag(keyNetLog)

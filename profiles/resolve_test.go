@@ -296,6 +296,7 @@ func TestBadInput(t *testing.T) {
 		{Request{Memory: ptr(uint64(1000))}, "flag --memory: 1000 of memory is too little", ""},
 		{Request{CPUs: ptr(-1.0)}, "flag --cpus: want a number", ""},
 		{Request{Pids: ptr(int64(-1))}, "flag --pids: the value is negative", ""},
+		{Request{DenyHosts: []string{"x?bad"}}, `flag --deny-host: "x?bad" is not a host`, "for example example.com"},
 		{Request{Hostname: "a b"}, `flag --hostname: "a b" is not a host name`, ""},
 		{Request{Seccomp: "strickt"}, `flag --seccomp: unknown system call filter "strickt"`, "did you mean strict?"},
 		{Request{Seccomp: "./nope.json"}, "flag --seccomp: seccomp profile /home/u/src/project/nope.json does not exist", ""},

@@ -179,8 +179,9 @@ func (s *starter) open(cfg *reexec.Config) (*sandbox, error) {
 	b.hoard = s.newHoard(child, func() { child.Kill() },
 		func() bool { return child.Quiet() == uint64(b.starts.Load()) })
 	s.group, s.net, s.layer = nil, nil, nil
-	go b.watch()
-	if err := b.net.open(child); err != nil {
+	err = b.net.open(child)
+	go b.watch() // which closes the network
+	if err != nil {
 		b.Close()
 		return nil, b.gone(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 )
 
@@ -20,17 +19,9 @@ func (b *bench) guard() error {
 		return err
 	}
 	for _, w := range list {
-		on, off := w.env.sbxrunContender(), w.env.sbxrunContender()
-		on.note, off.note, off.name = "", "", "sbxrun --unprotect all"
-		with := off.wrap
-		off.wrap = func(argv ...string) command {
-			c := with(argv...)
-			c.Argv = slices.Insert(slices.Clone(c.Argv), 1, "--unprotect", "all")
-			return c
-		}
 		outside := w.env.bare()
 		outside.name = "outside"
-		w.contenders = []*contender{off, on, outside}
+		w.contenders = []*contender{w.env.with("sbxrun --unprotect all", "--unprotect", "all"), w.env.with("sbxrun"), outside}
 		if err := b.compare(section, w); err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}

@@ -74,6 +74,7 @@ func main() {
 		tools   bool
 		calls   bool
 		guard   bool
+		explain bool
 		ready   bool
 		idle    bool
 		source  string
@@ -83,6 +84,7 @@ func main() {
 	flag.BoolVar(&startup, "startup", false, "report where sbxrun's own time goes, and measure nothing else")
 	flag.BoolVar(&network, "network", false, "measure the egress gateway, and nothing else")
 	flag.BoolVar(&guard, "guard", false, "measure what protected paths cost, and nothing else")
+	flag.BoolVar(&explain, "explain", false, "measure what --explain costs, and nothing else")
 	flag.BoolVar(&tools, "tools", false, "measure a tool call of sbxrun mcp, and nothing else")
 	flag.BoolVar(&calls, "calls", false, "measure a call of Claude Code's, by way of integration, and nothing else")
 	flag.BoolVar(&ready, "ready", false, "measure sessions and pools, and nothing else")
@@ -96,7 +98,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup, network, tools, calls, guard, ready, idle)
+	err := b.run(source, startup, network, tools, calls, guard, explain, ready, idle)
 	b.end()
 	if err == nil && file != "" {
 		var text []byte
@@ -116,7 +118,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup, network, tools, calls, guard, ready, idle bool) (err error) {
+func (b *bench) run(source string, startup, network, tools, calls, guard, explain, ready, idle bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -160,6 +162,10 @@ func (b *bench) run(source string, startup, network, tools, calls, guard, ready,
 		return b.calls()
 	case guard:
 		return b.guard()
+	case explain:
+		b.report.Host = describeHost(b)
+		b.report.Host.print(os.Stdout)
+		return b.explain()
 	}
 	cwd := filepath.Join(b.dir, "empty")
 	if err := os.Mkdir(cwd, 0o755); err != nil {

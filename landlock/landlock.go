@@ -108,6 +108,10 @@ type Ruleset struct {
 	// that is a file, so that a command can open /dev/stdout again.
 	FDs []FDRule
 
+	// Late is for a root in which commands run already: they may have moved what leads
+	// to a path, and then it grants nothing.
+	Late bool
+
 	// DenyTCP handles TCP rights (ABI 4, Linux 6.7): no port but those of
 	// ConnectTCP can be connected to, and none be bound.
 	DenyTCP    bool

@@ -61,10 +61,10 @@ func Append(p *sys.Program, root sys.Reg, abi int, r *Ruleset) sys.Reg {
 // Append has made.
 func (r *Ruleset) AppendRules(p *sys.Program, root, ruleset sys.Reg, abi, from int) {
 	access, _ := r.handled(abi)
-	appendRules(p, root, ruleset, access, r.Rules[from:])
+	appendRules(p, root, ruleset, access, r.Rules[from:], r.Late)
 }
 
-func appendRules(p *sys.Program, root, ruleset sys.Reg, access Access, rules []Rule) {
+func appendRules(p *sys.Program, root, ruleset sys.Reg, access Access, rules []Rule, late bool) {
 	fd := p.NewReg()
 	how := sys.Ptr(p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_IN_ROOT})
@@ -79,12 +79,19 @@ func appendRules(p *sys.Program, root, ruleset sys.Reg, access Access, rules []R
 		}
 		open := p.Call(fd, sys.Step{Op: "openat2", Object: rule.Path}, unix.SYS_OPENAT2, root.Value(), p.Str(rule.Path), how,
 			sys.Imm(unix.SizeofOpenHow))
-		if rule.Optional {
-			open.AllowSkip(syscall.ENOENT, 2) // the two calls of add
+		const rest = 2 // the calls of add
+		switch {
+		case late:
+			open.AllowAny(rest)
+		case rule.Optional:
+			open.AllowSkip(syscall.ENOENT, rest)
 		}
 		// The descriptors are close-on-exec, and PID 1 closes all that it has
 		// no use for at once.
-		add(p, ruleset, fd.Value(), rule.Path, allowed)
+		added := add(p, ruleset, fd.Value(), rule.Path, allowed)
+		if late {
+			added.AllowAny(0)
+		}
 	}
 }
 
@@ -109,18 +116,18 @@ func AppendScope(p *sys.Program, root sys.Reg, abi int, rules []Rule) {
 	p.Call(ruleset, sys.Step{Op: "landlock_create_ruleset", Object: "scope"}, unix.SYS_LANDLOCK_CREATE_RULESET,
 		sys.Ptr(p, &rulesetAttr{fs: uint64(Refer | access), scoped: uint64(scope)}), sys.Imm(24), sys.Imm(0))
 	add(p, ruleset, root.Value(), "scope", Refer)
-	appendRules(p, root, ruleset, access, rules)
+	appendRules(p, root, ruleset, access, rules, false)
 	AppendRestrict(p, ruleset)
 	p.Call(0, sys.Step{Op: "close"}, unix.SYS_CLOSE, ruleset.Value())
 }
 
 // add appends landlock_add_rule for the file in a register: struct
 // landlock_path_beneath_attr is packed, allowed_access and then parent_fd.
-func add(p *sys.Program, ruleset sys.Reg, v sys.Value, path string, a Access) {
+func add(p *sys.Program, ruleset sys.Reg, v sys.Value, path string, a Access) *sys.CallRef {
 	attr := make([]byte, 12)
 	binary.NativeEndian.PutUint64(attr, uint64(a))
 	p.Store32(attr, 8, v)
-	p.Call(0, sys.Step{Op: "landlock_add_rule", Object: path}, unix.SYS_LANDLOCK_ADD_RULE,
+	return p.Call(0, sys.Step{Op: "landlock_add_rule", Object: path}, unix.SYS_LANDLOCK_ADD_RULE,
 		ruleset.Value(), sys.Imm(unix.LANDLOCK_RULE_PATH_BENEATH), p.Bytes(attr), sys.Imm(0))
 }
 

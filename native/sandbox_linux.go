@@ -555,7 +555,9 @@ func (b *sandbox) job(want *specs.Process, w *within, stdio driver.Stdio, begin 
 		// A ruleset of its own: what is granted in the common one is granted
 		// to every later command.
 		j.Steps.Layer(uint32(policy.LayerLandlock))
-		c.ruleset = landlock.Append(j.Steps, b.s.root, b.s.abi, &b.s.low.Ruleset)
+		rs := b.s.low.Ruleset
+		rs.Late = true
+		c.ruleset = landlock.Append(j.Steps, b.s.root, b.s.abi, &rs)
 		handled, _ := landlock.Handled(b.s.abi)
 		for i := range list {
 			if list[i].rights != 0 {

@@ -803,3 +803,35 @@ func TestSessionEndUnwatched(t *testing.T) {
 		t.Errorf("%+v, %v; before, unwatched was %q", st, err, now.Unwatched)
 	}
 }
+
+// TestMovedAway: a command that moves what leads to a path that is shown takes it from later
+// commands, and nothing else.
+func TestMovedAway(t *testing.T) {
+	base := t.TempDir()
+	for _, dir := range []string{"a/ws", "b/lib", "c/lib"} {
+		if err := os.MkdirAll(filepath.Join(base, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := openAs(t, &profiles.Request{Dir: base + "/a/ws", Workspace: "ro", ReadOnly: []string{base + "/b/lib", base + "/c/lib"}})
+	moved, st := sh(t, b, "cd "+base+" && mv a gone && mv b gone2 && mkdir b && echo >b/lib && mv c gone3 && mkdir c && ln -s /usr c/lib && echo moved")
+	if moved != "moved\n" {
+		t.Fatalf("%q, %+v", moved, st)
+	}
+	// A file as standard output makes a ruleset of the command's own.
+	out, err := os.Create(base + "/out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p, err := b.Exec(context.Background(), &specs.Process{Args: []string{"/bin/sh", "-c", "echo ran >/dev/stdout"}, Cwd: "/"}, driver.Stdio{Stdout: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(base + "/out"); string(text) != "ran\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+}

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/sbxrun/sbxrun/policy"
 )
 
 // A connection is one that the sandbox made, for as long as it lasts. A plain
@@ -41,8 +43,9 @@ type flow struct {
 	claim    string // the name that the connection says it is for; "" if it says none
 	method   string // of a plain HTTP request
 	rule     string
-	absolute bool // the server is an upstream proxy, and takes absolute URLs
-	sent     int  // bytes of the method of the first request that went ahead
+	absolute bool                // the server is an upstream proxy, and takes absolute URLs
+	once     []policy.EgressRule // what was granted for it alone
+	sent     int                 // bytes of the method of the first request that went ahead
 	start    time.Time
 	in, out  atomic.Int64
 	refused  atomic.Pointer[refusal]
@@ -163,7 +166,12 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 	}
 	d := r.decide(q)
 	if !d.allow {
-		return nil, denial(d)
+		if r = g.ask(c, f, d); r == nil {
+			return nil, denial(d)
+		}
+		if d = r.decide(q); !d.allow {
+			return nil, denial(d)
+		}
 	}
 	if refused := g.rate(r, t); refused != nil {
 		return nil, refused
@@ -220,7 +228,7 @@ func (c *connection) open(route Route, t target, absolute bool) (*flow, *refusal
 	}
 	// Rules that came while it was dialled count, too: from carry on, a reload finds
 	// the flow.
-	if now := g.rules.Load(); now != r {
+	if now := g.rules.Load(); now != r || f.once != nil {
 		if refused := f.decide(now, f.protocol); refused != nil {
 			c.mu.Lock()
 			c.server, c.flow = nil, nil
@@ -257,6 +265,7 @@ func (c *connection) recheck(f *flow, p protocol, claim string) *refusal {
 
 // decide asks the rules about a flow that carries p.
 func (f *flow) decide(r *rules, p protocol) *refusal {
+	r = r.with(f.once)
 	q := query{target: f.target, protocol: p, own: f.own}
 	if f.target.name != "" {
 		q.resolved = f.resolved

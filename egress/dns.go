@@ -200,14 +200,21 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool) 
 		return g.reverse(name, q.Type), false
 	}
 	d := g.rules.Load().decide(query{target: target{name: name}})
-	if !d.allow {
+	asked := g.asks(target{name: name}, d)
+	if !d.allow && !asked {
 		g.refuse(rec, denial(d))
 		return reply{rcode: dnsmessage.RCodeNameError, why: "sbxrun: " + d.reason}, false
 	}
 	if q.Type != dnsmessage.TypeA && q.Type != dnsmessage.TypeAAAA {
 		return reply{}, false
 	}
-	if g.upstream.proxyFor(target{name: name}) == nil {
+	if asked && !g.names.has(name) && !g.doubtful.AllowN(rec.Time, 1) {
+		refused := &refusal{verdict: Deny, cause: causeLimited, rule: byLimit, reason: "too many names at once"}
+		g.refuse(rec, refused)
+		return reply{rcode: dnsmessage.RCodeServerFailure, why: "sbxrun: " + refused.reason}, false
+	}
+	// Whoever is asked has not said yes: no server learns of the name.
+	if !asked && g.upstream.proxyFor(target{name: name}) == nil {
 		known, ok := g.resolver.cached(name)
 		if !ok {
 			if !wait {
@@ -235,8 +242,10 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool) 
 		g.refuse(rec, refused)
 		return reply{rcode: dnsmessage.RCodeServerFailure, why: "sbxrun: " + refused.reason}, false
 	}
-	rec.Verdict, rec.Rule = Allow, d.rule
-	g.record(rec)
+	if !asked {
+		rec.Verdict, rec.Rule = Allow, d.rule
+		g.record(rec)
+	}
 	return reply{num: num}, false
 }
 

@@ -68,10 +68,26 @@ type Options struct {
 	// descriptors of the supervisor; 0 is 1024.
 	Connections int
 
+	// Ask, if not nil, is asked about a connection that no rule allows and none denies,
+	// before anything is looked up or dialled: Record.Grant is the rule that would allow
+	// it. Names are then given addresses without a look-up, as those of the rules. It may
+	// wait, and is called from many goroutines.
+	Ask func(ctx context.Context, r Record) Answer
+
 	// Record is told every decision and every connection that ended. It is
 	// called from many goroutines and must not block.
 	Record func(Record)
 }
+
+// An Answer is what came of a question.
+type Answer uint8
+
+// The answers.
+const (
+	No     Answer = iota
+	Once          // this connection may be made
+	Always        // so may all that the rule allows, for as long as the gateway runs
+)
 
 // Route is the way by which a connection came to the gateway.
 type Route string
@@ -172,7 +188,11 @@ type Gateway struct {
 	routes   *routes // that Options.Own asks if it is nobody else's
 
 	rules      atomic.Pointer[rules]
+	changing   sync.Mutex    // guards the two that rules are made of
+	policy     policy.Egress // as New and Reload had it
+	granted    []policy.EgressRule
 	rates      rates
+	doubtful   *rate.Limiter // new names that would be asked about
 	challenges challenges
 
 	answering chan struct{}
@@ -219,11 +239,13 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	if o.Record == nil {
 		o.Record = func(Record) {}
 	}
-	g := &Gateway{o: o, upstream: up, routes: routes, patience: handshakeTimeout, active: map[*connection]struct{}{},
+	g := &Gateway{o: o, policy: p, upstream: up, routes: routes, patience: handshakeTimeout,
+		active:    map[*connection]struct{}{},
 		answering: make(chan struct{}, maxAnswering)}
 	g.rules.Store(r)
 	g.resolver.lookup = o.Resolve
 	g.resolver.fresh = rate.NewLimiter(newNamesPerSecond, newNamesBurst)
+	g.doubtful = rate.NewLimiter(newNamesPerSecond, newNamesBurst)
 	return g, nil
 }
 
@@ -253,16 +275,22 @@ func Ask(p policy.Egress, host string, port uint16) (Record, error) {
 // never among them: it is the stub resolver's, whatever address is asked. All says
 // that those are not enough: a rule names every port, or more than a thousand,
 // and listeners for them are made as they are asked for; see Add.
-func (g *Gateway) Ports() (list []uint16, all bool) { return g.rules.Load().ports() }
+func (g *Gateway) Ports() (list []uint16, all bool) {
+	list, all = g.rules.Load().ports()
+	return list, all || g.o.Ask != nil
+}
 
 // Reload replaces the rules of a running gateway: new connections are decided by
-// them, and those that they refuse are closed. If one is malformed, the last
-// good rules stay and the error says which.
+// them, and those that they refuse are closed. What was granted meanwhile stays. If a
+// rule is malformed, the last good rules stay and the error says which.
 func (g *Gateway) Reload(p policy.Egress) error {
-	r, err := compile(p)
+	g.changing.Lock()
+	defer g.changing.Unlock()
+	r, err := g.compile(p, g.granted)
 	if err != nil {
 		return err
 	}
+	g.policy = p
 	g.rules.Store(r)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -30,6 +30,8 @@ type world struct {
 
 	transparent *handed // listener that takes connections from dialTransparent
 
+	stop func() // ends the gateway, which has to leave nothing; the test's end does, too
+
 	mu      sync.Mutex
 	names   map[string][]string // what the host's resolver knows
 	servers map[netip.AddrPort]string
@@ -154,7 +156,7 @@ func newPatientWorld(t testing.TB, p policy.Egress, patience time.Duration, chan
 		started = g.ctx != nil
 		g.mu.Unlock()
 	}
-	t.Cleanup(func() {
+	w.stop = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-done:
@@ -168,6 +170,7 @@ func newPatientWorld(t testing.TB, p policy.Egress, patience time.Duration, chan
 			t.Errorf("%d connections left", n)
 		}
 	})
+	t.Cleanup(w.stop)
 	return w
 }
 

@@ -188,7 +188,7 @@ func (c *connection) serve(route Route, t target, method string, host authority,
 	switch {
 	case old != nil && old.target == t && old.method == "" && old.in.Load() == 0 && (old.sent > 0 || alive(server.conn)):
 		f = old // a tunnel that turned out to carry HTTP
-	case old != nil && old.target == t && len(server.pre) == 0 && alive(server.conn):
+	case old != nil && old.target == t && len(server.pre) == 0 && (pinned || old.once == nil) && alive(server.conn):
 		if refused := c.g.rate(c.g.rules.Load(), t); refused != nil {
 			return nil, refused
 		}
@@ -198,6 +198,7 @@ func (c *connection) serve(route Route, t target, method string, host authority,
 		if old.method == "" {
 			f.sent = old.sent
 		}
+		f.once = old.once // it is still the connection that was asked about
 		if !c.carry(f, server) {
 			return nil, &refusal{verdict: Error, cause: causeFailed, reason: "the sandbox ended"}
 		}

@@ -57,6 +57,13 @@ func (n *names) clock() time.Time {
 	return time.Now()
 }
 
+// has reports whether the name has a number.
+func (n *names) has(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.byName[name] != nil
+}
+
 // number returns the name's number; false if too many names are in use.
 func (n *names) number(name string) (uint32, bool) {
 	n.mu.Lock()

@@ -94,16 +94,17 @@ func (w *worker) decide(e *entry, a act) (errno syscall.Errno, rule string) {
 		return 0, ""
 	}
 	dirs := w.dirs(e)
-	v, rule := w.g.rules.Match(e.full, len(g.Path), dirs)
+	rules := w.rules(e.full)
+	v, rule := rules.Match(e.full, len(g.Path), dirs)
 	if v == Leads && a != aliases && a != movesFrom && a != movesTo {
 		v = Free
 	}
 	if v == Free {
-		ask := w.g.rules.Completes
+		ask := rules.Completes
 		if a == removes || a == removesDir || a == movesFrom {
-			ask = w.g.rules.Undoes
+			ask = rules.Undoes
 		}
-		if rule = ask(e.parent, e.name, dirs); rule == "" && a == aliases && w.g.rules.Within(e.parent, len(g.Path),
+		if rule = ask(e.parent, e.name, dirs); rule == "" && a == aliases && rules.Within(e.parent, len(g.Path),
 			dirs) != nil {
 			rule = ".git/"
 		}
@@ -144,7 +145,7 @@ func (w *worker) crosses(from, to *entry) bool {
 // repositoryOf is the repository that an entry is part of, the zero File for none; false
 // if it cannot be told.
 func (w *worker) repositoryOf(e *entry) (File, bool) {
-	dir := w.g.rules.Within(e.parent, len(e.mount.grant.Path), w.dirs(e))
+	dir := w.g.rules.Current().Within(e.parent, len(e.mount.grant.Path), w.dirs(e))
 	if dir == nil {
 		return File{}, true
 	}
@@ -162,7 +163,12 @@ func (w *worker) repositoryOf(e *entry) (File, bool) {
 // note records a refusal by a pattern.
 func (w *worker) note(op string, path []byte, rule string) {
 	w.told = true
-	w.g.deny(Denial{Kind: Write, Call: op, Path: string(path), Rule: rule}, w.asker)
+	d := Denial{Kind: Write, Call: op, Path: string(path), Rule: rule}
+	if w.doubtful(rule) {
+		w.doubt = &d
+		return
+	}
+	w.g.deny(d, w.asker)
 }
 
 // there reports whether an entry exists.
@@ -225,7 +231,7 @@ func (w *worker) mayChange(op string, fd int) syscall.Errno {
 	if !g.Guarded {
 		return 0
 	}
-	if v, rule := w.g.rules.Match(name, len(g.Path), w.dirsOf(fd, name)); v == Protected && w.stat.Nlink > 0 {
+	if v, rule := w.rules(name).Match(name, len(g.Path), w.dirsOf(fd, name)); v == Protected && w.stat.Nlink > 0 {
 		w.note(op, name, rule)
 		return unix.EACCES
 	}
@@ -639,7 +645,7 @@ func (w *worker) mayAlter(op string, fd int) syscall.Errno {
 		return 0
 	}
 	dirs := w.dirsOf(fd, name)
-	if v, rule := w.g.rules.Match(name, len(g.Path), dirs); v == Protected && w.state(name, len(g.Path), dirs,
+	if v, rule := w.rules(name).Match(name, len(g.Path), dirs); v == Protected && w.state(name, len(g.Path), dirs,
 		rule) != stateFree {
 		w.note(op, name, rule)
 		return unix.EACCES

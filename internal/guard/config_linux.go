@@ -64,10 +64,10 @@ func (w *worker) spared(e *entry, a act, rule string) bool {
 // only reports whether a path that a pattern protects is protected by no other one, where
 // that one allows something.
 func (w *worker) only(path []byte, root int, dirs Dirs, rule string) bool {
-	if !w.g.rules.checksConfig() {
+	if !w.g.rules.Current().checksConfig() {
 		return false
 	}
-	v, _ := w.g.rules.match(path, root, dirs, rule)
+	v, _ := w.rules(path).match(path, root, dirs, rule)
 	return v != Protected
 }
 
@@ -75,7 +75,7 @@ func (w *worker) only(path []byte, root int, dirs Dirs, rule string) bool {
 // which Git finds out whether a new repository can have any. It leads nowhere but to a
 // file "testing" beside it.
 func (w *worker) probes(e *entry) bool {
-	return w.g.rules.checksConfig() && bytes.HasPrefix(w.link[:], []byte("testing\x00")) && len(e.name) == 7 &&
+	return w.g.rules.Current().checksConfig() && bytes.HasPrefix(w.link[:], []byte("testing\x00")) && len(e.name) == 7 &&
 		e.name[0] == 't' &&
 		string(e.parent[lastSlash(e.parent)+1:]) == ".git" && e.none == 0 && made(e.dir)
 }
@@ -88,7 +88,7 @@ func (w *worker) madeConfig(fd int) bool {
 		return false
 	}
 	dirs := w.dirsOf(fd, name)
-	v, rule := w.g.rules.Match(name, len(m.grant.Path), dirs)
+	v, rule := w.rules(name).Match(name, len(m.grant.Path), dirs)
 	if v != Protected || rule != ConfigPattern || !w.only(name, len(m.grant.Path), dirs, rule) {
 		return false
 	}
@@ -151,7 +151,7 @@ func (w *worker) moveConfig(from, to *entry, flags uint32) syscall.Errno {
 		if there && err != nil {
 			return 0, false // what it holds cannot be kept
 		}
-		made := w.g.rules.checksConfig() && string(to.parent[lastSlash(to.parent)+1:]) == ".git" &&
+		made := w.g.rules.Current().checksConfig() && string(to.parent[lastSlash(to.parent)+1:]) == ".git" &&
 			(!there || marked && goodConfig(nil, old, true))
 		how := uint(flags)
 		w.stat.Mode &^= 0o7022

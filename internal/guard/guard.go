@@ -65,6 +65,7 @@
 package guard
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"sync"
@@ -162,6 +163,11 @@ type Config struct {
 	// is called on the guard's confined thread.
 	Refused func(Denial)
 
+	// Ask, if not nil, is asked about each call that a pattern refuses, while that waits; the
+	// others go on. It is called on a goroutine of its own, and returns when the context is
+	// done. Denial.Count is 0 then.
+	Ask func(ctx context.Context, d Denial) Answer
+
 	// Lock, if not nil, is held while a call is made that gives a directory a part of a
 	// repository, by all runs that could give it the others. It returns what ends that,
 	// and does not wait for ever: with an error the call is refused. It is called on the
@@ -173,6 +179,16 @@ type Config struct {
 	// is alone.
 	Shared *sync.Mutex
 }
+
+// An Answer is what came of a question.
+type Answer uint8
+
+// The answers.
+const (
+	Refuse Answer = iota
+	Once          // the pattern does not hold for this call
+	Always        // nor for any other, of all guards that have the same Rules
+)
 
 // Sockets are the Unix sockets of the host's that the command may connect to, at Paths of the
 // sandbox and below. Nothing that is older than Since is the command's own. All guards of a

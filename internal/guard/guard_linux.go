@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,6 +37,8 @@ type Guard struct {
 	explain bool
 	seen    func(Use, func() (int, string))
 	refused func(Denial)
+	ask     func(context.Context, Denial) Answer
+	doubts  atomic.Int32 // calls that wait for its answer
 	hidden  []string
 	sockets *Sockets
 	sock    [2]int // the command sends the listener over the second
@@ -80,8 +84,8 @@ func New(cfg Config) (*Guard, error) {
 		}
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock,
-		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, seen: cfg.Seen, refused: cfg.Refused, hidden: cfg.Hidden,
-		sockets: cfg.Sockets, done: make(chan struct{})}
+		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, seen: cfg.Seen, refused: cfg.Refused, ask: cfg.Ask,
+		hidden: cfg.Hidden, sockets: cfg.Sockets, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.thread, err = hire(); err != nil {
 		return nil, err
@@ -190,6 +194,9 @@ func (g *Guard) Close() (list []Denial, untold uint64) {
 // Denials are what was refused so far: each call and path once, and no more than
 // [MaxDenials]. Untold counts the others.
 func (g *Guard) Denials() (list []Denial, untold uint64) {
+	if g.doubts.Load() > 0 {
+		time.Sleep(2 * lookEvery) // of those that wait for an answer some may just have ended
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.denials), g.untold
@@ -426,29 +433,34 @@ type worker struct {
 	first uint32 // with which the sandbox began
 	masks bool   // some process has another
 
-	path   [2][pathMax + 1]byte // the call's paths, NUL-terminated
-	name   [2][pathMax + 1]byte // last names, NUL-terminated
-	scrap  [pathMax + 1]byte    // for paths to the kernel
-	canon  [2][2 * pathMax]byte // names of directories and objects
-	link   [pathMax + 1]byte
-	num    [64]byte
-	local  [2]unix.Iovec
-	remote [2]unix.RemoteIovec
-	stat   unix.Stat_t
-	statx  unix.Statx_t
-	mounts map[int]*mount  // the sandbox's, by id; read when first asked for
-	ties   map[File]tie    // what leads to mount points, and mount points as another mount shows them
-	passes map[string]pass // which of the host's mounts are looked into; read when first asked for
-	trees  []string        // directories of linked worktrees that were made, the last first
-	how    unix.OpenHow
-	value  []byte
-	held   held
-	unlock func() // what exclude holds, nil for nothing
-	told   bool   // the refusal of this call was noted
-	made   bool   // the call was made, and what it changed is noted
-	whole  bool   // and nothing is left of what the file held
-	lacks  bool   // what the call changes is not there, and is looked for on the host
-	entry  bool   // and it is a name in a directory
+	path    [2][pathMax + 1]byte // the call's paths, NUL-terminated
+	name    [2][pathMax + 1]byte // last names, NUL-terminated
+	scrap   [pathMax + 1]byte    // for paths to the kernel
+	canon   [2][2 * pathMax]byte // names of directories and objects
+	link    [pathMax + 1]byte
+	num     [64]byte
+	local   [2]unix.Iovec
+	remote  [2]unix.RemoteIovec
+	stat    unix.Stat_t
+	statx   unix.Statx_t
+	mounts  map[int]*mount  // the sandbox's, by id; read when first asked for
+	ties    map[File]tie    // what leads to mount points, and mount points as another mount shows them
+	passes  map[string]pass // which of the host's mounts are looked into; read when first asked for
+	trees   []string        // directories of linked worktrees that were made, the last first
+	how     unix.OpenHow
+	value   []byte
+	held    held
+	unlock  func()  // what exclude holds, nil for nothing
+	told    bool    // the refusal of this call was noted
+	doubt   *Denial // of this call, if it is to be asked about
+	doubts  []*doubt
+	doubted int       // looks at them
+	settles time.Time // when the next is
+	permits []permit  // of this call
+	made    bool      // the call was made, and what it changed is noted
+	whole   bool      // and nothing is left of what the file held
+	lacks   bool      // what the call changes is not there, and is looked for on the host
+	entry   bool      // and it is a name in a directory
 
 	begins [4]begin // where relative paths began last
 	newest int      // of those
@@ -523,8 +535,11 @@ func (w *worker) answer() (rest time.Duration) {
 	if begin.Sub(w.pace.last) > pause {
 		w.l.Far() // others may be on that processor by now
 	}
-	w.told = false
+	w.told, w.doubt = false, nil
 	res, errno := w.handle()
+	if w.doubt != nil && w.suspend(errno) {
+		errno = waits
+	}
 	if errno == unix.EROFS || errno == unix.EACCES || errno == unix.EPERM {
 		w.tell(errno)
 	} else if errno == unix.ENOENT && w.g.explain {

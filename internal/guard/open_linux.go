@@ -266,7 +266,7 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 	case g.Guarded:
 		var v Verdict
 		dirs := w.dirs(e)
-		if v, rule = w.g.rules.Match(e.full, len(g.Path), dirs); v == Protected {
+		if v, rule = w.rules(e.full).Match(e.full, len(g.Path), dirs); v == Protected {
 			text := ""
 			if flags&unix.O_CREAT != 0 {
 				text = w.fixed(e, dirs, rule)
@@ -284,7 +284,7 @@ func (w *worker) openIn(op string, e *entry, flags, mode uint32) (int64, syscall
 				errno = refused
 			}
 		} else if flags&unix.O_CREAT != 0 {
-			if rule = w.g.rules.Completes(e.parent, e.name, dirs); rule != "" {
+			if rule = w.rules(e.full).Completes(e.parent, e.name, dirs); rule != "" {
 				errno = refused
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 
@@ -29,6 +30,9 @@ import (
 // what an index can be split into; it can be removed, and exchanged for a good one.
 type Rules struct {
 	texts []string // valid
+
+	lifted atomic.Pointer[Rules] // what holds since a pattern does not; nil for all
+	lifts  sync.Mutex
 
 	// What follows is made when the first path is matched: most commands that a
 	// run is for are over before any is.
@@ -98,6 +102,26 @@ func NewRules(patterns []string) (*Rules, error) {
 		}
 	}
 	return &Rules{texts: patterns}, nil
+}
+
+// Without are the rules without a pattern.
+func (r *Rules) Without(pattern string) *Rules {
+	return &Rules{texts: slices.DeleteFunc(slices.Clone(r.texts), func(s string) bool { return s == pattern })}
+}
+
+// Lift has a pattern hold no more, for whoever has these rules.
+func (r *Rules) Lift(pattern string) {
+	r.lifts.Lock()
+	defer r.lifts.Unlock()
+	r.lifted.Store(r.Current().Without(pattern))
+}
+
+// Current are the rules that hold now.
+func (r *Rules) Current() *Rules {
+	if now := r.lifted.Load(); now != nil {
+		return now
+	}
+	return r
 }
 
 // ready makes what paths are matched with.

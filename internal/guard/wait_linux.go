@@ -142,6 +142,12 @@ func (wt *waiter) answer(w *worker, file int, errno syscall.Errno) {
 
 // forget ends all waiting.
 func (w *worker) forget() {
+	for _, q := range w.doubts {
+		q.cancel()
+		w.denied(q.denial)
+	}
+	w.g.doubts.Add(-int32(len(w.doubts)))
+	w.doubts = nil
 	for {
 		for _, wt := range w.waiting {
 			wt.ended = true
@@ -162,7 +168,13 @@ const restart syscall.Errno = 512
 // attend looks at the next waiters, if it is time to, and returns for how long there
 // is nothing to do but to wait for a call, ms; -1 is for ever.
 func (w *worker) attend() int {
+	if len(w.doubts) > 0 {
+		w.settle()
+	}
 	if len(w.waiting) == 0 {
+		if len(w.doubts) > 0 {
+			return int(lookEvery.Milliseconds())
+		}
 		return -1
 	}
 	if left := time.Until(w.looks); left > 0 {
@@ -173,7 +185,7 @@ func (w *worker) attend() int {
 	}
 	w.looks = time.Now().Add(lookEvery)
 	if w.occupy(); len(w.waiting) == 0 {
-		return -1
+		return 0
 	}
 	w.asked = (w.asked + 1) % len(w.waiting)
 	wt := w.waiting[w.asked]

@@ -18,7 +18,8 @@ const maxTrees = 16
 // it is. Of other repositories in the workspace a command can move what is above .git away,
 // and put a link in its place; then what leads to the worktree leads elsewhere.
 func (w *worker) began(e *entry) {
-	if g := e.mount.grant; g != nil && g.Guarded && isTree(e.full) && stays(e.full, g.Path) && w.g.rules.checksConfig() {
+	if g := e.mount.grant; g != nil && g.Guarded && isTree(e.full) && stays(e.full, g.Path) &&
+		w.g.rules.Current().checksConfig() {
 		w.trees = slices.Insert(w.trees, 0, string(e.full))
 		w.trees = w.trees[:min(len(w.trees), maxTrees)]
 	}

@@ -92,3 +92,24 @@ func (g Grant) Shell() string {
 	flag, value := g.Parts()
 	return "--" + flag + " " + quote.Shell(value)
 }
+
+// An Answer is what came of a question whether a denial is to be one.
+type Answer uint8
+
+// The answers.
+const (
+	Refuse      Answer = iota
+	GrantOnce          // the calls that wait go on
+	GrantAlways        // so does each that the grant allows, for as long as the sandbox is there
+)
+
+// String is the answer in a word.
+func (a Answer) String() string {
+	switch a {
+	case GrantOnce:
+		return "once"
+	case GrantAlways:
+		return "always"
+	}
+	return "no"
+}

@@ -124,6 +124,9 @@ type Stdio struct {
 	// note nothing.
 	Explain bool
 
+	// Unasked has refusals stay refusals where a sandbox asks about them.
+	Unasked bool
+
 	// Seen, if not nil, is called with each path that the command uses, each time anew: what
 	// it looks up and finds, executes or changes. It must return soon, and may not open
 	// anything. Who describes the process, during the call. The native driver calls it, for a

@@ -25,7 +25,11 @@
 // The package knows nothing of profiles.
 package native
 
-import "github.com/sbxrun/sbxrun/driver"
+import (
+	"context"
+
+	"github.com/sbxrun/sbxrun/driver"
+)
 
 // Name is the driver's name.
 const Name = "native"
@@ -52,6 +56,11 @@ type Driver struct {
 
 	// Withheld is what no denial proposes a grant of, whoever asked for it inside.
 	Withheld driver.Withheld
+
+	// Ask, if not nil, is asked about what a grant could allow, before it is refused: a host
+	// that no rule names, a protected path. What asked waits. It is called from many
+	// goroutines, and returns when the context is done.
+	Ask func(ctx context.Context, d driver.Denial) driver.Answer
 }
 
 // Name returns the driver's name.

@@ -398,8 +398,16 @@ func (s *starter) guardConfig() *guard.Config {
 			}
 		}
 	}
+	if s.d.Ask != nil {
+		cfg.Ask = func(ctx context.Context, g guard.Denial) guard.Answer {
+			return guardAnswers[s.d.Ask(ctx, s.d.denials(s.p, []guard.Denial{g}, 0)[0])]
+		}
+	}
 	return cfg
 }
+
+// guardAnswers are the guard's words for answers.
+var guardAnswers = map[driver.Answer]guard.Answer{driver.GrantOnce: guard.Once, driver.GrantAlways: guard.Always}
 
 // newGuard prepares the guard of a command with these streams; nil if it needs
 // none.
@@ -431,6 +439,9 @@ func (s *starter) newGuard(list []stream, stdio driver.Stdio) (*guard.Guard, err
 		cfg.Seen = seen(stdio.Seen)
 	}
 	cfg.Connect = s.connect
+	if stdio.Unasked {
+		cfg.Ask = nil
+	}
 	if stdio.Refused != nil {
 		cfg.Refused = s.d.refused(s.p, stdio.Refused)
 	}

@@ -67,8 +67,13 @@ func newNetwork(d Driver, p *policy.Policy) (*network, error) {
 		n.token = hex.EncodeToString(secret[:])
 		n.journal.Requests = p.Egress.LogRequests
 		var err error
-		n.gateway, err = egress.New(p.Egress, egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy,
-			Record: n.journal.Record})
+		o := egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy, Record: n.journal.Record}
+		if d.Ask != nil {
+			o.Ask = func(ctx context.Context, r egress.Record) egress.Answer {
+				return egressAnswers[d.Ask(ctx, gateway.Denial(r))]
+			}
+		}
+		n.gateway, err = egress.New(p.Egress, o)
 		if err != nil {
 			return nil, err
 		}
@@ -89,6 +94,9 @@ func newNetwork(d Driver, p *policy.Policy) (*network, error) {
 	}
 	return n, nil
 }
+
+// egressAnswers are the gateway's words for answers.
+var egressAnswers = map[driver.Answer]egress.Answer{driver.GrantOnce: egress.Once, driver.GrantAlways: egress.Always}
 
 // environ adds the variables by which programs find the proxy, but for those
 // that the policy sets itself. None is needed: they make refusals readable.

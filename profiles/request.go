@@ -36,6 +36,7 @@ type Request struct {
 	Net        *policy.EgressMode // --net
 	AllowHosts []string           // --allow-host; implies proxy where the network is none
 	DenyHosts  []string           // --deny-host
+	Ask        time.Duration      // --ask: what may be granted is asked about, for so long; implies proxy as AllowHosts does
 	Publish    []string           // --publish [ADDRESS:]HOSTPORT:PORT
 
 	Memory    *uint64        // --memory, bytes; 0 removes the limit

@@ -139,9 +139,14 @@ func (c *collected) network(req *Request, f *profile) error {
 		mode = req.Net.String()
 	}
 	switch {
-	case len(req.AllowHosts) == 0:
+	case len(req.AllowHosts) == 0 && req.Ask == 0:
 	case mode == "none" && req.Net == nil:
-		f.setText(keyNetMode, "proxy", allow)
+		from := allow
+		if len(req.AllowHosts) == 0 {
+			from = "flag --ask"
+		}
+		f.setText(keyNetMode, "proxy", from)
+	case len(req.AllowHosts) == 0: // of the network nobody is asked then
 	case mode == "none":
 		return &Error{Where: allow, What: "--net none reaches no host",
 			Fix: "leave out --net none: --allow-host implies --net proxy"}

@@ -44,7 +44,7 @@ type Config struct {
 // A Record is one line.
 type Record struct {
 	Time   time.Time `json:"time"`
-	Event  string    `json:"event"`  // begin, run, denial
+	Event  string    `json:"event"`  // begin, run, denial, answer
 	Source string    `json:"source"` // run, session, mcp: what ran or refused it; hook: what left it to the agent
 	UID    int       `json:"uid"`
 	PID    int       `json:"pid"` // of sbxrun
@@ -60,6 +60,10 @@ type Record struct {
 	Driver    string `json:"driver,omitempty"`
 	Sandboxed bool   `json:"sandboxed"`
 	Why       string `json:"unsandboxed_because,omitempty"`
+
+	// Of an answer to a question about a denial: no, once or always, and who gave it.
+	Answer string `json:"answer,omitempty"`
+	By     string `json:"by,omitempty"`
 
 	*Outcome
 	*driver.Denial
@@ -147,6 +151,12 @@ func (l *Log) Denied(r Record, d driver.Denial) error {
 	return l.write([]Record{r})
 }
 
+// Answered records the answer to a question about a refusal, before it has an effect.
+func (l *Log) Answered(r Record, d driver.Denial) error {
+	r.Event, r.Denial = "answer", &d
+	return l.write([]Record{r})
+}
+
 func (l *Log) write(all []Record) error {
 	var lines [][]byte
 	for i := range all {
@@ -176,7 +186,7 @@ func (l *Log) line(r *Record) ([]byte, error) {
 	c := *r
 	c.Time = moment(c.Time)
 	c.Command = l.words(c.Command)
-	for _, s := range []*string{&c.Source, &c.Session, &c.Tool, &c.Cwd, &c.Profile, &c.Driver, &c.Why} {
+	for _, s := range []*string{&c.Source, &c.Session, &c.Tool, &c.Cwd, &c.Profile, &c.Driver, &c.Why, &c.By} {
 		*s = l.text(*s)
 	}
 	if c.Outcome != nil {

@@ -80,7 +80,7 @@ func (b *Box) do(ctx context.Context, in io.Reader, out io.Writer, op, path stri
 	defer errR.Close()
 	p, err := b.Sandbox.Exec(ctx,
 		&specs.Process{Args: append([]string{"/proc/self/fd/3", agentCommand, op, path}, more...)},
-		driver.Stdio{Stdin: inR, Stdout: outW, Stderr: errW, Extra: []*os.File{program}})
+		driver.Stdio{Stdin: inR, Stdout: outW, Stderr: errW, Extra: []*os.File{program}, Unasked: true})
 	for _, f := range []*os.File{inR, outW, errW} {
 		f.Close()
 	}

@@ -41,13 +41,7 @@ func (j *Journal) Record(r egress.Record) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if r.Verdict == egress.Deny {
-		d := driver.Denial{Operation: driver.OpConnect, Target: r.Target(), Rule: r.Rule, Reason: r.Reason, Count: 1}
-		if r.Grant != "" {
-			d.Grant = driver.GrantOf("allow-host", r.Grant)
-		}
-		if r.Route == egress.RouteDNS {
-			d.Operation = driver.OpResolve
-		}
+		d := Denial(r)
 		if j.Told != nil {
 			j.Told(d)
 		}
@@ -80,6 +74,18 @@ func (j *Journal) Record(r egress.Record) {
 		q.Address = r.Addr.String()
 	}
 	j.log = append(j.log, q)
+}
+
+// Denial is a refusal of the gateway's.
+func Denial(r egress.Record) driver.Denial {
+	d := driver.Denial{Operation: driver.OpConnect, Target: r.Target(), Rule: r.Rule, Reason: r.Reason, Count: 1}
+	if r.Grant != "" {
+		d.Grant = driver.GrantOf("allow-host", r.Grant)
+	}
+	if r.Route == egress.RouteDNS {
+		d.Operation = driver.OpResolve
+	}
+	return d
 }
 
 // Refused counts what was refused so far.

@@ -168,7 +168,7 @@ func (c *Client) ExecWithin(ctx context.Context, process *specs.Process, limits 
 
 // execRequest asks for a command with its streams, which are the files to pass.
 func execRequest(process *specs.Process, stdio driver.Stdio) (*request, []*os.File, error) {
-	req := &request{Op: "exec", Process: process, Explain: stdio.Explain, Else: stdio.Else}
+	req := &request{Op: "exec", Process: process, Explain: stdio.Explain, Else: stdio.Else, Unasked: stdio.Unasked}
 	var files []*os.File
 	for _, f := range slices.Concat([]*os.File{stdio.Stdin, stdio.Stdout, stdio.Stderr}, stdio.Extra) {
 		req.Streams = append(req.Streams, f != nil)

@@ -16,6 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/questions"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -30,7 +31,8 @@ type Holder struct {
 	box  driver.Sandbox
 	pol  *policy.Policy
 
-	notice func() string // nil for none
+	notice func() string    // nil for none
+	board  *questions.Board // nil: it does not ask
 
 	mu       sync.Mutex
 	stopping bool
@@ -79,8 +81,9 @@ func Hold(ctx context.Context, st *Store, d driver.Driver, spec *Spec, started f
 	if err != nil {
 		return err
 	}
-	h := &Holder{dir: dir, info: *info, pol: spec.Policy, notice: spec.Notice, stopped: make(chan struct{}),
-		over: make(chan struct{})}
+	h := &Holder{dir: dir, info: *info, pol: spec.Policy, notice: spec.Notice, board: spec.Board,
+		stopped: make(chan struct{}),
+		over:    make(chan struct{})}
 	h.info.Pid = os.Getpid()
 	h.info.State = Initializing
 	if err := dir.record(&h.info); err != nil {
@@ -203,6 +206,10 @@ func (h *Holder) serve(c *conn) {
 		err = h.kill(c, &req)
 	case "attach":
 		err = h.attach(c, &req)
+	case "questions":
+		err = h.questions(c, &req)
+	case "answer":
+		err = h.answer(c, &req)
 	case "info":
 		err = c.send(h.describe())
 	case "snapshot":
@@ -327,7 +334,7 @@ func (h *Holder) exec(c *conn, req *request, files []*os.File) error {
 	if err != nil {
 		return err
 	}
-	stdio.Explain, stdio.Else = req.Explain, req.Else
+	stdio.Explain, stdio.Else, stdio.Unasked = req.Explain, req.Else, req.Unasked
 	cmd, err := h.add(argsOf(req.Process), false)
 	if err != nil {
 		return err

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/questions"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -142,6 +143,13 @@ type Spec struct {
 	// Notice, if not nil, gives what [Info] is to say of the session.
 	Notice func() string `json:"-"`
 
+	// AskMS is how long a refusal waits for somebody to say that it is none, 0 if nobody is
+	// asked. Board has those, for who opens the sandbox, and Audit is where answers are
+	// recorded.
+	AskMS int64            `json:"ask_ms,omitempty"`
+	Board *questions.Board `json:"-"`
+	Audit json.RawMessage  `json:"audit,omitempty"`
+
 	// Owner is a process whose end is the session's, 0 if there is none, and when
 	// it began (in ticks since boot), because numbers are used again.
 	Owner      int    `json:"owner,omitempty"`
@@ -152,6 +160,7 @@ type Spec struct {
 type Environment struct {
 	Sandbox driver.Sandbox
 	Policy  *policy.Policy
-	Driver  string // the name of what isolates, for results
-	Why     string // it is no sandbox, "" if it is one
+	Driver  string           // the name of what isolates, for results
+	Why     string           // it is no sandbox, "" if it is one
+	Board   *questions.Board // what it asks before it refuses; nil if it does not
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/oncejson"
+	"github.com/sbxrun/sbxrun/internal/questions"
 	"github.com/sbxrun/sbxrun/policy"
 )
 
@@ -37,12 +38,13 @@ const maxFiles = 16
 // request is what a client sends: first Op with what belongs to it, then, while a
 // command runs, signals.
 type request struct {
-	Op string `json:"op"` // exec, start (both also with -within), output, info, stop, retire; attach, lend; signal, terminate, kill, detach
+	Op string `json:"op"` // exec, start (both also with -within), output, questions, answer, info, stop, retire; attach, lend; signal, terminate, kill, detach
 
 	Process *specs.Process `json:"process,omitempty"` // exec, start
 	Streams []bool         `json:"streams,omitempty"` // exec: which of 0, 1, 2, … came as descriptors
 	Explain bool           `json:"explain,omitempty"` // exec: see driver.Stdio
 	Else    string         `json:"else,omitempty"`    // likewise
+	Unasked bool           `json:"unasked,omitempty"` // likewise
 	Signal  int            `json:"signal,omitempty"`
 
 	// Within are limits of the one command, of exec-within and start-within: an
@@ -59,7 +61,12 @@ type request struct {
 	Birth   string          `json:"birth,omitempty"`
 	Digest  string          `json:"digest,omitempty"` // of the policy
 	Policy  json.RawMessage `json:"policy,omitempty"`
-	Frugal  bool            `json:"frugal,omitempty"` // exec in what was lent
+	// Questions, and an answer to one.
+	Question int    `json:"question,omitempty"` // answer: which; questions: the last that is known
+	Answer   uint8  `json:"answer,omitempty"`   // see driver.Answer
+	By       string `json:"by,omitempty"`
+
+	Frugal bool `json:"frugal,omitempty"` // exec in what was lent
 
 	within time.Duration // the reply has to come; 0: as long as the holder answers others
 }
@@ -82,6 +89,9 @@ type reply struct {
 	Output  *Output        `json:"output,omitempty"`
 	Lease   *lease         `json:"lease,omitempty"`
 	Refused bool           `json:"refused,omitempty"` // exec in what was lent
+
+	Questions []questions.Question `json:"questions,omitempty"`
+	Untold    uint64               `json:"untold,omitempty"`
 
 	Detached bool `json:"detached,omitempty"`
 }
@@ -226,7 +236,13 @@ func newWireError(err error) *wireError {
 	var command *driver.CommandError
 	var invalid *policy.InvalidError
 	var none *NoCommandError
+	var closed *questions.NotOpenError
+	var lasts *questions.LastsError
 	switch {
+	case errors.As(err, &lasts):
+		w.Kind, w.Value, w.Text = "lasts", strconv.Itoa(lasts.ID), lasts.Call
+	case errors.As(err, &closed):
+		w.Kind, w.Value = "not open", strconv.Itoa(closed.ID)
 	case errors.As(err, &lost): // before all that it may hold, after which nothing ran
 		w.Kind, w.Text, w.Hint = "lost", lost.Err.Error(), lost.Fix
 	case errors.As(err, &command):
@@ -258,6 +274,12 @@ func (w *wireError) err() error {
 	case "no command":
 		n, _ := strconv.Atoi(w.Value)
 		return &NoCommandError{w.Field, n}
+	case "lasts":
+		n, _ := strconv.Atoi(w.Value)
+		return &questions.LastsError{ID: n, Call: w.Text}
+	case "not open":
+		n, _ := strconv.Atoi(w.Value)
+		return &questions.NotOpenError{ID: n}
 	case "ending":
 		return ErrEnding
 	case "gone":

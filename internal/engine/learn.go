@@ -370,7 +370,7 @@ func (l *Learning) Ready(file string, add bool) error {
 	if add {
 		old, err := os.ReadFile(file)
 		if err != nil {
-			return Unusable(err, "--into", "name a profile that is there, or make one with -o")
+			return Usage("--into: "+err.Error(), "name a profile that is there, or make one with -o")
 		}
 		if _, err := (&learn.Found{Changed: true}).Into(string(old), learn.Header{Command: []string{""}}); err != nil {
 			return unfit(file, err)
@@ -446,9 +446,18 @@ func (l *Learning) Add(found *learn.Found, file string, command []string) error 
 		return err
 	}
 	defer os.Remove(tmp)
-	if err := l.keeps(file, tmp); err != nil {
+	raised := func(e profiles.Entry) bool {
+		return slices.Contains([]string{"network.mode", "limits.memory", "limits.pids", "limits.wall_time",
+			"workspace"}, e.Key)
+	}
+	if err := keeps(l.facts, file, tmp, raised); err != nil {
 		return unfit(file, err)
 	}
+	return replace(file, tmp, old)
+}
+
+// replace puts a new profile in the place of an old one, as that was.
+func replace(file, tmp string, old []byte) error {
 	now, err := os.ReadFile(file)
 	info, serr := os.Stat(file)
 	if err = errors.Join(err, serr); err == nil && !bytes.Equal(now, old) {
@@ -463,15 +472,69 @@ func (l *Learning) Add(found *learn.Found, file string, command []string) error 
 	return os.Rename(tmp, file)
 }
 
+// GrantInto adds a grant to a profile, once do has worked: nothing is done if the profile
+// cannot be written, or if what the policy p is for could write it.
+func GrantInto(file string, g driver.Grant, comment string, p *policy.Policy, facts *Facts, do func() error) error {
+	file, err := filepath.Abs(file)
+	if err == nil {
+		file, err = filepath.EvalSymlinks(file)
+	}
+	var old []byte
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Lstat(file)
+	}
+	if err == nil && (!info.Mode().IsRegular() || names(info) > 1) {
+		err = errors.New(file + " is no regular file, or has other names")
+	}
+	if err == nil {
+		old, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return Unusable(err, "--into", "name a profile that is there, for example with the one line: extends: strict")
+	}
+	writable := false // the nearest rule is the last
+	for _, f := range p.Files {
+		if policy.Below(file, f.Path) {
+			writable = f.Access&policy.Write != 0
+		}
+	}
+	for _, m := range p.OCI.Mounts { // at another place
+		writable = writable || strings.HasPrefix(m.Source, "/") && policy.Below(file, m.Source)
+	}
+	if writable {
+		return Usage(file+": the sandbox can write there", "name a profile outside of what it can change")
+	}
+	text, err := learn.Granted(string(old), g, comment)
+	if err != nil {
+		return Usage(file+": nothing was added: "+err.Error(), "add it by hand: "+g.Shell())
+	}
+	tmp, err := readable(facts, file, text)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp)
+	_, granted := g.Parts()
+	err = keeps(facts, file, tmp, func(e profiles.Entry) bool {
+		return e.Key == "network.mode" && e.Value == "none" || e.Key == "files.protect" && e.Value == granted
+	})
+	if err != nil {
+		return Usage(file+": nothing was added: "+err.Error(), "add it by hand: "+g.Shell())
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return replace(file, tmp, old)
+}
+
 // keeps reports what of an old profile is not in the new one, but for what is raised.
-func (l *Learning) keeps(old, new string) error {
-	raised := []string{"network.mode", "limits.memory", "limits.pids", "limits.wall_time", "workspace"}
+func keeps(facts *Facts, old, new string, raised func(profiles.Entry) bool) error {
 	has := map[profiles.Entry]bool{}
 	lists := [2][]profiles.Entry{}
 	for i, name := range []string{old, new} {
 		abs, err := filepath.Abs(name)
 		if err == nil {
-			lists[i], err = profiles.Show(&profiles.Request{Profile: abs}, &l.facts.Facts)
+			lists[i], err = profiles.Show(&profiles.Request{Profile: abs}, &facts.Facts)
 		}
 		if err != nil {
 			return err
@@ -481,7 +544,7 @@ func (l *Learning) keeps(old, new string) error {
 		has[profiles.Entry{Key: e.Key, Value: e.Value}] = true
 	}
 	for _, e := range lists[0] {
-		if !has[profiles.Entry{Key: e.Key, Value: e.Value}] && !slices.Contains(raised, e.Key) {
+		if !has[profiles.Entry{Key: e.Key, Value: e.Value}] && !raised(e) {
 			return errors.New("the new one would not have " + e.Key + " " + quote.Inside(e.Value))
 		}
 	}
@@ -496,7 +559,7 @@ func (l *Learning) valid(found *learn.Found, file string, text func(*learn.Found
 		if err != nil {
 			return "", err
 		}
-		return l.readable(file, t)
+		return readable(l.facts, file, t)
 	}
 	tmp, err := write(found)
 	if err == nil || len(found.Read)+len(found.Copy) == 0 {
@@ -539,7 +602,7 @@ func (l *Learning) valid(found *learn.Found, file string, text func(*learn.Found
 }
 
 // readable writes a profile beside a file, and makes sure that it can be read.
-func (l *Learning) readable(file, text string) (name string, err error) {
+func readable(facts *Facts, file, text string) (name string, err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(file), ".learn-*.yaml")
 	if err != nil {
 		return "", err
@@ -555,10 +618,10 @@ func (l *Learning) readable(file, text string) (name string, err error) {
 	}
 	abs, err := filepath.Abs(tmp.Name())
 	if err == nil {
-		_, err = profiles.Resolve(&profiles.Request{Command: []string{"true"}, Profile: abs}, &l.facts.Facts)
+		_, err = profiles.Resolve(&profiles.Request{Command: []string{"true"}, Profile: abs}, &facts.Facts)
 	}
 	if err != nil {
-		return "", fmt.Errorf("the profile that was learned is refused, so %s was not written: %w", file, err)
+		return "", fmt.Errorf("the new profile is refused, so %s was not written: %w", file, err)
 	}
 	return tmp.Name(), nil
 }

@@ -15,3 +15,11 @@ func inheritOwner(file string, of os.FileInfo) error {
 	}
 	return os.Chown(file, int(st.Uid), int(st.Gid))
 }
+
+// names is how many names a file has.
+func names(of os.FileInfo) uint64 {
+	if st, ok := of.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Nlink)
+	}
+	return 1
+}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/driver/host"
+	"github.com/sbxrun/sbxrun/internal/audit"
+	"github.com/sbxrun/sbxrun/internal/questions"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -21,6 +23,7 @@ type Served struct {
 	First   *profiles.Resolved
 	Key     string        // of the agent, for the roll-out
 	Driver  driver.Driver // what isolates; nil to choose it for the first sandbox
+	Audit   *audit.Log    // of answers; nil for none
 
 	// Choose selects what isolates under a policy, and proves that it does.
 	Choose func(context.Context, *profiles.Resolved) (driver.Driver, error)
@@ -78,6 +81,13 @@ func (v *Served) Open(ctx context.Context) (*session.Environment, error) {
 	if !d.Sandboxed() {
 		return v.onHost(r, "the driver is "+d.Name()), nil
 	}
+	var board *questions.Board
+	if v.Request.Ask > 0 {
+		d, board, err = Asking(d, v.Request.Ask, v.Audit, audit.Record{Source: "mcp", Profile: r.Policy.Profile})
+		if err != nil {
+			return nil, err
+		}
+	}
 	sb, err := KeepsChanges{Driver: d, Facts: v.Facts, ID: ChangesID, Tell: v.Tell}.Open(ctx, r.Policy)
 	if err != nil {
 		return nil, err
@@ -98,7 +108,7 @@ func (v *Served) Open(ctx context.Context) (*session.Environment, error) {
 		delete(v.running, sb)
 		v.mu.Unlock()
 	}()
-	return &session.Environment{Sandbox: sb, Policy: r.Policy, Driver: d.Name()}, nil
+	return &session.Environment{Sandbox: sb, Policy: r.Policy, Driver: d.Name(), Board: board}, nil
 }
 
 // CallAllowed is why a call runs on the host that asked for that itself.

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/oncejson"
 	"github.com/sbxrun/sbxrun/profiles"
@@ -58,7 +59,12 @@ func Create(st *session.Store, id string, req *profiles.Request, r *profiles.Res
 	if err := st.Create(info, r.Policy); err != nil {
 		return nil, err
 	}
-	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy, Origin: origin}
+	spec := &session.Spec{ID: id, Driver: d.Name(), Policy: r.Policy, Origin: origin, AskMS: req.Ask.Milliseconds()}
+	if a := r.Operator.Audit; a.File != "" {
+		if spec.Audit, err = json.Marshal(&audit.Config{File: a.File, MaxSize: a.MaxSize, Keep: a.Keep}); err != nil {
+			return nil, err
+		}
+	}
 	if owner != nil {
 		spec.Owner, spec.OwnerBegan = owner.Pid, owner.Began
 	}
@@ -217,6 +223,16 @@ func Hold() int {
 		return report(&driver.UnsupportedError{Driver: spec.Driver, Rules: []string{"sessions"}})
 	}
 	d := engine.Fit(known[i], f, &profiles.Resolved{Policy: spec.Policy}, false, nil)
+	if spec.AskMS > 0 {
+		log, err := engine.HolderAudit(spec.Audit, spec.Policy.OCI.Process.Env)
+		if err == nil {
+			d, spec.Board, err = engine.Asking(d, time.Duration(spec.AskMS)*time.Millisecond, log,
+				audit.Record{Source: "session", Session: spec.ID, Profile: spec.Policy.Profile})
+		}
+		if err != nil {
+			return report(err)
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	var ownerGone atomic.Bool

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -53,13 +54,9 @@ var errForm = errors.New("its lists are not written as sbxrun learn writes them,
 // Into adds what was found to a profile, whose other lines stay as they are.
 func (f *Found) Into(old string, h Header) (string, error) {
 	f = f.Within(len(old), h.Home)
-	t := &text{lines: strings.Split(strings.TrimSuffix(old, "\n"), "\n")}
-	for _, l := range t.lines {
-		said := strings.TrimSpace(l)
-		if strings.Contains(l, "\t") || flow().MatchString(l) ||
-			strings.HasPrefix(said, "- ") && !strings.HasPrefix(l, "    - ") {
-			return "", errForm
-		}
+	t, err := textOf(old)
+	if err != nil {
+		return "", err
 	}
 	if f.Changed {
 		t.lines = slices.DeleteFunc(t.lines, func(l string) bool { return l == readOnly })
@@ -102,6 +99,42 @@ func (f *Found) Into(old string, h Header) (string, error) {
 	}
 	t.note("# From: " + from)
 	return strings.Join(t.lines, "\n") + "\n", nil
+}
+
+// Granted adds what a grant allows to a profile, whose other lines stay as they are.
+func Granted(old string, g driver.Grant, comment string) (string, error) {
+	t, err := textOf(old)
+	if err != nil {
+		return "", err
+	}
+	flag, value := g.Parts()
+	item := []Line{{value, comment}}
+	switch flag {
+	case "allow-host":
+		if has := t.has("network", "mode"); has != "" && has != "proxy" {
+			return "", errors.New("its network.mode is " + has)
+		}
+		t.value("network", "mode", "proxy", "")
+		t.list("network", "allow", item)
+	case "unprotect":
+		t.list("files", "unprotect", item)
+	default:
+		return "", errors.New("no profile says " + g.Shell())
+	}
+	return strings.Join(t.lines, "\n") + "\n", nil
+}
+
+// textOf is a profile to which lines can be added.
+func textOf(old string) (*text, error) {
+	t := &text{lines: strings.Split(strings.TrimSuffix(old, "\n"), "\n")}
+	for _, l := range t.lines {
+		said := strings.TrimSpace(l)
+		if strings.Contains(l, "\t") || flow().MatchString(l) ||
+			strings.HasPrefix(said, "- ") && !strings.HasPrefix(l, "    - ") {
+			return nil, errForm
+		}
+	}
+	return t, nil
 }
 
 // Bounds of a profile.
@@ -234,6 +267,20 @@ func (t *text) list(section, key string, items []Line) {
 }
 
 var comment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\s+#.*$`) })
+
+// has is the value of a key of a section, "" for none.
+func (t *text) has(section, key string) string {
+	in := false
+	for _, l := range t.lines {
+		if !strings.HasPrefix(l, " ") && l != "" {
+			in = strings.HasPrefix(l, section+":")
+		}
+		if v, ok := strings.CutPrefix(l, "  "+key+":"); in && ok {
+			return strings.TrimSpace(comment().ReplaceAllString(v, ""))
+		}
+	}
+	return ""
+}
 
 // value sets a key of a section.
 func (t *text) value(section, key, value, why string) {

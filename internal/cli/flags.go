@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/audit"
 	"github.com/sbxrun/sbxrun/internal/engine"
+	"github.com/sbxrun/sbxrun/internal/questions"
 	"github.com/sbxrun/sbxrun/policy"
 	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/session"
@@ -26,6 +28,8 @@ type options struct {
 	resultFile string
 	resultFD   int
 	dryRun     bool
+	board      *questions.Board                       // what is asked at the terminal, nil for nothing
+	log        *audit.Log                             // of answers, nil for none
 	looks      bool                                   // are told of too: --explain
 	tells      bool                                   // the command what it was refused: --tell-refusals
 	seen       func(driver.Use, func() *driver.Asker) // is told what the command uses; nil for nobody
@@ -120,6 +124,7 @@ func (o *options) runFlags(fs *pflag.FlagSet) {
 	o.policyFlags(fs)
 	o.gitFlags(fs)
 	o.reportFlags(fs)
+	o.askFlag(fs)
 	fs.BoolVar(&o.tells, "tell-refusals", false,
 		"tell the command what it is refused, in the file that SBXRUN_REFUSALS names")
 	o.policyFlags(fs, "verify")

@@ -94,6 +94,7 @@ each session.`,
 		return nil
 	}}, "max-sessions", "", "sessions that a client can have at a time (default 4)")
 	rolloutFlag(c.Flags(), &s.RolloutKey)
+	o.askFlag(c.Flags())
 	o.pythonFlags(c.Flags())
 	o.policyFlags(c.Flags(), "audit")
 	s.httpFlags(c.Flags())
@@ -243,6 +244,7 @@ func (o *options) service(s *Service) error {
 	if s.Audit, err = engine.OpenAudit(&r.Operator, r.Policy.OCI.Process.Env); err != nil {
 		return err
 	}
+	v.Audit, s.Asks = s.Audit, o.req.Ask > 0
 	in, why := r.Operator.Rollout.Sandboxed(key)
 	if in {
 		d, err := v.Choose(context.Background(), r)

@@ -156,6 +156,10 @@ func (o *options) do(args []string) (*driver.Result, error) {
 			return nil, err
 		}
 	}
+	if o.req.Ask > 0 && (!o.req.Terminal || !terminal.Interactive()) {
+		return nil, engine.Usage("--ask asks whoever sits at this terminal: it needs one, and --tty",
+			"sbxrun session create --ask asks by sbxrun session requests instead")
+	}
 	if o.json && o.req.Terminal {
 		return nil, engine.Usage("--json captures the output, and --tty shows it on the terminal",
 			"use --result-file with --tty")
@@ -182,6 +186,7 @@ func (o *options) do(args []string) (*driver.Result, error) {
 	}
 	record := audit.Record{Source: "run", Command: o.req.Command, Cwd: r.Policy.OCI.Process.Cwd,
 		Profile: r.Policy.Profile}
+	o.log = log
 	return engine.Recorded(log, record, func() (*driver.Result, error) { return o.start(ctx, r, facts) })
 }
 
@@ -240,6 +245,12 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 		return nil, err
 	}
 
+	if o.req.Ask > 0 {
+		if d, o.board, err = engine.Asking(d, o.req.Ask, o.log, audit.Record{Source: "run", Command: o.req.Command,
+			Cwd: p.OCI.Process.Cwd, Profile: p.Profile}); err != nil {
+			return nil, err
+		}
+	}
 	var follow func(driver.Process) func()
 	if p.Egress.Mode == policy.EgressProxy && o.seen == nil {
 		follow = func(proc driver.Process) func() { return o.follow(r, facts, proc) }
@@ -251,7 +262,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 	if kept != nil {
 		defer kept.Close()
 		follow = both(kept.Started, follow)
-	} else if !o.noPool && !o.looks && !o.tells {
+	} else if !o.noPool && !o.looks && !o.tells && o.board == nil {
 		d = engine.FromPool(d, p, engine.Build(), o.frugal(), func(why string) { say.detail("not pooled: " + why) })
 	}
 	res, err := o.execute(ctx, d, p, follow)
@@ -333,6 +344,9 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	ro.Started = started
 	if p.OCI.Process.Terminal {
 		ro.Started = both(term.Attach, started)
+		if o.board != nil {
+			ro.Started = both(func(driver.Process) func() { return interview(&term, o.board) }, ro.Started)
+		}
 		ro.Signals = term.Heed(signals)
 		p.OCI.Process.ConsoleSize = terminal.Size()
 	}

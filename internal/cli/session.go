@@ -32,7 +32,7 @@ import (
 func newSession() *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "session COMMAND",
-		Short: "Sandboxes that stay: create, exec, attach, cp, ls, logs, kill, inspect, stop, rm",
+		Short: "Sandboxes that stay: create, exec, attach, cp, ls, logs, kill, inspect, requests, stop, rm",
 		Long: `A session is a sandbox that stays, with its processes and private files, until
 it is stopped. Each command in it is confined as the command of a run is; what
 one leaves running, the next finds.`,
@@ -40,9 +40,10 @@ one leaves running, the next finds.`,
   sbxrun session exec build -- make
   sbxrun session exec -d build -- ./server
   sbxrun session stop build && sbxrun session rm build`,
-	}, "create, exec, attach, cp, ls, logs, kill, inspect, stop or rm",
+	}, "create, exec, attach, cp, ls, logs, kill, inspect, requests, grant, deny, stop or rm",
 		newSessionCreate(), newSessionExec(), newSessionAttach(), newSessionList(), newSessionLogs(), newSessionCopy(),
-		newSessionKill(), newSessionInspect(), newSessionStop(), newSessionRemove())
+		newSessionKill(), newSessionInspect(), newSessionRequests(), newSessionGrant(), newSessionDeny(), newSessionStop(),
+		newSessionRemove())
 }
 
 // entered is a session that was looked at before the command for it is made.
@@ -169,6 +170,7 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 	}, o)
 	o.policyFlags(c.Flags())
 	o.gitFlags(c.Flags())
+	o.askFlag(c.Flags())
 	c.Flags().BoolVar(&o.json, "json", false, "print the session as JSON")
 	return c
 }

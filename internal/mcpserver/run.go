@@ -133,6 +133,7 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		says, ro.Stdio.Extra = r, []*os.File{w}
 	}
 	stop := s.progress(ctx, req)
+	defer s.asks(ctx, req.Session, b)()
 	pr := &specs.Process{Args: t.args, Cwd: cwd}
 	p := &policy.Policy{Profile: b.env.Policy.Profile, Limits: l}
 	res, err := driver.Run(ctx, runIn(t.env, pr), p, ro)

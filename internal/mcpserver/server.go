@@ -132,6 +132,8 @@ type Server struct {
 	mu       sync.Mutex
 	sessions map[string]*box
 	opening  int // that are about to be in sessions
+	parked   map[string]*parked
+	calls    sync.WaitGroup // that go on beside those that asked for them
 	closed   bool
 	closing  sync.Once
 
@@ -245,6 +247,7 @@ func (s *Server) close() {
 			})
 		}
 		all.Wait()
+		s.calls.Wait()
 		s.config.quota.forget(s)
 	})
 }
@@ -273,7 +276,17 @@ func add[In, Out any](s *Server, t *mcp.Tool, edit func(map[string]*jsonschema.S
 	mcp.AddTool(s.mcp, t, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
 		ctx, done := s.bounded(ctx, req)
 		defer done()
-		res, out, err := caught(t.Name, func() (*mcp.CallToolResult, Out, error) { return do(ctx, req, in) })
+		doing := func(ctx context.Context) (*mcp.CallToolResult, Out, error) {
+			return caught(t.Name, func() (*mcp.CallToolResult, Out, error) { return do(ctx, req, in) })
+		}
+		var res *mcp.CallToolResult
+		var out Out
+		var err error
+		if s.config.Asks && rounds(req) && elicits(req.Session) {
+			res, out, err = inRounds(ctx, s, req, doing)
+		} else {
+			res, out, err = doing(ctx)
+		}
 		if err != nil {
 			words := "error: " + quote.Error(err)
 			if h := driver.HintOf(err); h != "" {

@@ -130,11 +130,17 @@ func config(t *testing.T, edit func(*profiles.Request)) Config {
 // serve serves over a pipe and returns a client. The test waits for the server's end.
 func serve(t *testing.T, s *Server, o *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
+	return serveBy(t, s, o, "")
+}
+
+// serveBy is serve for a client of a version of the protocol; "" is the newest.
+func serveBy(t *testing.T, s *Server, o *mcp.ClientOptions, version string) *mcp.ClientSession {
+	t.Helper()
 	r, cw := io.Pipe()
 	cr, w := io.Pipe()
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(context.Background(), r, w) }()
-	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), &mcp.IOTransport{Reader: cr, Writer: cw}, nil)
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), &mcp.IOTransport{Reader: cr, Writer: cw}, &mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		t.Fatal(err)
 	}

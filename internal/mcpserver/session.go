@@ -62,7 +62,11 @@ type box struct {
 	retired bool      // it gives way to another
 	cwd     string    // where the next command of tool bash starts
 	jobs    []*job
+
+	asking claims
 }
+
+var errClosed = errors.New("the connection is closed")
 
 // use says that a call is about to use the session. It reports false if that has
 // given way to another.
@@ -173,7 +177,7 @@ func (s *Server) open(own bool) (*box, error) {
 	}
 	s.mu.Unlock()
 	if closed {
-		return nil, errors.New("the connection is closed")
+		return nil, errClosed
 	}
 	if full {
 		return nil, fmt.Errorf("you have %d sessions, and no more are allowed: session_destroy ends one",
@@ -196,7 +200,11 @@ func (s *Server) open(own bool) (*box, error) {
 		s.config.quota.give()
 		return nil, err
 	}
-	b := &box{id: "s-" + strings.ToLower(rand.Text()), created: time.Now(), used: time.Now(), env: env,
+	id := "s-" + strings.ToLower(rand.Text())
+	if env.Board != nil {
+		env.Board.Attended(id)
+	}
+	b := &box{id: id, created: time.Now(), used: time.Now(), env: env,
 		sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
 	b.files.Sandbox, b.files.Limit = env.Sandbox, filesLimit
 	if l := b.limits(0).WallTime; l > 0 {
@@ -208,7 +216,7 @@ func (s *Server) open(own bool) (*box, error) {
 	if s.closed {
 		s.config.quota.give()
 		b.close() // whoever closed the connection may be waiting to be told of the end
-		return nil, errors.New("the connection is closed")
+		return nil, errClosed
 	}
 	s.sessions[b.id] = b
 	return b, nil

@@ -78,6 +78,8 @@ type Terminal struct {
 	ended    atomic.Bool   // the command has, and nobody takes signals any more
 	unshown  error         // see Unshown
 
+	interview interview // of who sits at the caller's terminal
+
 	// For commands of sessions.
 	Keys      []byte    // that detach, nil for none
 	Deadline  time.Time // of the time limit, zero for none
@@ -200,7 +202,8 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 	var leaving atomic.Bool
 	go func() {
 		defer t.recover()
-		keys := &keyWriter{w: master, keys: t.Keys}
+		t.interview.serves(master)
+		keys := &keyWriter{w: keysOf{&t.interview, master}, keys: t.Keys}
 		if detach == nil || !tty {
 			keys.keys = nil
 		}
@@ -231,7 +234,7 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 			}
 		}
 	}()
-	shown := &screen{to: os.Stdout, gone: t.Restore}
+	shown := &screen{to: os.Stdout, gone: t.Restore, whose: &t.interview.mu}
 	if fd, err := engine.Dup(os.Stdout); err == nil {
 		shown.to = os.NewFile(uintptr(fd), os.Stdout.Name())
 	}
@@ -270,14 +273,17 @@ func (t *Terminal) Join(master, from *os.File, detach func()) func() {
 // A screen writes to standard output, and counts the writes. After an error it takes what
 // comes and throws it away: a command whose terminal nobody empties would not end.
 type screen struct {
-	to   *os.File // by another number than 1, for which Go ends the program where nobody reads
-	gone func()   // called before the program ends because nobody can read any more
-	n    atomic.Int64
-	busy atomic.Bool
-	err  atomic.Pointer[error] // of the first write that failed
+	whose *sync.Mutex // held while it writes
+	to    *os.File    // by another number than 1, for which Go ends the program where nobody reads
+	gone  func()      // called before the program ends because nobody can read any more
+	n     atomic.Int64
+	busy  atomic.Bool
+	err   atomic.Pointer[error] // of the first write that failed
 }
 
 func (c *screen) Write(p []byte) (int, error) {
+	c.whose.Lock()
+	defer c.whose.Unlock()
 	if c.err.Load() == nil {
 		c.busy.Store(true)
 		_, err := c.to.Write(p)

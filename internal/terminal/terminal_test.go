@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestScreenFull(t *testing.T) {
 	was := os.Stdout
 	defer func() { os.Stdout = was }()
 	os.Stdout = w
-	s := &screen{to: w, gone: func() { gone++ }}
+	s := &screen{whose: &sync.Mutex{}, to: w, gone: func() { gone++ }}
 	done := make(chan struct{})
 	close(done)
 	if err := s.wait(done, nil, 0); err != nil {
@@ -65,7 +66,7 @@ func TestScreenWait(t *testing.T) {
 			}
 			defer r.Close()
 			defer w.Close()
-			s, done := &screen{to: w}, make(chan struct{})
+			s, done := &screen{whose: &sync.Mutex{}, to: w}, make(chan struct{})
 			if tt.unread {
 				go s.Write(make([]byte, 1<<20))
 				for !s.busy.Load() {

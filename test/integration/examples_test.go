@@ -62,11 +62,16 @@ var notRunAsRoot = map[string]string{
 
 // before prepares what an example is about: a session, a change set.
 var before = map[string]string{
-	"sbxrun session exec build -- make":                                    "sbxrun session create build",
-	"n=$(sbxrun session exec -d -t build bash)":                            "sbxrun session create build",
-	"n=$(sbxrun session exec -d build -- make)":                            "sbxrun session create build",
-	"sbxrun session cp build:/tmp/out ./results":                           "sbxrun session create build; sbxrun session exec build -- mkdir /tmp/out",
-	"sbxrun session cp --allow-protected .vscode build:/tmp/out ./results": "sbxrun session exec build -- mkdir /tmp/out/.vscode",
+	"sbxrun session exec build -- make":                                        "sbxrun session create build",
+	"n=$(sbxrun session exec -d -t build bash)":                                "sbxrun session create build",
+	"n=$(sbxrun session exec -d build -- make)":                                "sbxrun session create build",
+	"sbxrun session cp build:/tmp/out ./results":                               "sbxrun session create build; sbxrun session exec build -- mkdir /tmp/out",
+	"sbxrun session cp --allow-protected .vscode build:/tmp/out ./results":     "sbxrun session exec build -- mkdir /tmp/out/.vscode",
+	"sbxrun session requests build":                                            asking,
+	"sbxrun session requests --follow --json build":                            asking + "; (sleep 1; sbxrun session stop -t 0s build) &",
+	"sbxrun session grant build 3":                                             asking,
+	"sbxrun session grant --once build 3":                                      asking,
+	"sbxrun session grant --into ~/.config/sbxrun/profiles/build.yaml build 3": asking + "; mkdir -p ~/.config/sbxrun/profiles; echo 'extends: strict' >~/.config/sbxrun/profiles/build.yaml",
 	"sbxrun apply":                                           "sbxrun --workspace overlay -- make",
 	"sbxrun apply --on-conflict keep":                        "sbxrun --workspace overlay -- make",
 	"sbxrun apply --allow-protected .vscode w1a2b3c4-567":    changeSet,
@@ -74,6 +79,10 @@ var before = map[string]string{
 	"sbxrun discard w1a2b3c4-567":                            changeSet,
 	"curl --unix-socket DIR/api.sock http://sbxrun/v1/pools": "sbxrun serve >dir & until [ -s dir ]; do sleep 0.1; done; ln -s $(cat dir) DIR",
 }
+
+// asking makes a session that asks three questions.
+const asking = "sbxrun session rm --force build; mkdir -p .git/hooks; sbxrun session create --ask build; " +
+	"for i in 1 2 3; do sbxrun session exec build -- sh -c \"echo x >.git/hooks/$i\" & done; until sbxrun session requests build | grep -q ^3; do sleep 0.1; done"
 
 // changeSet makes one of the name that examples have.
 const changeSet = "sbxrun session create --workspace overlay w1a2b3c4-567; sbxrun session exec w1a2b3c4-567 -- sh -c 'mkdir -p .vscode; date +%N >.vscode/new'; sbxrun session stop w1a2b3c4-567"

@@ -72,6 +72,9 @@ const (
 	gitServer  = "9.9.9.22"
 	dataServer = "9.9.9.32"
 	evilServer = "9.9.9.66"
+	askServer  = "9.9.9.67" // of the tests that ask, as are the next two
+	askServer2 = "9.9.9.68"
+	askServer3 = "9.9.9.69"
 	privateIP  = "10.77.7.7"
 	hostIP     = "10.99.0.2"
 	hostIP6    = "fd00:99::2"
@@ -171,7 +174,7 @@ func newWorld() (*world, error) {
 	}
 	var err error
 	w.inet, err = newNetwork(func() error {
-		for _, a := range []string{dnsServer, webServer, gitServer, dataServer, evilServer, privateIP, metadata} {
+		for _, a := range []string{dnsServer, webServer, gitServer, dataServer, evilServer, askServer, askServer2, askServer3, privateIP, metadata} {
 			if err := command("ip", "addr", "add", a+"/32", "dev", "lo"); err != nil {
 				return err
 			}
@@ -242,7 +245,7 @@ func (w *world) serve() error {
 	for name, addrs := range map[string][]zone{
 		"www.allowed.test": {{webServer}}, "api.allowed.test": {{webServer, webServer6}}, "six.allowed.test": {{webServer6}},
 		"registry.allowed.test": {{webServer}}, "git.allowed.test": {{gitServer}}, "db.allowed.test": {{dataServer}},
-		"single.searched.test": {{webServer}}, "denied.test": {{evilServer}}, "evil-allowed.test": {{evilServer}}, "www.allowed.test.evil.test": {{evilServer}}, "evil.test": {{evilServer}},
+		"single.searched.test": {{webServer}}, "denied.test": {{evilServer}}, "asked.test": {{askServer}}, "www.asked.test": {{askServer}}, "api.asked.test": {{askServer}}, "asked2.test": {{askServer2}}, "asked3.test": {{askServer3}}, "evil-allowed.test": {{evilServer}}, "www.allowed.test.evil.test": {{evilServer}}, "evil.test": {{evilServer}},
 		"private.allowed.test": {{privateIP}}, "meta.allowed.test": {{metadata}}, "loop.allowed.test": {{"127.0.0.1"}}, "self.allowed.test": {{hostIP}}, "routed.allowed.test": {{routedIP}},
 		"rebind.allowed.test": {{webServer}, {privateIP}},
 	} {
@@ -262,7 +265,7 @@ func (w *world) serve() error {
 	quiet := log.New(io.Discard, "", 0)
 	for addr, secure := range map[string]bool{
 		webServer + ":80": false, webServer + ":443": true, webServer + ":8443": true, webServer + ":7777": false, "[" + webServer6 + "]:443": true, "[" + webServer6 + "]:80": false,
-		gitServer + ":443": true, evilServer + ":80": false, evilServer + ":443": true, evilServer + ":22": false, privateIP + ":80": false, privateIP + ":443": true, metadata + ":80": false,
+		gitServer + ":443": true, evilServer + ":80": false, evilServer + ":443": true, evilServer + ":22": false, askServer + ":80": false, askServer2 + ":80": false, askServer3 + ":80": false, privateIP + ":80": false, privateIP + ":443": true, metadata + ":80": false,
 	} {
 		l, err := net.Listen("tcp", addr)
 		if err != nil {

@@ -159,7 +159,7 @@ func withSystemd(r root) root {
 // much; of the battery that is N04, R05 and R07.
 const (
 	integration = "^(TestBattery|TestRegistry|TestLeakCheck|TestExitCodes|TestResultFD|TestDescriptors|TestSignals|TestTerminal.*|TestInheritedTerminal|TestStandardStreams" +
-		"|TestNothingLeft|TestCopyTry|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|TestSessionCommandLimits|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring|TestUnixSockets|TestUnixSocketsSession)$"
+		"|TestNothingLeft|TestCopyTry|TestCustomSeccomp|TestGit|TestPublish|TestSession|TestSessionLimits|TestSessionCommandLimits|TestSessionConfined|TestSessionHolderKilled|TestSessionClientKilled|TestOverlay|TestOverlayFull|TestOverlaySession|TestOverlayConflictDuring|TestUnixSockets|TestUnixSocketsSession|TestAskOnce)$"
 	hostOnly = "^TestBattery$/^(N04|R05|R07)$"
 
 	// The longest. Each kernel runs them as one of the two users, and each user on

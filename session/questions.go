@@ -7,7 +7,6 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/internal/questions"
-	"github.com/sbxrun/sbxrun/policy"
 )
 
 // maxLook is how long a client's look at the questions waits for more, before it is
@@ -18,7 +17,7 @@ const maxLook = 20 * time.Second
 // is a question beyond the last that its client has seen.
 func (h *Holder) questions(c *conn, req *request) error {
 	if h.board == nil {
-		return errNoQuestions
+		return ErrAsksNothing
 	}
 	wait := time.NewTimer(min(time.Duration(req.WaitMS)*time.Millisecond, maxLook))
 	defer wait.Stop()
@@ -42,15 +41,13 @@ func (h *Holder) questions(c *conn, req *request) error {
 // answer answers a question.
 func (h *Holder) answer(c *conn, req *request) error {
 	if h.board == nil {
-		return errNoQuestions
+		return ErrAsksNothing
 	}
 	if err := h.board.Answer(req.Question, driver.Answer(req.Answer), req.By); err != nil {
 		return err
 	}
 	return c.send(reply{})
 }
-
-var errNoQuestions = &policy.InvalidError{Field: "session", Value: "without --ask", Want: "one that was made with --ask"}
 
 // Questions returns the questions that are open, and how many calls were refused without
 // one. It waits so long for a question beyond the last that the caller has seen; the

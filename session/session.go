@@ -107,6 +107,9 @@ func (e *NoCommandError) Error() string {
 // Is makes it an fs.ErrNotExist.
 func (e *NoCommandError) Is(target error) bool { return target == fs.ErrNotExist }
 
+// ErrAsksNothing says that a session was made without questions.
+var ErrAsksNothing = errors.New("the session was made without --ask, and asks nothing")
+
 // ErrEnding says that a session begins no command any more. It is an ErrNotRunning
 // and a [driver.ErrSandboxGone], for who does not tell it from these.
 var ErrEnding error = endingError{}

@@ -251,6 +251,8 @@ func newWireError(err error) *wireError {
 		w.Kind, w.Field, w.Value, w.Want = "invalid", invalid.Field, invalid.Value, invalid.Want
 	case errors.As(err, &none):
 		w.Kind, w.Field, w.Value = "no command", none.Session, strconv.Itoa(none.Command)
+	case errors.Is(err, ErrAsksNothing):
+		w.Kind = "asks nothing"
 	case errors.Is(err, ErrEnding):
 		w.Kind = "ending"
 	case errors.Is(err, driver.ErrSandboxGone):
@@ -280,6 +282,8 @@ func (w *wireError) err() error {
 	case "not open":
 		n, _ := strconv.Atoi(w.Value)
 		return &questions.NotOpenError{ID: n}
+	case "asks nothing":
+		return ErrAsksNothing
 	case "ending":
 		return ErrEnding
 	case "gone":

@@ -109,6 +109,8 @@ func sessionError(err error) error {
 		return engine.Hinted(err, "sbxrun session ls lists them; sbxrun session create makes one")
 	case errors.Is(err, session.ErrExists):
 		return engine.Hinted(err, "choose another name, or end it: sbxrun session stop, sbxrun session rm")
+	case errors.Is(err, session.ErrAsksNothing):
+		return engine.Hinted(err, "make one that does: sbxrun session create --ask")
 	case errors.Is(err, session.ErrNotRunning):
 		return engine.Hinted(err, "sbxrun session rm removes what is left of it")
 	case errors.Is(err, syscall.EBUSY):
@@ -152,6 +154,9 @@ of a run do, and the rest of its policy stays: ls, inspect and exec say so.`,
 			id := session.NewID()
 			if len(args) == 1 {
 				id = args[0]
+			}
+			if _, err := profiles.ParseDuration(id); err == nil && o.req.Ask == askPatience {
+				return engine.Usage(id+" would be the session's name", "for a time to answer in: --ask="+id)
 			}
 			info, confirm, err := o.createSession(id, nil)
 			if err != nil {

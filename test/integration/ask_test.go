@@ -415,4 +415,13 @@ func TestAskWhere(t *testing.T) {
 			f.Errorf("%q: %v", tt.args, o)
 		}
 	}
+	s := newSession(t, whos[0])
+	if o := s.cli("create", "-C", s.ws, "--ask", "5s"); o.code != 125 || !strings.Contains(o.stderr, "--ask=5s") {
+		f.Errorf("a time for a name: %v", o)
+	}
+	for _, args := range [][]string{{"requests", s.id}, {"requests", "-f", s.id}, {"grant", s.id, "1"}, {"deny", s.id, "1"}} {
+		if o := s.cli(args...); o.code != 125 || !strings.Contains(o.stderr, "asks nothing") || !strings.Contains(o.stderr, "session create --ask") {
+			f.Errorf("%q: %v", args, o)
+		}
+	}
 }

@@ -207,7 +207,9 @@ type parked struct {
 	mu    sync.Mutex
 	box   *box // whose questions it asks, nil for none
 	leave func()
-	moved chan struct{} // closed when box changes
+	away  bool                 // nobody attends, because the client does not come back
+	moved chan struct{}        // closed when box changes
+	req   *mcp.CallToolRequest // that waits, nil for none
 
 	res *mcp.CallToolResult
 	out any
@@ -223,8 +225,10 @@ type asked struct {
 type parkedKey struct{}
 
 const (
-	// keptParked is how long a call that has ended waits for its client to come back.
+	// keptParked is how long a call that has ended waits for its client to come back, and
+	// awaited how long its client counts as one that can be asked once a question is over.
 	keptParked = 10 * time.Minute
+	awaited    = 2 * time.Minute
 	// maxRounds is how often a call asks: clients make a call anew ten times.
 	maxRounds = 9
 )
@@ -239,17 +243,64 @@ func rounds(req *mcp.CallToolRequest) bool {
 // attends has the call ask what a session's sandbox asks, until the function that it returns
 // is called.
 func (p *parked) attends(b *box) (stop func()) {
-	leave := sync.OnceFunc(b.env.Board.Attend())
-	p.serve(b, leave)
-	return func() { leave(); p.serve(nil, func() {}) }
+	p.change(func() {
+		if p.box = b; !p.away {
+			p.leave = b.env.Board.Attend()
+		}
+	})
+	return func() {
+		p.change(func() {
+			p.left()
+			p.box = nil
+		})
+	}
 }
 
-func (p *parked) serve(b *box, leave func()) {
+// change changes what is asked. What is done holds p.mu.
+func (p *parked) change(do func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.box, p.leave = b, leave
+	do()
 	close(p.moved)
 	p.moved = make(chan struct{})
+}
+
+// left has nobody attend for this call any more. Preconditions: the caller holds p.mu.
+func (p *parked) left() {
+	if p.leave != nil {
+		p.leave()
+		p.leave = nil
+	}
+}
+
+// goAway has nobody attend for this call until its client comes back.
+func (p *parked) goAway() {
+	p.change(func() {
+		p.left()
+		p.away = true
+	})
+}
+
+// waits says which request waits for the call, nil for none.
+func (p *parked) waits(req *mcp.CallToolRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.req = req
+	if req != nil && p.away {
+		if p.away = false; p.box != nil {
+			p.leave = p.box.env.Board.Attend()
+		}
+	}
+}
+
+// progressToken is that of the request that waits, nil for none.
+func (p *parked) progressToken() any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.req == nil {
+		return nil
+	}
+	return p.req.Params.GetProgressToken()
 }
 
 // next waits for a question that the client can be asked, until the call is done or not
@@ -257,18 +308,18 @@ func (p *parked) serve(b *box, leave func()) {
 func (p *parked) next(ctx context.Context) *asked {
 	for {
 		p.mu.Lock()
-		b, leave, moved := p.box, p.leave, p.moved
+		if p.rounds >= maxRounds {
+			p.left() // what nobody else can be asked is refused
+		}
+		b, moved := p.box, p.moved
 		p.mu.Unlock()
 		var given, changed <-chan struct{}
-		if b != nil && p.rounds >= maxRounds {
-			leave() // what nobody else can be asked is refused
-		} else if b != nil {
+		if b != nil && p.rounds < maxRounds {
 			var list []questions.Question
 			given = b.asking.change()
 			list, _, changed = b.env.Board.Open()
 			for _, q := range list {
 				if b.asking.take(q.ID) {
-					p.rounds++
 					return &asked{b, q}
 				}
 			}
@@ -315,14 +366,19 @@ func inRounds[Out any](ctx context.Context, s *Server, req *mcp.CallToolRequest,
 			return nil, none, errClosed
 		}
 	}
-	if a := p.next(ctx); a != nil {
-		p.asked = a
-		// It is this call's to ask until it is over, whatever the client does.
+	p.waits(req)
+	for a := p.next(ctx); a != nil; a = p.next(ctx) {
 		over, done := a.box.env.Board.While(s.ctx, a.question.ID)
+		// It is this call's to ask until it is over, whatever the client does.
 		context.AfterFunc(over, func() { done(); a.box.asking.give(a.question.ID) })
+		if over.Err() != nil {
+			continue
+		}
+		p.rounds++
+		p.asked = a
+		p.waits(nil)
 		return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{key: form(a.box, &a.question)},
-				RequestState: s.park(p)},
-			none, nil
+			RequestState: s.park(p, over.Done())}, none, nil
 	}
 	select {
 	case <-p.done:
@@ -346,8 +402,8 @@ func (s *Server) begins(call func()) bool {
 }
 
 // park keeps a call until its client comes back for it, which it does by what is returned. The
-// call goes on meanwhile, as long as it may.
-func (s *Server) park(p *parked) string {
+// call goes on meanwhile, as long as it may. Over is closed when what the client was asked is.
+func (s *Server) park(p *parked, over <-chan struct{}) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := rand.Text()
@@ -357,6 +413,18 @@ func (s *Server) park(p *parked) string {
 	s.parked[state] = p
 	p.back = make(chan struct{})
 	go func(back chan struct{}) {
+		select {
+		case <-back:
+			return
+		case <-over:
+		}
+		select {
+		case <-back:
+			return
+		case <-time.After(awaited):
+			p.goAway()
+		case <-p.done:
+		}
 		select {
 		case <-back:
 			return

@@ -177,17 +177,13 @@ func TestElicit(t *testing.T) {
 		}
 	})
 	t.Run("what runs between calls", func(t *testing.T) {
-		for _, version := range []string{"", "2025-06-18"} {
-			cs := serveBy(t, asks(t, time.Hour), &mcp.ClientOptions{ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-				<-ctx.Done() // the user has not answered when the call ends
-				return nil, ctx.Err()
-			}}, version)
-			ctx, cancel := context.WithCancel(t.Context())
-			go func() { time.Sleep(2 * time.Second); cancel() }()
-			cs.CallTool(ctx, &mcp.CallToolParams{Name: "bash", Arguments: map[string]any{"command": "(" + hook + ") >out 2>&1 & sleep 1"}})
-			if got := call(t, cs, "sleep 1; cat out"); version != "" && got != "refused\n" {
-				t.Errorf("%q: %q", version, got)
-			}
+		cs := serveBy(t, asks(t, time.Hour), &mcp.ClientOptions{ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			<-ctx.Done() // the user has not answered when the call ends
+			return nil, ctx.Err()
+		}}, "2025-06-18")
+		call(t, cs, "("+hook+") >out 2>&1 & sleep 1")
+		if got := call(t, cs, "sleep 1; cat out"); got != "refused\n" {
+			t.Errorf("%q", got)
 		}
 	})
 	t.Run("a client that always declines", func(t *testing.T) {

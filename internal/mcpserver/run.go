@@ -256,8 +256,10 @@ func (r *Result) shorten(name string, s *string, lost loss, as Encoding) (trunca
 
 // progress tells a client that asked for it, now and then, that a command runs.
 func (s *Server) progress(ctx context.Context, req *mcp.CallToolRequest) (stop func()) {
-	token := req.Params.GetProgressToken()
-	if token == nil {
+	token := req.Params.GetProgressToken
+	if p, ok := ctx.Value(parkedKey{}).(*parked); ok {
+		token = p.progressToken // of the request that waits now
+	} else if token() == nil {
 		return func() {}
 	}
 	done, over := make(chan struct{}), make(chan struct{})
@@ -272,8 +274,10 @@ func (s *Server) progress(ctx context.Context, req *mcp.CallToolRequest) (stop f
 				return
 			case <-tick.C:
 				t := time.Since(begin).Seconds()
-				req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: t,
-					Message: fmt.Sprintf("running for %.0f s", t)})
+				if token := token(); token != nil {
+					req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: t,
+						Message: fmt.Sprintf("running for %.0f s", t)})
+				}
 			}
 		}
 	}()

@@ -247,7 +247,15 @@ func (s *Server) close() {
 			})
 		}
 		all.Wait()
-		s.calls.Wait()
+		ended := make(chan struct{})
+		go func() {
+			s.calls.Wait()
+			close(ended)
+		}()
+		select {
+		case <-ended:
+		case <-time.After(farewell): // one may be telling a client that does not read of its progress
+		}
 		s.config.quota.forget(s)
 	})
 }

@@ -169,7 +169,12 @@ func (b *Board) wait(ctx context.Context, q *question, asker bool) (a driver.Ans
 		case <-q.over:
 			return q.answer, !asker && (q.gone || q.answer == driver.GrantOnce)
 		case <-ctx.Done():
-			return driver.Refuse, false
+			select {
+			case <-q.over: // at the same time
+				return q.answer, false
+			default:
+				return driver.Refuse, false
+			}
 		case <-timeout.C:
 			go b.settle(q, driver.Refuse, "") // the record of it can take long
 		}
@@ -221,8 +226,8 @@ func (b *Board) put(d driver.Denial) (q *question, asker bool, known driver.Answ
 	return q, true, 0
 }
 
-// same reports whether a process is the one that asked, for all that is known.
-func same(a, b *driver.Asker) bool { return a == b || a != nil && b != nil && *a == *b }
+// same reports whether a process is the one that asked.
+func same(a, b *driver.Asker) bool { return a != nil && b != nil && *a == *b }
 
 // leave notes that a call does not wait any more. Without who asks there is nothing to answer.
 func (b *Board) leave(q *question, asker bool) {
@@ -286,6 +291,9 @@ func (b *Board) settle(q *question, a driver.Answer, by string) error {
 	now := time.Now()
 	switch a {
 	case driver.Refuse:
+		if by == "" && now.Before(q.Expires) {
+			break // nobody was there to say so
+		}
 		b.noes = append(b.noes, no{about(q.Denial), now.Add(Quiet)})
 		b.noes = b.noes[max(0, len(b.noes)-maxKept):]
 	case driver.GrantOnce:

@@ -155,11 +155,13 @@ func TestGone(t *testing.T) {
 	}
 	// A call that was interrupted and made again is the same question.
 	ctx, cancel = context.WithCancel(t.Context())
-	four := asked(t, b, ctx, about80("c.example"))
+	c := about80("c.example")
+	c.Process = &driver.Asker{PID: 9, Command: "c"}
+	four := asked(t, b, ctx, c)
 	cancel()
 	<-four
 	again := make(chan driver.Answer, 1)
-	go func() { again <- b.Ask(t.Context(), about80("c.example")) }()
+	go func() { again <- b.Ask(t.Context(), c) }()
 	time.Sleep(2 * linger)
 	if err := b.Answer(4, driver.GrantOnce, ""); err != nil || <-again != driver.GrantOnce {
 		t.Error(err)

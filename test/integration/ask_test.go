@@ -59,7 +59,7 @@ func (a *asker) starts(script string) <-chan *outcome {
 func (a *asker) asked(n int) (list []question) {
 	a.Helper()
 	var o *outcome
-	if !within(20*time.Second, func() bool {
+	if !within(time.Minute, func() bool {
 		o, list = a.cli("requests", "--json", a.id), nil
 		return json.Unmarshal([]byte(o.stdout), &list) == nil && len(list) == n
 	}) {
@@ -104,7 +104,7 @@ func (a *asker) ends(c <-chan *outcome, code int, stdout string) {
 		if o.code != code || o.stdout != stdout {
 			a.Errorf("want %d and %q: %v", code, stdout, o)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		a.Error("it did not end")
 	}
 }
@@ -191,7 +191,7 @@ func TestAsk(t *testing.T) {
 			a.Errorf("%+v", q)
 		}
 		a.answer("grant", q.ID)
-		if !within(20*time.Second, func() bool { // each pattern in the way has a question of its own
+		if !within(time.Minute, func() bool { // each pattern in the way has a question of its own
 			var list []question
 			if o := a.cli("requests", "--json", a.id); json.Unmarshal([]byte(o.stdout), &list) == nil && len(list) > 0 {
 				a.answer("grant", list[0].ID)
@@ -269,7 +269,7 @@ print("opened" if fd >= 0 else "refused", path.value.decode())`
 		if !strings.HasSuffix(q.Denial.Target, "/.git/hooks/a") {
 			a.Errorf("%+v", q)
 		}
-		if !within(20*time.Second, func() bool { return exists(a.ws + "/changed") }) {
+		if !within(time.Minute, func() bool { return exists(a.ws + "/changed") }) {
 			a.Error("its memory did not change")
 		}
 		a.answer("grant", q.ID, "--once")
@@ -309,7 +309,7 @@ print("open", libc.open(b".git/hooks/h", os.O_WRONLY), flush=True)`
 		c := a.starts("python3 -c '" + both + "' | sort")
 		first := a.asked(1)[0]
 		var q question
-		if !within(20*time.Second, func() bool { q = a.asked(1)[0]; return q.ID != first.ID }) || !strings.HasPrefix(q.Denial.Call, "link") {
+		if !within(time.Minute, func() bool { q = a.asked(1)[0]; return q.ID != first.ID }) || !strings.HasPrefix(q.Denial.Call, "link") {
 			a.Errorf("%+v", q)
 		}
 		a.answer("deny", q.ID)

@@ -330,14 +330,25 @@ print("open", libc.open(b".git/hooks/h", os.O_WRONLY), flush=True)`
 		a.answer("deny", q.ID)
 		a.ends(d, 2, "")
 	})
-	a.step("a signal", func() {
-		c := a.starts(`bash -c 'trap "echo told; exit 5" USR1; (sleep 1; kill -USR1 $$) & echo x >.git/hooks/f'`)
+	// What is done to who asks comes once the question is there.
+	const asked = `until [ -e go ]; do sleep 0.05; done; rm go`
+	then := func() {
 		a.asked(1)
+		a.write("ws/go", "", 0o644)
+	}
+	a.step("a signal", func() {
+		c := a.starts(`bash -c 'trap "echo told; exit 5" USR1; (` + asked + `; kill -USR1 $$) & echo x >.git/hooks/f'`)
+		then()
 		a.ends(c, 5, "told\n")
 		a.asked(0)
 	})
 	a.step("one that was killed is on record", func() {
-		r := a.result(a.exec(`(echo x >.git/hooks/g) & sleep 1; kill -9 $!; wait; echo over`, "--json"))
+		c := make(chan *outcome, 1)
+		go func() {
+			c <- a.exec(`(echo x >.git/hooks/g) & `+asked+`; kill -9 $!; wait; echo over`, "--json")
+		}()
+		then()
+		r := a.result(<-c)
 		if r.Stdout != "over\n" || len(r.Denials) != 1 || !strings.HasSuffix(r.Denials[0].Target, "/.git/hooks/g") {
 			a.Errorf("%+v", r)
 		}

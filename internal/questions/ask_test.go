@@ -195,10 +195,19 @@ func TestAttended(t *testing.T) {
 	c := asked(t, b, t.Context(), about80("a.example"))
 	leave()
 	leave()
+	if a := <-c; a != driver.Refuse {
+		t.Errorf("whoever attended has left: %v", a)
+	}
+	if err := b.Answer(1, driver.GrantAlways, "test"); !errors.Is(err, ErrOver) {
+		t.Errorf("and the question is open: %v", err)
+	}
 	if a := b.Ask(t.Context(), about80("b.example")); a != driver.Refuse {
 		t.Error(a)
 	}
-	if err := b.Answer(1, driver.GrantAlways, ""); err != nil || <-c != driver.GrantAlways {
+	// That was nobody's no.
+	defer b.Attend()()
+	c = asked(t, b, t.Context(), about80("a.example"))
+	if err := b.Answer(2, driver.GrantAlways, "test"); err != nil || <-c != driver.GrantAlways {
 		t.Error(err)
 	}
 }

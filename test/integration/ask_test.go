@@ -331,23 +331,23 @@ print("open", libc.open(b".git/hooks/h", os.O_WRONLY), flush=True)`
 		a.ends(d, 2, "")
 	})
 	// What is done to who asks comes once the question is there.
-	const asked = `until [ -e go ]; do sleep 0.05; done; rm go`
-	then := func() {
+	asked := func(step string) string { return `until [ -e ` + step + ` ]; do sleep 0.05; done` }
+	then := func(step string) {
 		a.asked(1)
-		a.write("ws/go", "", 0o644)
+		a.write("ws/"+step, "", 0o644)
 	}
 	a.step("a signal", func() {
-		c := a.starts(`bash -c 'trap "echo told; exit 5" USR1; (` + asked + `; kill -USR1 $$) & echo x >.git/hooks/f'`)
-		then()
+		c := a.starts(`bash -c 'trap "echo told; exit 5" USR1; (` + asked("one") + `; kill -USR1 $$) & echo x >.git/hooks/f'`)
+		then("one")
 		a.ends(c, 5, "told\n")
 		a.asked(0)
 	})
 	a.step("one that was killed is on record", func() {
 		c := make(chan *outcome, 1)
 		go func() {
-			c <- a.exec(`(echo x >.git/hooks/g) & `+asked+`; kill -9 $!; wait; echo over`, "--json")
+			c <- a.exec(`(echo x >.git/hooks/g) & `+asked("two")+`; kill -9 $!; wait; echo over`, "--json")
 		}()
-		then()
+		then("two")
 		r := a.result(<-c)
 		if r.Stdout != "over\n" || len(r.Denials) != 1 || !strings.HasSuffix(r.Denials[0].Target, "/.git/hooks/g") {
 			a.Errorf("%+v", r)

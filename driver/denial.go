@@ -99,7 +99,7 @@ type Answer uint8
 // The answers.
 const (
 	Refuse      Answer = iota
-	GrantOnce          // the calls that wait go on
+	GrantOnce          // what was asked about goes on, and nothing else
 	GrantAlways        // so does each that the grant allows, for as long as the sandbox is there
 )
 

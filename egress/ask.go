@@ -21,7 +21,8 @@ func (g *Gateway) asks(t target, d decision) bool {
 const lookAtClient = 200 * time.Millisecond
 
 // ask waits for an answer about a connection, and returns the rules to go on with: they may
-// have changed meanwhile, whatever the answer is. Nil is no. The client, which waits as well, is given as much time as it takes.
+// have changed meanwhile, whatever the answer is. Nil is no. The client, which waits as well,
+// is given as much time as it takes.
 func (g *Gateway) ask(c *connection, f *flow, d decision) *rules {
 	if !g.asks(f.target, d) {
 		return nil

@@ -32,7 +32,7 @@ const askPatience = time.Minute
 func (o *options) askFlag(fs *pflag.FlagSet) {
 	fs.VarPF(&value{"DURATION", into(&o.req.Ask, func(s string) (time.Duration, error) {
 		d, err := profiles.ParseDuration(s)
-		if err == nil && d <= 0 {
+		if err != nil || d <= 0 {
 			err = engine.Usage(strconv.Quote(s)+" is no time to answer in", "for example --ask=1m")
 		}
 		return d, err

@@ -491,7 +491,7 @@ func GrantInto(file string, g driver.Grant, comment string, p *policy.Policy, fa
 		old, err = os.ReadFile(file)
 	}
 	if err != nil {
-		return Unusable(err, "--into", "name a profile that is there, for example with the one line: extends: strict")
+		return Usage("--into: "+err.Error(), "name a profile that is there, for example with the one line: extends: strict")
 	}
 	writable := false // the nearest rule is the last
 	for _, f := range p.Files {

@@ -166,7 +166,7 @@ func TestAsk(t *testing.T) {
 		}
 		a.write("host.yaml", "extends: strict\nnetwork:\n  mode: host\n", 0o600)
 		a.write("inherits.yaml", "extends: ./host.yaml\n", 0o600)
-		for file, says := range map[string]string{"linked.yaml": "has other names", "host.yaml": "its network.mode is host", "inherits.yaml": "would not have network.mode host", "ws": "no regular file", "ws/mine.yaml": "the sandbox can write there", "none.yaml": "no such file", "flow.yaml": "nothing was added"} {
+		for file, says := range map[string]string{"linked.yaml": "has other names", "host.yaml": "its network.mode is host", "inherits.yaml": "would not have network.mode host", "ws": "no regular file", "ws/mine.yaml": "the sandbox can write there", "none.yaml": "extends: strict", "flow.yaml": "nothing was added"} {
 			if o := a.cli("grant", "--into", a.path(file), a.id, fmt.Sprint(q.ID)); o.code != 125 || !strings.Contains(o.stderr, says) {
 				a.Errorf("%s: %v", file, o)
 			}
@@ -420,7 +420,8 @@ func TestAskWhere(t *testing.T) {
 	}{
 		{[]string{"--ask", "--", "true"}, "needs one, and --tty"},
 		{[]string{"-t", "--ask", "--", "true"}, "needs one, and --tty"},
-		{[]string{"--ask=0s", "-t", "--", "true"}, "no limit that anything could run within"},
+		{[]string{"--ask=0s", "-t", "--", "true"}, "no time to answer in"},
+		{[]string{"--ask=x", "-t", "--", "true"}, "no time to answer in"},
 	} {
 		if o := f.do(call{args: append(f.who.command(sbxrun, "-C", f.ws), tt.args...)}); o.code != 125 || !strings.Contains(o.stderr, tt.says) {
 			f.Errorf("%q: %v", tt.args, o)

@@ -108,6 +108,7 @@ func (w *worker) settle() {
 		}
 		w.g.doubts.Add(-1)
 	}
+	w.g.looks.Add(1)
 }
 
 // resume ends the waiting of a call; nil is for one that nothing is in the way of any more.

@@ -38,7 +38,8 @@ type Guard struct {
 	seen    func(Use, func() (int, string))
 	refused func(Denial)
 	ask     func(context.Context, Denial) Answer
-	doubts  atomic.Int32 // calls that wait for its answer
+	doubts  atomic.Int32  // calls that wait for its answer
+	looks   atomic.Uint64 // at them
 	hidden  []string
 	sockets *Sockets
 	sock    [2]int // the command sends the listener over the second
@@ -194,8 +195,11 @@ func (g *Guard) Close() (list []Denial, untold uint64) {
 // Denials are what was refused so far: each call and path once, and no more than
 // [MaxDenials]. Untold counts the others.
 func (g *Guard) Denials() (list []Denial, untold uint64) {
-	if g.doubts.Load() > 0 {
-		time.Sleep(2 * lookEvery) // of those that wait for an answer some may just have ended
+	// Of those that wait for an answer some may just have ended: the second look from now
+	// on begins later than this.
+	late := time.Now().Add(time.Second)
+	for looks := g.looks.Load() + 2; g.doubts.Load() > 0 && g.looks.Load() < looks && time.Now().Before(late); {
+		time.Sleep(lookEvery / 4)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -400,7 +400,14 @@ func (s *starter) guardConfig() *guard.Config {
 	}
 	if s.d.Ask != nil {
 		cfg.Ask = func(ctx context.Context, g guard.Denial) guard.Answer {
-			return guardAnswers[s.d.Ask(ctx, s.d.denials(s.p, []guard.Denial{g}, 0)[0])]
+			if g.Rule == "" {
+				g.Path = g.Leads // the file itself, whatever led to it
+			}
+			list := s.d.denials(s.p, []guard.Denial{g}, 0)
+			if len(list) == 0 || g.Rule == "" && list[0].Grant != driver.GrantOf("ro", g.Leads) {
+				return guard.Refuse
+			}
+			return guardAnswers[s.d.Ask(ctx, list[0])]
 		}
 	}
 	return cfg

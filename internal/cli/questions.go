@@ -36,7 +36,7 @@ func (o *options) askFlag(fs *pflag.FlagSet) {
 			err = engine.Usage(strconv.Quote(s)+" is no time to answer in", "for example --ask=1m")
 		}
 		return d, err
-	})}, "ask", "", "hold what a grant could allow (a host, a protected path) and ask first; no answer within a time is no (default 1m)").
+	})}, "ask", "", "hold what a grant could allow (a host, a protected path, with --explain a file that is not shown) and ask first; no answer within a time is no (default 1m)").
 		NoOptDefVal = askPatience.String()
 }
 

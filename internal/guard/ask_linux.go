@@ -23,13 +23,26 @@ type doubt struct {
 	answers atomic.Pointer[Answer]
 }
 
-// A permit lets one call by one pattern at one path, which is what somebody was shown. The
-// memory of the caller, or directories, may have changed since.
+// A permit lets one call by one pattern at one path, which is what somebody was shown; or,
+// without a pattern, have the host's file there. The memory of the caller, or directories,
+// may have changed since.
 type permit struct{ path, rule string }
+
+// permit is what lets the call that a denial is about.
+func (d *Denial) permit() permit {
+	if d.Rule == "" {
+		return permit{path: d.Leads}
+	}
+	return permit{d.Path, d.Rule}
+}
 
 // maxDoubts bounds the calls of one command that wait for an answer. What comes beside
 // those is refused.
 const maxDoubts = 16
+
+// atOnce is for an answer that nobody has to give. A program can look for a thousand files
+// that nobody is asked about.
+const atOnce = time.Millisecond
 
 // rules are those that hold for a path in this call.
 func (w *worker) rules(path []byte) *Rules {
@@ -53,18 +66,29 @@ func (w *worker) doubtful(rule string) bool {
 func (w *worker) suspend(errno syscall.Errno) bool {
 	d := *w.doubt
 	d.PID, d.Command = w.asker()
-	if errno == 0 || !w.l.Valid(w.n.ID) || slices.Contains(w.permits, permit{d.Path, d.Rule}) { // the yes was of no use
+	if errno == 0 || !w.l.Valid(w.n.ID) || slices.Contains(w.permits, d.permit()) { // the yes was of no use
 		w.denied(d)
 		return false
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	q := &doubt{call: w.n, errno: errno, denial: d, permits: w.permits, cancel: cancel}
-	w.doubts = append(w.doubts, q)
-	w.g.doubts.Add(1)
+	known := make(chan struct{})
 	go func() {
 		a := w.g.ask(ctx, d)
 		q.answers.Store(&a)
+		close(known)
 	}()
+	select {
+	case <-known:
+		if *q.answers.Load() == Refuse { // without a question
+			cancel()
+			w.denied(d)
+			return false
+		}
+	case <-time.After(atOnce):
+	}
+	w.doubts = append(w.doubts, q)
+	w.g.doubts.Add(1)
 	return true
 }
 
@@ -85,7 +109,7 @@ func (w *worker) settle() {
 		w.n.ID, w.n.PID = q.call.ID, q.call.PID
 		a := q.answers.Load()
 		gone := !w.l.Valid(q.call.ID)
-		lifted := a == nil && !slices.Contains(w.g.rules.Current().texts, q.denial.Rule)
+		lifted := a == nil && q.denial.Rule != "" && !slices.Contains(w.g.rules.Current().texts, q.denial.Rule)
 		if a == nil && !gone && !lifted {
 			// While a call is held, only deadly signals interrupt it. It is made again only
 			// when nobody is asked about it any more.
@@ -121,14 +145,23 @@ func (w *worker) resume(q *doubt, a *Answer) {
 	w.permits = q.permits
 	switch {
 	case a == nil:
+	case *a == Always && q.denial.Rule == "":
+		if w.given == nil {
+			w.given = map[string]bool{}
+		}
+		w.given[q.denial.Leads] = true
 	case *a == Always:
 		w.g.rules.Lift(q.denial.Rule)
 	case *a == Once:
-		w.permits = append(slices.Clone(q.permits), permit{q.denial.Path, q.denial.Rule})
+		w.permits = append(slices.Clone(q.permits), q.denial.permit())
 	default:
 		w.permits = nil
 		w.denied(q.denial)
-		w.l.Reply(w.n.ID, 0, q.errno)
+		if q.errno == goOn {
+			w.l.Continue(w.n.ID)
+		} else {
+			w.l.Reply(w.n.ID, 0, q.errno)
+		}
 		return
 	}
 	w.answer()

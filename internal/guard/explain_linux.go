@@ -34,7 +34,9 @@ func (w *worker) observe() bool {
 			}
 			return false // to be made here
 		}
+		w.opens = flags&(unix.O_PATH|unix.O_DIRECTORY) == 0
 		w.lookFor(Read, call, dirfd, addr, flags&unix.O_NOFOLLOW, unix.R_OK)
+		w.opens = false
 		return true
 	}
 	follow := func(flags uint64) uint64 {
@@ -150,7 +152,11 @@ func (w *worker) lookAt(kind Kind, call string, dirfd int, text []byte, flags ui
 		name = leads // a link before it leads elsewhere than the text says
 	}
 	w.told = true
-	w.g.deny(Denial{Kind: kind, Call: call, Path: name, Leads: leads, Entry: w.entry}, w.asker)
+	d := Denial{Kind: kind, Call: call, Path: name, Leads: leads, Entry: w.entry}
+	if w.offer(d) {
+		return
+	}
+	w.g.deny(d, w.asker)
 }
 
 // found notes what a path led to.

@@ -50,7 +50,8 @@
 //
 // With [Config.Explain] calls that only look are held back as well: to be noted if what
 // they look for is the host's and not the sandbox's ([worker.observe]), and then made by the
-// kernel, whatever their arguments are by then.
+// kernel, whatever their arguments are by then. A file that somebody grants meanwhile is
+// given as a copy ([worker.show]).
 //
 // # What it does not do
 //
@@ -165,7 +166,9 @@ type Config struct {
 
 	// Ask, if not nil, is asked about each call that a pattern refuses, while that waits; the
 	// others go on. It is called on a goroutine of its own, and returns when the context is
-	// done. Denial.Count is 0 then.
+	// done. Denial.Count is 0 then. With Explain it is asked about files, too, that an
+	// open(2) for reading does not find and the host has: then Denial.Rule is "", and the
+	// answer is about Denial.Leads.
 	Ask func(ctx context.Context, d Denial) Answer
 
 	// Lock, if not nil, is held while a call is made that gives a directory a part of a

@@ -329,6 +329,7 @@ func (g *Guard) run(w *worker, err error) {
 func (w *worker) begin(g *Guard) {
 	w.g, w.root, w.l.FD, w.event = g, -1, -1, -1
 	w.first, w.masks, w.mounts, w.ties, w.trees, w.passes = unknown, false, nil, nil, nil, nil
+	w.given, w.copies = nil, nil
 	w.begins, w.known, w.pace, w.tight = [len(w.begins)]begin{}, -1, pace{}, false
 }
 
@@ -420,6 +421,9 @@ func (w *worker) end() {
 			closeFD(b.fd)
 		}
 	}
+	for _, c := range w.copies {
+		closeFD(c.fd)
+	}
 }
 
 // A worker is the state of the thread. Its buffers are where calls' paths are
@@ -458,13 +462,17 @@ type worker struct {
 	told    bool    // the refusal of this call was noted
 	doubt   *Denial // of this call, if it is to be asked about
 	doubts  []*doubt
-	doubted int       // looks at them
-	settles time.Time // when the next is
-	permits []permit  // of this call
-	made    bool      // the call was made, and what it changed is noted
-	whole   bool      // and nothing is left of what the file held
-	lacks   bool      // what the call changes is not there, and is looked for on the host
-	entry   bool      // and it is a name in a directory
+	doubted int               // looks at them
+	settles time.Time         // when the next is
+	permits []permit          // of this call
+	opens   bool              // the call opens a file for reading
+	gives   string            // a file of the host's that this call is to get
+	given   map[string]bool   // those that each such call gets
+	copies  map[string]copied // of them
+	made    bool              // the call was made, and what it changed is noted
+	whole   bool              // and nothing is left of what the file held
+	lacks   bool              // what the call changes is not there, and is looked for on the host
+	entry   bool              // and it is a name in a directory
 
 	begins [4]begin // where relative paths began last
 	newest int      // of those
@@ -539,7 +547,7 @@ func (w *worker) answer() (rest time.Duration) {
 	if begin.Sub(w.pace.last) > pause {
 		w.l.Far() // others may be on that processor by now
 	}
-	w.told, w.doubt = false, nil
+	w.told, w.doubt, w.gives = false, nil, ""
 	res, errno := w.handle()
 	if w.doubt != nil && w.suspend(errno) {
 		errno = waits
@@ -588,7 +596,13 @@ func (w *worker) handle() (int64, syscall.Errno) {
 	at := func(i int) int { return int(int32(a[i])) }
 	const cwd = unix.AT_FDCWD
 	if w.g.explain && w.observe() {
-		return 0, goOn
+		switch {
+		case w.gives == "":
+			return 0, goOn
+		case w.n.NR == unix.SYS_OPENAT:
+			return w.show(w.gives, uint32(a[2]))
+		}
+		return w.show(w.gives, uint32(a[1]))
 	}
 	switch int(w.n.NR) {
 	case unix.SYS_OPENAT:

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"slices"
 	"strconv"
@@ -61,20 +62,32 @@ func passes(mountinfo []byte, grants []Grant) map[string]pass {
 }
 
 // onHost looks a path up on the host, and returns where it leads and whether this user may
-// do there what mode says. This thread is in the host's mounts, and has no capabilities.
-// The command has chosen the path, and can change what it made of it at any time: so it is
-// followed name by name, without crossing to a file system that may keep us waiting.
+// do there what mode says.
 func (w *worker) onHost(full string, flags uint64, mode uint32) (leads string, ok bool) {
+	fd, leads := w.hostPlace(full, flags)
+	if fd < 0 {
+		return "", false
+	}
+	defer closeFD(fd)
+	link := flags&unix.O_NOFOLLOW != 0 && unix.Fstat(fd, &w.stat) == nil && w.stat.Mode&unix.S_IFMT == unix.S_IFLNK
+	return leads, link || mode == unix.F_OK || unix.Faccessat(w.self, strconv.Itoa(fd), mode, 0) == nil
+}
+
+// hostPlace opens, as a place, what a path leads to on the host; -1 is for nothing. This
+// thread is in the host's mounts, and has no capabilities. The command has chosen the path,
+// and can change what it made of it at any time: so it is followed name by name, without
+// crossing to a file system that may keep us waiting.
+func (w *worker) hostPlace(full string, flags uint64) (fd int, leads string) {
 	if w.passes == nil {
 		text, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {
-			return "", false
+			return -1, ""
 		}
 		w.passes = passes(text, w.g.grants)
 	}
 	root, errno := w.openat2(unix.AT_FDCWD, []byte("/"), unix.O_DIRECTORY, 0)
 	if errno != 0 {
-		return "", false
+		return -1, ""
 	}
 	type step struct {
 		fd   int
@@ -99,7 +112,7 @@ func (w *worker) onHost(full string, flags uint64, mode uint32) (leads string, o
 		here := way[len(way)-1]
 		name := strings.TrimLeft(rest, "/")
 		if rest != "" && !here.dir || names > maxNames {
-			return "", false
+			return -1, ""
 		}
 		if name == "" {
 			break
@@ -124,18 +137,18 @@ func (w *worker) onHost(full string, flags uint64, mode uint32) (leads string, o
 		} else {
 			resolve |= unix.RESOLVE_NO_XDEV
 			if here.pass == through {
-				return "", false
+				return -1, ""
 			}
 		}
 		if next.pass == never {
-			return "", false
+			return -1, ""
 		}
 		if next.fd, errno = w.openat2(here.fd, []byte(name), unix.O_NOFOLLOW, resolve); errno != 0 {
-			return "", false
+			return -1, ""
 		}
 		way = append(way, next)
 		if err := unix.Fstat(next.fd, &w.stat); err != nil {
-			return "", false
+			return -1, ""
 		}
 		kind := w.stat.Mode & unix.S_IFMT
 		way[len(way)-1].dir = kind == unix.S_IFDIR
@@ -143,11 +156,11 @@ func (w *worker) onHost(full string, flags uint64, mode uint32) (leads string, o
 			continue
 		}
 		if rest == "" && flags&unix.O_NOFOLLOW != 0 {
-			return next.at, true
+			break
 		}
 		n, err := unix.Readlinkat(next.fd, "", w.link[:])
 		if links++; err != nil || n <= 0 || links > 40 { // MAXSYMLINKS
-			return "", false
+			return -1, ""
 		}
 		rest = string(w.link[:n]) + rest
 		if back(len(way) - 1); rest[0] == '/' {
@@ -155,11 +168,6 @@ func (w *worker) onHost(full string, flags uint64, mode uint32) (leads string, o
 		}
 	}
 	last := way[len(way)-1]
-	if mode != unix.F_OK && unix.Faccessat(w.self, strconv.Itoa(last.fd), mode, 0) != nil {
-		return "", false
-	}
-	if last.at == "" {
-		return "/", true
-	}
-	return last.at, true
+	way = way[:len(way)-1]
+	return last.fd, cmp.Or(last.at, "/")
 }

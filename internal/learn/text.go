@@ -118,6 +118,11 @@ func Granted(old string, g driver.Grant, comment string) (string, error) {
 		t.list("network", "allow", item)
 	case "unprotect":
 		t.list("files", "unprotect", item)
+	case "ro":
+		if !Plain(value) {
+			return "", errors.New("a profile would take its name for a pattern")
+		}
+		t.list("files", "read", item)
 	default:
 		return "", errors.New("no profile says " + g.Shell())
 	}

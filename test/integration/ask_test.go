@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -353,6 +354,122 @@ print("open", libc.open(b".git/hooks/h", os.O_WRONLY), flush=True)`
 			a.Errorf("%+v", r)
 		}
 		a.asked(0)
+	})
+}
+
+// TestAskFiles: with --explain, a file that the sandbox does not show is a question, too. A yes
+// gives a copy of that file, and of nothing that its name leads to by then.
+func TestAskFiles(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, whos[0])
+	f.write("granted/tool", "one\n", 0o644)
+	f.write("granted/once", "one\n", 0o644)
+	f.write("granted/other", "other\n", 0o644)
+	f.write("granted/id_rsa", "key\n", 0o600)
+	f.write("granted/large", strings.Repeat("x", 16<<20+1), 0o644)
+	f.write("mine.yaml", "extends: strict\n", 0o600)
+	f.own()
+	dir := f.path("granted")
+	if err := syscall.Mkfifo(dir+"/fifo", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a := newAskerIn(f, nil, "--ask=60s")
+	read := func(name string) string { return "cat " + dir + "/" + name + " 2>/dev/null || echo none" }
+	start := func(script string) <-chan *outcome {
+		c := make(chan *outcome, 1)
+		go func() { c <- a.exec(script, "--explain") }()
+		return c
+	}
+	about := func(name string) question {
+		q := a.asked(1)[0]
+		if q.Denial.Operation != "read" || q.Denial.Target != dir+"/"+name || q.Denial.Grant != "--ro "+dir+"/"+name {
+			a.Errorf("%s: %+v", name, q)
+		}
+		return q
+	}
+	nothing := func(script, stdout string) {
+		c := start(script)
+		a.ends(c, 0, stdout) // and waits for nobody
+		a.asked(0)
+	}
+	a.step("nothing without --explain", func() { a.want(read("tool"), "none\n") })
+	a.step("once", func() {
+		c := start(read("once") + "; " + read("once"))
+		a.answer("grant", about("once").ID, "--once")
+		a.onRecord("once", "sbxrun session", "/granted/once")
+		a.answer("deny", about("once").ID)
+		a.ends(c, 0, "one\nnone\n")
+	})
+	a.step("what nobody asks about", func() {
+		nothing(read("id_rsa")+"; "+read("large")+"; "+read("fifo")+"; ls "+dir+" 2>/dev/null || echo none; "+read("absent"), strings.Repeat("none\n", 5))
+	})
+	a.step("where a link leads", func() {
+		link := "ln -sf " + dir + "/other link; cat link 2>/dev/null || echo none"
+		c := start(link)
+		q := about("other")
+		if err := os.Remove(a.ws + "/link"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(dir+"/id_rsa", a.ws+"/link"); err != nil {
+			t.Fatal(err)
+		}
+		a.answer("grant", q.ID)
+		a.ends(c, 0, "none\n")
+		nothing("cat link 2>/dev/null || echo none; "+read("other"), "none\nother\n")
+	})
+	a.step("what the name leads to later", func() {
+		for _, becomes := range []func(name string) error{
+			os.Remove,
+			func(name string) error { return errors.Join(os.Remove(name), os.Symlink("id_rsa", name)) },
+			func(name string) error { return errors.Join(os.Remove(name), os.Symlink("/dev/zero", name)) },
+			func(name string) error { return os.Truncate(name, 1<<30) },
+		} {
+			f.write("granted/moving", "moves\n", 0o644)
+			f.own()
+			c := start(read("moving"))
+			q := about("moving")
+			if err := becomes(dir + "/moving"); err != nil {
+				t.Fatal(err)
+			}
+			a.answer("grant", q.ID, "--once")
+			a.ends(c, 0, "none\n")
+			os.Remove(dir + "/moving")
+		}
+	})
+	a.step("for the session", func() {
+		const use = `import os, sys
+name = sys.argv[1]
+f = os.open(name, os.O_RDONLY)
+def tries(what):
+    try: print("did", what())
+    except OSError as e: print("no")
+print(os.read(f, 2), os.pread(f, 9, 0), os.fstat(f).st_size)
+tries(lambda: os.open("/proc/self/fd/%d" % f, os.O_RDWR))
+tries(lambda: os.ftruncate(f, 0))
+tries(lambda: os.fchmod(f, 0o777))
+tries(lambda: os.open("/proc/self/fd/%d/../other" % f, os.O_RDONLY))
+tries(lambda: os.open("..", os.O_RDONLY, dir_fd=f))
+tries(lambda: os.open(name, os.O_RDWR))
+print(os.read(os.open(name, os.O_RDONLY), 9), os.read(f, 9))`
+		c := start("python3 -c '" + use + "' " + dir + "/tool")
+		a.answer("grant", about("tool").ID, "--into", a.path("mine.yaml"))
+		a.ends(c, 0, "b'on' b'one\\n' 4\n"+strings.Repeat("no\n", 6)+"b'one\\n' b'e\\n'\n")
+		nothing(read("tool"), "one\n")
+		f.write("granted/tool", "two\n", 0o644)
+		nothing(read("tool"), "two\n")
+		if info, err := os.Stat(dir + "/tool"); err != nil || info.Mode() != 0o644 {
+			a.Errorf("%v, %v", info, err)
+		}
+		a.want(read("tool"), "none\n") // without --explain nothing gives it
+	})
+	a.step("for good", func() {
+		b, err := os.ReadFile(a.path("mine.yaml"))
+		if want := "extends: strict\n\nfiles:\n  read:\n    - " + dir + "/tool  # granted in session asks\n"; err != nil || string(b) != want {
+			a.Errorf("%q, %v", b, err)
+		}
+		if o := a.do(call{args: append(a.who.command(sbxrun, "-C", a.ws), "-P", a.path("mine.yaml"), "--", "sh", "-c", read("tool"))}); o.stdout != "two\n" {
+			a.Errorf("a run with that profile: %v", o)
+		}
 	})
 }
 

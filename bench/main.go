@@ -77,6 +77,7 @@ func main() {
 		explain bool
 		ready   bool
 		idle    bool
+		before  string
 		source  string
 		extra   string
 	)
@@ -89,6 +90,7 @@ func main() {
 	flag.BoolVar(&calls, "calls", false, "measure a call of Claude Code's, by way of integration, and nothing else")
 	flag.BoolVar(&ready, "ready", false, "measure sessions and pools, and nothing else")
 	flag.BoolVar(&idle, "idle", false, "measure a thousand sessions that nobody uses, and nothing else")
+	flag.StringVar(&before, "before", "", "compare with an older sbxrun, a `program` with its companions beside it, and nothing else")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
 	flag.StringVar(&source, "source", "bench", "the `directory` with this program's source")
@@ -98,7 +100,7 @@ func main() {
 	if flag.NArg() > 0 {
 		fatal(fmt.Errorf("unexpected argument %q", flag.Arg(0)))
 	}
-	err := b.run(source, startup, network, tools, calls, guard, explain, ready, idle)
+	err := b.run(source, before, startup, network, tools, calls, guard, explain, ready, idle)
 	b.end()
 	if err == nil && file != "" {
 		var text []byte
@@ -118,7 +120,7 @@ func fatal(err error) {
 
 var errInterrupted = errors.New("interrupted")
 
-func (b *bench) run(source string, startup, network, tools, calls, guard, explain, ready, idle bool) (err error) {
+func (b *bench) run(source, before string, startup, network, tools, calls, guard, explain, ready, idle bool) (err error) {
 	if b.sbxrun, err = filepath.Abs(b.sbxrun); err != nil {
 		return err
 	}
@@ -184,6 +186,8 @@ func (b *bench) run(source string, startup, network, tools, calls, guard, explai
 	switch {
 	case ready:
 		return b.ready(env)
+	case before != "":
+		return b.beside(env, before)
 	case idle:
 		run, err := b.runtimeDir()
 		if err != nil {

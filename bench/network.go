@@ -141,36 +141,54 @@ func serveNetwork(l net.Listener) {
 	}
 }
 
+// networkWork starts the server, and returns the client's command and what stands before it
+// in a sandbox of a program's.
+func (b *bench) networkWork() (argv []string, inside func(sbxrun string) []string, end func(), err error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	go serveNetwork(l)
+	addr, dir := l.Addr().String(), filepath.Join(b.dir, "network")
+	prog := filepath.Join(dir, "client")
+	self, err := os.Executable()
+	if err == nil {
+		err = os.Mkdir(dir, 0o755)
+	}
+	if err == nil {
+		err = copyFile(prog, self)
+	}
+	inside = func(sbxrun string) []string {
+		return slices.Concat([]string{sbxrun, "--profile", "strict", "--verify=false", "-C", dir, "--allow-host", addr}, b.limits(), b.extra, []string{"--"})
+	}
+	return []string{prog, clientArg, addr, strconv.FormatBool(b.quick)}, inside, func() { l.Close() }, err
+}
+
+// runClient runs a client, and returns what it printed.
+func runClient(line []string) (r clientReport, err error) {
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		err = fmt.Errorf("network: %w", err)
+	}
+	return r, err
+}
+
 // network measures the egress gateway: connections from a sandbox to a server on
 // the host's loopback interface, which a rule lists, beside the same without a
 // sandbox.
 func (b *bench) network() error {
 	const section = "network"
 	b.report.begin(section, "Connections through the egress gateway (--net proxy), to loopback; ratio to the same outside")
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	argv, inside, end, err := b.networkWork()
 	if err != nil {
 		return err
 	}
-	defer l.Close()
-	go serveNetwork(l)
-	addr := l.Addr().String()
-
-	dir := filepath.Join(b.dir, "network")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	prog := filepath.Join(dir, "client")
-	if err := copyFile(prog, self); err != nil {
-		return err
-	}
-	argv := []string{prog, clientArg, addr, strconv.FormatBool(b.quick)}
-	inside := append([]string{b.sbxrun, "--profile", "strict", "--verify=false", "-C", dir, "--allow-host", addr}, append(b.limits(), b.extra...)...)
-	inside = append(append(inside, "--"), argv...)
-
+	defer end()
 	rounds := 7
 	if b.quick {
 		rounds = 3
@@ -180,19 +198,13 @@ func (b *bench) network() error {
 	for round := range rounds {
 		for i := range 2 {
 			out := (i+round)%2 == 0
-			line := inside
+			line := append(inside(b.sbxrun), argv...)
 			if out {
 				line = argv
 			}
-			cmd := exec.Command(line[0], line[1:]...)
-			cmd.Stderr = os.Stderr
-			text, err := cmd.Output()
-			var r clientReport
-			if err == nil {
-				err = json.Unmarshal(text, &r)
-			}
+			r, err := runClient(line)
 			if err != nil {
-				return fmt.Errorf("network: %w", err)
+				return err
 			}
 			put := func(c *column, v float64) {
 				if out {

@@ -231,6 +231,8 @@ func TestClaudeCodeHook(t *testing.T) {
 			bash("sleep 1; echo over > behind-"+w.mark, "run_in_background", true),
 			bash("sleep 3; cat behind-" + w.mark),
 			bash("it's"),
+			bash("mkdir .vscode"),
+			bash("touch /usr/lib/new"),
 		}
 		m := model.New(calls...)
 		r := w.claude(m, len(calls), nil, "--settings", hooks(w, ""), "--allowedTools", "Bash")
@@ -245,6 +247,8 @@ func TestClaudeCodeHook(t *testing.T) {
 		w.expect("a request to weaken", r[6], "dangerouslyDisableSandbox")
 		w.expect("in the background", r[8], "over")
 		w.expect("a syntax error", r[9], "Exit code 2", "unexpected EOF")
+		w.expect("why a path is protected", r[10], "refused: ", "/sub/.vscode: protected path .vscode", "can allow it: --unprotect .vscode")
+		w.expect("why a path is read-only", r[11], "refused: /usr/lib/new: read-only: /usr")
 
 		// A hook that cannot say what to run has nothing run.
 		m = model.New(bash("echo $((40+2)) > " + w.project + "/ran"))
@@ -279,6 +283,8 @@ func TestClaudeCodeMCP(t *testing.T) {
 			call("sleep 1; echo over > /tmp/behind", "run_in_background", true),
 			call("sleep 3; cat /tmp/behind"),
 			call("true", "dangerouslyDisableSandbox", true),
+			call("mkdir " + w.project + "/.vscode"),
+			call("touch /usr/lib/new"),
 		}
 		m := model.New(calls...)
 		r := w.claude(m, len(calls), nil, "--mcp-config", string(config), "--strict-mcp-config", "--allowedTools", "mcp__sandbox__bash", "--disallowedTools", "Bash")
@@ -293,6 +299,8 @@ func TestClaudeCodeMCP(t *testing.T) {
 		w.expect("a time limit", r[6], "timeout")
 		w.expect("in the background", r[8], "over")
 		w.expect("a request to weaken", r[9], "dangerouslyDisableSandbox")
+		w.expect("why a path is protected", r[10], `"rule":"protected path .vscode"`, `"grant":"--unprotect .vscode"`, w.project+"/.vscode")
+		w.expect("why a path is read-only", r[11], `"target":"/usr/lib/new"`, `"rule":"read-only: /usr"`)
 	})
 }
 

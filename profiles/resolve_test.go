@@ -779,3 +779,14 @@ func TestLoginShell(t *testing.T) {
 		}
 	}
 }
+
+// TestSysBelowAll: a grant of the whole host leaves /sys out, so that one within is not
+// in it.
+func TestSysBelowAll(t *testing.T) {
+	f := hostFS()
+	putFile(f, "sys/devices/pci/1/vendor", "x")
+	r := mustResolve(t, Request{ReadOnly: []string{"/", "/sys/devices/pci/1", "/data/real"}}, testFacts(f))
+	if access(t, r, "/sys/devices/pci/1") != "r-x" || access(t, r, "/data/real") != "" || access(t, r, "/") != "r-x" {
+		t.Errorf("%v", r.Policy.Files)
+	}
+}

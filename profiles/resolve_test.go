@@ -35,6 +35,7 @@ func hostFS() fstest.MapFS {
 		f[l] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(t)}
 	}
 	f["dev/kvm"] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
+	f["dev/dri/renderD128"] = f["dev/kvm"]
 	return f
 }
 

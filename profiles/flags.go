@@ -60,6 +60,8 @@ var Flags = [...]Flag{
 		keyTmpfs, apart, func(r *Request) any { return &r.Tmpfs }},
 	{"device", "", "PATH", "give access to a device node",
 		keyDevices, laid, func(r *Request) any { return &r.Devices }},
+	{"gpu", "", "", "give access to the host's GPUs, and show their drivers",
+		keyGPU, laid, func(r *Request) any { return &r.GPU }},
 	{"workspace", "", "bind|overlay|ro|none",
 		"how the workspace is shown: writable; copy-on-write, see sbxrun diff; read-only; not at all",
 		keyWorkspace, laid, func(r *Request) any { return &r.Workspace }},

@@ -40,7 +40,7 @@ func freshPreset(t *testing.T, name string) *profile {
 var keyConst = [numKeys]string{
 	"keyDescription", "keyProfile", "keyExtends", "keyIsolation", "keyDriver", "keyFallback", "keyImage", "keyVerify", "keyWorkspace", "keyGit", "keyHome", "keyUser", "keyHostname",
 	"keyNetMode", "keyNetAllow", "keyNetDeny", "keyNetTools", "keyNetPublish", "keyNetRate", "keyNetLog",
-	"keyRead", "keyReadTry", "keyCopyTry", "keyWrite", "keyWriteTry", "keyUnix", "keyHide", "keySecrets", "keyReadClean", "keySecretNames", "keySecretText", "keyDenyWrite", "keyDenyExec", "keyProtect", "keyUnprotect", "keyTmpfs", "keyDevices",
+	"keyRead", "keyReadTry", "keyCopyTry", "keyWrite", "keyWriteTry", "keyUnix", "keyHide", "keySecrets", "keyReadClean", "keySecretNames", "keySecretText", "keyDenyWrite", "keyDenyExec", "keyProtect", "keyUnprotect", "keyTmpfs", "keyDevices", "keyGPU",
 	"keyEnvPass", "keyEnvSet", "keyEnvInherit",
 	"keyMemory", "keyCPUs", "keyPids", "keyFileSize", "keyOpenFiles", "keyDisk", "keyWallTime", "keyKillAfter", "keyOutput",
 	"keySeccomp", "keyRequire", "keyDegrade", "keySELinux", "keyAppArmor",

@@ -53,6 +53,7 @@ const (
 	keyUnprotect
 	keyTmpfs
 	keyDevices
+	keyGPU
 	keyEnvPass
 	keyEnvSet
 	keyEnvInherit
@@ -196,6 +197,8 @@ var keys = [numKeys]keyInfo{
 		doc: "Places of private, empty storage, PATH or PATH:SIZE; without a size they share limits.disk."},
 	keyDevices: {name: "devices", kind: kindList, order: orderFewer,
 		doc: "Device nodes of the host, such as /dev/kvm."},
+	keyGPU: {name: "gpu", kind: kindBool, order: orderFalse,
+		doc: "The host's GPUs: their device nodes, and read-only what their drivers consist of; by CDI files where there are any."},
 
 	keyEnvPass: {name: "env.pass", kind: kindList, order: orderFewer,
 		doc: "Variables of the caller that the command gets; a trailing * matches any rest."},

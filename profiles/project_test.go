@@ -23,7 +23,7 @@ var looser = [numKeys][]string{
 	keyHide: {"[]", "[/data]"}, keySecrets: {"[]", "[~/.ssh]", "[~/.ssh/known_hosts]", "[/usr]"}, keyDenyWrite: {"[]", "[~/.ssh]"}, keyDenyExec: {"[./s.sock]", "[]", "[/usr/bin]"},
 	keyReadClean: {"[~/.npmrc]", "[/etc/passwd]", "[]"}, keySecretNames: {"[]", "[b.pem]"}, keySecretText: {"[]", `["*"]`},
 	keyProtect: {"[]", "[.git]", "[.git/]", "[.git/hooks/]"}, keyUnprotect: {"[all]", "[.git]", "[.git/hooks]", "[]"},
-	keyTmpfs: {"[]", `["/tmp:100g"]`, `["/big:100g"]`, "[/big]", "[/x/../big]", `["/big:1m"]`, "[/home/u/.ssh]", "[/home/u]", "[.]", "[.git]", "[/usr]", `["/dev/shm:1g"]`}, keyDevices: {"[/dev/kvm]", "[]"},
+	keyTmpfs: {"[]", `["/tmp:100g"]`, `["/big:100g"]`, "[/big]", "[/x/../big]", `["/big:1m"]`, "[/home/u/.ssh]", "[/home/u]", "[.]", "[.git]", "[/usr]", `["/dev/shm:1g"]`}, keyDevices: {"[/dev/kvm]", "[]"}, keyGPU: {"true"},
 	keyGit:     {"true"},
 	keyEnvPass: {`["*"]`, "[AWS_SECRET_ACCESS_KEY]", "[]"}, keyEnvSet: {"[LD_PRELOAD=/x]", "[PATH=/x]", "[A=1]", "[A=2]", "[]"}, keyEnvInherit: {"true"},
 	keyMemory: {"none", "1t"}, keyCPUs: {"none", "64"}, keyPids: {"none", "100000"}, keyFileSize: {"none", "1t"}, keyOpenFiles: {"none", "1000000"}, keyDisk: {"1t"},
@@ -88,7 +88,7 @@ func TestProjectLoosensNothing(t *testing.T) {
 func TestLoosened(t *testing.T) {
 	for k, v := range map[key]string{keyNetMode: "host", keyRead: "[/opt/tool]", keyUnix: "[.]", keyWrite: "[/data/real]", keyUnprotect: "[all]", keyTmpfs: `["/tmp:100g"]`, keyEnvSet: "[A=1]",
 		keyEnvPass: "[EXTRA]", keyMemory: "none", keyPids: "none", keyDisk: "1t", keyWallTime: "none", keyKillAfter: "1000h", keyOutput: "none", keySeccomp: "none", keyDegrade: "[seccomp]",
-		keyUser: `"0:0"`, keyDriver: "host", keyFallback: "[host]", keyImage: "x", keyVerify: "false", keyNetPublish: `["8080:80"]`, keyOpenFiles: "none", keyDevices: "[/dev/kvm]"} {
+		keyUser: `"0:0"`, keyDriver: "host", keyFallback: "[host]", keyImage: "x", keyVerify: "false", keyNetPublish: `["8080:80"]`, keyOpenFiles: "none", keyDevices: "[/dev/kvm]", keyGPU: "true"} {
 		f := hostFS()
 		req := Request{Command: []string{"true"}}
 		without, err := Resolve(&req, testFacts(f))

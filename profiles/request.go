@@ -25,6 +25,7 @@ type Request struct {
 	Binds     []Bind   // --bind SRC:DST[:ro]
 	Tmpfs     []Tmpfs  // --tmpfs PATH[:size]
 	Devices   []string // --device PATH
+	GPU       bool     // --gpu
 	Workspace string   // --workspace bind|overlay|ro|none; "" leaves the profile's
 
 	NoGit bool // --no-git

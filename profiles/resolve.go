@@ -110,6 +110,9 @@ type resolver struct {
 	home     string   // HOME of the command
 	kept     []string // sources of Request.Kept
 	private  bool     // home is empty storage of the sandbox's own
+
+	gpuShown []statement // of GPUs' drivers
+	gpuLeft  []string    // what --gpu does not give, for a note
 }
 
 // enum returns an enumerated value; one that nobody set is the tightest.
@@ -704,6 +707,11 @@ func (r *resolver) mounts(p *policy.Policy) error {
 			return at(origin, err)
 		}
 	}
+	if r.flag(keyGPU) {
+		if err := r.gpu(p); err != nil {
+			return at(r.where(keyGPU), err)
+		}
+	}
 	for _, b := range r.req.Binds {
 		mt, err := r.bind(b)
 		if err != nil {
@@ -1004,6 +1012,7 @@ func (r *resolver) shown(p *policy.Policy, mode, where string) ([]statement, err
 			}
 		}
 	}
+	st = append(st, r.gpuShown...)
 	if st, err = r.hideOwn(st); err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ func hostFS() fstest.MapFS {
 		f[l] = &fstest.MapFile{Mode: fs.ModeSymlink | 0o777, Data: []byte(t)}
 	}
 	f["dev/kvm"] = &fstest.MapFile{Mode: fs.ModeDevice | fs.ModeCharDevice | 0o666}
+	f["dev/dri/renderD128"] = f["dev/kvm"]
 	return f
 }
 
@@ -777,5 +778,16 @@ func TestLoginShell(t *testing.T) {
 		if len(got) != 1 || got[0] != want {
 			t.Errorf("%q: %q", env, got)
 		}
+	}
+}
+
+// TestSysBelowAll: a grant of the whole host leaves /sys out, so that one within is not
+// in it.
+func TestSysBelowAll(t *testing.T) {
+	f := hostFS()
+	putFile(f, "sys/devices/pci/1/vendor", "x")
+	r := mustResolve(t, Request{ReadOnly: []string{"/", "/sys/devices/pci/1", "/data/real"}}, testFacts(f))
+	if access(t, r, "/sys/devices/pci/1") != "r-x" || access(t, r, "/data/real") != "" || access(t, r, "/") != "r-x" {
+		t.Errorf("%v", r.Policy.Files)
 	}
 }

@@ -88,7 +88,8 @@ func combine(statements []statement, mounts []string) []policy.FileRule {
 			stack = stack[:len(stack)-1]
 		}
 		above := stack[len(stack)-1]
-		if above.visible && covered(above.path, n.path, mounts) {
+		// Of the whole host, the kernel's files are left out.
+		if above.visible && (covered(above.path, n.path, mounts) || above.path == "/" && policy.Below(n.path, "/sys")) {
 			above.nothing()
 		}
 		at := above

@@ -13,7 +13,7 @@ var habits = []struct{ flags, here string }{
 	{"p", "here it is --publish HOSTPORT:PORT"},
 	{"m", "here it is --memory SIZE"},
 	{"u uid gid", "here it is --user UID[:GID]"},
-	{"gpus", "here it is --device PATH"},
+	{"gpus", "here it is --gpu, for all of them, or --device PATH"},
 	{"cpu-shares cpuset-cpus cpu-quota", "here it is --cpus N"},
 	{"memory-swap memory-reservation", "leave it out: --memory SIZE is all that a sandbox has, and it has no swap"},
 	{"storage-opt", "here it is --disk SIZE"},

@@ -178,7 +178,8 @@ func (l *Learning) notes() (out []string) {
 		given bool
 	}{
 		{"--rw", len(r.ReadWrite) > 0}, {"--allow-unix", len(r.Unix) > 0}, {"--bind", len(r.Binds) > 0},
-		{"--tmpfs", len(r.Tmpfs) > 0}, {"--device", len(r.Devices) > 0}, {"--env", len(r.Env) > 0},
+		{"--tmpfs", len(r.Tmpfs) > 0}, {"--device", len(r.Devices) > 0},
+		{"--gpu", r.GPU}, {"--env", len(r.Env) > 0},
 		{"--clear-env", r.ClearEnv}, {"--inherit-env", r.InheritEnv}, {"--publish", len(r.Publish) > 0},
 		{"--unprotect", len(r.Unprotect) > 0}, {"--seccomp", r.Seccomp != ""},
 	} {

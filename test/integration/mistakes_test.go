@@ -28,7 +28,7 @@ func TestMistakes(t *testing.T) {
 		{"run --network none -- T", "--network", "--net none"},
 		{"run -w /tmp -- T", "-w", "-C DIR"},
 		{"run -m 512m -- T", "-m", "--memory"},
-		{"run --gpus all -- T", "--gpus", "--device"},
+		{"run --gpus all -- T", "--gpus", "--gpu,"},
 		{"run --dns 1.1.1.1 -- T", "--dns", "--allow-host"},
 		{"run -d --name web -- T", "-d", "session create"},
 		{"run --privileged -- T", "--privileged", "--driver host"},

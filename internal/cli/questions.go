@@ -214,15 +214,8 @@ func answerInto(st *session.Store, c *session.Client, id string, n int, into str
 	if i < 0 {
 		return &questions.NotOpenError{ID: n}
 	}
-	granted := false
-	err = engine.GrantInto(into, list[i].Denial.Grant, "granted in session "+id, p, facts, func() error {
-		err := c.Answer(n, driver.GrantAlways, "sbxrun session")
-		granted = err == nil
-		return err
-	})
-	if err != nil && granted {
-		return engine.Hinted(fmt.Errorf("it is granted in the session, and %s was not written: %w", into, err), "")
-	}
+	_, err = engine.NewProfileFile(into, facts).Grant(list[i].Denial.Grant, "granted in session "+id, p,
+		func() error { return c.Answer(n, driver.GrantAlways, "sbxrun session") })
 	return err
 }
 

@@ -172,7 +172,10 @@ func TestAsk(t *testing.T) {
 			}
 		}
 		a.asked(1)
-		a.answer("grant", q.ID, "--into", a.path("mine.yaml"))
+		// From the home, in which nothing can run.
+		if o := a.do(call{args: a.who.command("env", "-C", a.home, sbxrun, "session", "grant", "--into", a.path("mine.yaml"), a.id, fmt.Sprint(q.ID)), env: []string{a.env}}); o.code != 0 {
+			a.Errorf("%v", o)
+		}
 		a.ends(c, 0, "hello")
 		b, err := os.ReadFile(a.path("mine.yaml"))
 		const want = "extends: strict  # mine\n\nnetwork:\n  mode: proxy\n  allow:\n    - www.asked.test:80  # granted in session asks\n"
@@ -241,6 +244,30 @@ func TestAsk(t *testing.T) {
 			a.Errorf("%v", o)
 		}
 	})
+}
+
+// TestAskInside: a profile in the workspace, which the sandbox has mounted read-only, gets no
+// grant: the new file would be beside that mount, and the command could write it.
+func TestAskInside(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, whos[0])
+	const old = "extends: strict\n"
+	f.write("ws/mine.yaml", old, 0o644)
+	if err := os.MkdirAll(f.ws+"/.git/hooks", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := newAskerIn(f, nil, "--ask=60s", "-P", f.ws+"/mine.yaml")
+	c := a.starts("echo x >.git/hooks/a && echo written")
+	q := a.asked(1)[0]
+	if o := a.cli("grant", "--into", f.ws+"/mine.yaml", a.id, fmt.Sprint(q.ID)); o.code != 125 || !strings.Contains(o.stderr, "the sandbox can write there") {
+		a.Errorf("%v", o)
+	}
+	a.answer("deny", q.ID)
+	a.ends(c, 2, "")
+	a.want("(echo '# more' >>mine.yaml) 2>/dev/null || echo refused", "refused\n")
+	if b, err := os.ReadFile(f.ws + "/mine.yaml"); string(b) != old {
+		a.Errorf("%q, %v", b, err)
+	}
 }
 
 // TestAskOnce: a yes for once is for the path that was shown, and for who asked: not for what

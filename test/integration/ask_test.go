@@ -4,6 +4,7 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -391,9 +392,9 @@ func TestAskTerminal(t *testing.T) {
 	w := inWorld(f)
 	const get = "curl -sS -m 25 --noproxy '*' http://asked2.test/ 2>/dev/null | head -c 5; echo; read ahead; read x; echo got $x; exit 3"
 	before := w.reached(askServer2 + ":80")
-	ask := func(answer func(tm *terminal, word string)) (string, int) {
+	ask := func(answer func(tm *terminal, word string), flags ...string) (string, int) {
 		tm := f.newTerminal()
-		cmd := tm.start(f.strict([]string{"-t", "--ask=30s"}, "bash", "-c", get))
+		cmd := tm.start(f.strict(append(flags, "-t", "--ask=30s"), "bash", "-c", get))
 		tm.master.WriteString("for run or n\r")
 		tm.wait("sbxrun: answer: ")
 		text := tm.text()
@@ -420,9 +421,63 @@ func TestAskTerminal(t *testing.T) {
 	if code != 3 || !strings.Contains(text, "hello") || !strings.Contains(text, "got typed") {
 		t.Errorf("%d: %q", code, text)
 	}
-	text, code = ask(func(tm *terminal, _ string) { tm.master.WriteString("no\rtyped\r") })
-	if code != 3 || strings.Contains(text, "hello") {
+	text, code = ask(func(tm *terminal, word string) { tm.master.WriteString("profile-" + word + "\rno\rtyped\r") })
+	if code != 3 || strings.Contains(text, "hello") || strings.Contains(text, "and adds it to") || !strings.Contains(text, "none of the answers") {
+		t.Errorf("a preset: %d: %q", code, text)
+	}
+
+	// Into the profile, which a link leads to.
+	const old = "extends: strict  # mine\n"
+	mine, link, inside := f.path("mi\u202ene.yaml"), f.path("link.yaml"), f.ws+"/mine.yaml"
+	f.write("mi\u202ene.yaml", old, 0o600)
+	f.write("ws/mine.yaml", old, 0o600)
+	if err := os.Symlink(mine, link); err != nil {
+		t.Fatal(err)
+	}
+	f.own()
+	holds := func(want string) {
+		t.Helper()
+		if b, err := os.ReadFile(mine); string(b) != want {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	text, code = ask(func(tm *terminal, word string) { tm.master.WriteString("profile-" + word + "\rno\rtyped\r") }, "-P", inside)
+	if code != 3 || strings.Contains(text, "hello") || strings.Contains(text, "and adds it to") {
+		t.Errorf("a profile that the sandbox can write: %d: %q", code, text)
+	}
+	for name, change := range map[string]func() error{
+		"removed": func() error { return os.Rename(mine, mine+".old") },
+		"a link":  func() error { return errors.Join(os.Rename(mine, mine+".old"), os.Symlink(mine+".old", mine)) },
+	} {
+		text, code = ask(func(tm *terminal, word string) {
+			if err := change(); err != nil {
+				t.Error(err)
+			}
+			tm.master.WriteString("profile-" + word + "\r")
+			tm.wait("nothing was granted: ")
+			if !within(15*time.Second, func() bool { return strings.Count(tm.text(), "sbxrun: answer: ") == 2 }) {
+				t.Errorf("%s: not asked again: %q", name, tm.text())
+			}
+			tm.master.WriteString("no\rtyped\r")
+		}, "-P", link)
+		if code != 3 || strings.Contains(text, "hello") || strings.Count(text, "and adds it to") != 1 || strings.Contains(text, "\u202e") {
+			t.Errorf("%s: %d: %q", name, code, text)
+		}
+		if err := os.Rename(mine+".old", mine); err != nil {
+			t.Fatal(err)
+		}
+		holds(old)
+	}
+	text, code = ask(func(tm *terminal, word string) { tm.master.WriteString("profile-" + word + "\rtyped\r") }, "-P", link)
+	if code != 3 || !strings.Contains(text, "hello") {
 		t.Errorf("%d: %q", code, text)
+	}
+	holds(old + "\nnetwork:\n  mode: proxy\n  allow:\n    - asked2.test:80  # granted at the terminal\n")
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link: %v, %v", info, err)
+	}
+	if o := f.do(call{args: f.strict([]string{"-P", link}, "bash", "-c", get)}); !strings.Contains(o.stdout, "hello") {
+		t.Errorf("a run with that profile: %v", o)
 	}
 }
 

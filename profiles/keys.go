@@ -281,6 +281,7 @@ func (v *value) isSet() bool { return v.origin != "" || len(v.parts) > 0 }
 // A profile is a value for every key. The zero profile says nothing.
 type profile struct {
 	name   string
+	file   string // that defines it, "" for a preset
 	values [numKeys]value
 }
 

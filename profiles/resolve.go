@@ -46,8 +46,9 @@ type Resolved struct {
 	// seems.
 	Notes []string
 
-	// Files are those that the policy is made of.
-	Files Files `json:"-"`
+	// Files are those that the policy is made of, and File is the profile's, "" for a preset.
+	Files Files  `json:"-"`
+	File  string `json:"-"`
 
 	// Missing are directories of sbxrun's own that have to be there before the
 	// command runs: a grant would let it make them.
@@ -173,6 +174,7 @@ func (r *resolver) resolve(where string) (*Resolved, error) {
 		merged:    &r.profile,
 		began:     r.began,
 		Files:     r.read,
+		File:      r.file,
 	}
 	var err error
 	if out.Operator, err = r.operator(r.facts); err != nil {

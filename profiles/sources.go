@@ -183,7 +183,7 @@ func (s source) loadChain(name, where string, chain []string) (*profile, error) 
 	}
 	ext := p.values[keyExtends]
 	p.values[keyExtends] = value{}
-	p.name = strings.TrimSuffix(strings.TrimSuffix(path.Base(file), ".yaml"), ".yml")
+	p.name, p.file = strings.TrimSuffix(strings.TrimSuffix(path.Base(file), ".yaml"), ".yml"), file
 	if !ext.isSet() {
 		ext = value{origin: file, s: "strict"}
 	}
@@ -345,6 +345,7 @@ func at(where string, err error) error {
 type collected struct {
 	profile
 	name  string // of the profile
+	file  string // likewise
 	notes []string
 	env   []string // of the caller's tools; see findTools
 	read  Files
@@ -422,7 +423,7 @@ func collect(req *Request, facts *Facts, workspace string) (*collected, error) {
 		return nil, err
 	}
 	c.profile = *base
-	c.name = base.name
+	c.name, c.file = base.name, base.file
 
 	lay := func(p *profile) {
 		q := *p

@@ -29,6 +29,7 @@ type options struct {
 	resultFD   int
 	dryRun     bool
 	board      *questions.Board                       // what is asked at the terminal, nil for nothing
+	file       *engine.ProfileFile                    // that an answer can be added to, nil for none
 	log        *audit.Log                             // of answers, nil for none
 	looks      bool                                   // are told of too: --explain
 	tells      bool                                   // the command what it was refused: --tell-refusals

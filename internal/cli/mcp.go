@@ -245,6 +245,9 @@ func (o *options) service(s *Service) error {
 		return err
 	}
 	v.Audit, s.Asks = s.Audit, o.req.Ask > 0
+	if s.HTTP == nil { // a client of many has no say in what the others get
+		s.File = engine.NewProfileFile(r.File, f)
+	}
 	in, why := r.Operator.Rollout.Sandboxed(key)
 	if in {
 		d, err := v.Choose(context.Background(), r)

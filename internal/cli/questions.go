@@ -214,28 +214,21 @@ func answerInto(st *session.Store, c *session.Client, id string, n int, into str
 	if i < 0 {
 		return &questions.NotOpenError{ID: n}
 	}
-	granted := false
-	err = engine.GrantInto(into, list[i].Denial.Grant, "granted in session "+id, p, facts, func() error {
-		err := c.Answer(n, driver.GrantAlways, "sbxrun session")
-		granted = err == nil
-		return err
-	})
-	if err != nil && granted {
-		return engine.Hinted(fmt.Errorf("it is granted in the session, and %s was not written: %w", into, err), "")
-	}
+	_, err = engine.NewProfileFile(into, facts).Grant(list[i].Denial.Grant, "granted in session "+id, p,
+		func() error { return c.Answer(n, driver.GrantAlways, "sbxrun session") })
 	return err
 }
 
 // interview asks whoever sits at the terminal what a run asks, until the function that it
 // returns is called.
-func interview(t *terminal.Terminal, b *questions.Board) (stop func()) {
+func (o *options) interview(t *terminal.Terminal) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		for last := 0; ctx.Err() == nil; {
-			list, _, changed := b.Open()
+			list, _, changed := o.board.Open()
 			if i := slices.IndexFunc(list, func(q questions.Question) bool { return q.ID > last }); i >= 0 {
 				last = list[i].ID
-				atTerminal(ctx, t, b, &list[i])
+				o.atTerminal(ctx, t, &list[i])
 				continue
 			}
 			select {
@@ -249,8 +242,8 @@ func interview(t *terminal.Terminal, b *questions.Board) (stop func()) {
 
 // atTerminal asks one question. The answer is a word that is shown with it: neither what
 // somebody has typed for the command can be taken for one, nor what a terminal sends by itself.
-func atTerminal(ctx context.Context, t *terminal.Terminal, b *questions.Board, q *questions.Question) {
-	within, cancel := b.While(ctx, q.ID)
+func (o *options) atTerminal(ctx context.Context, t *terminal.Terminal, q *questions.Question) {
+	within, cancel := o.board.While(ctx, q.ID)
 	defer cancel()
 	d := &q.Denial
 	word := strings.ToLower(rand.Text()[:4])
@@ -272,12 +265,30 @@ func atTerminal(ctx context.Context, t *terminal.Terminal, b *questions.Board, q
 		say("by: ", by)
 	}
 	say("grant: ", d.Grant.Shell())
-	text.WriteString("sbxrun: " + how + ", no refuses it\nsbxrun: answer: ")
+	text.WriteString("sbxrun: " + how + ", no refuses it\n")
+	forGood := "profile-" + word
+	if o.file.Takes(d.Grant, o.policy) {
+		answers[forGood] = driver.GrantAlways
+		say(forGood+" allows it for this run, and adds it to ", questions.Plainly(o.file.Path))
+	}
+	text.WriteString("sbxrun: answer: ")
 	line, ok := t.Ask(within, text.String(), slices.Collect(maps.Keys(answers)))
 	if !ok {
 		return // the board knows
 	}
-	if err := b.Answer(q.ID, answers[line], "terminal"); err != nil {
-		t.Say("sbxrun: nothing was granted: " + quote.Line(err.Error()))
+	yes := func() error { return o.board.Answer(q.ID, answers[line], "terminal") }
+	granted, err := false, error(nil)
+	if line == forGood {
+		granted, err = o.file.Grant(d.Grant, "granted at the terminal", o.policy, yes)
+	} else {
+		err = yes()
+	}
+	if err != nil {
+		said := "nothing was granted: "
+		if granted {
+			said = ""
+		}
+		t.Say("sbxrun: " + said + quote.Line(err.Error()))
+		o.atTerminal(ctx, t, q) // if it is still open
 	}
 }

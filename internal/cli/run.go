@@ -250,6 +250,7 @@ func (o *options) start(ctx context.Context, r *profiles.Resolved, facts *facts)
 			Cwd: p.OCI.Process.Cwd, Profile: p.Profile}); err != nil {
 			return nil, err
 		}
+		o.file = engine.NewProfileFile(r.File, facts)
 	}
 	var follow func(driver.Process) func()
 	if p.Egress.Mode == policy.EgressProxy && o.seen == nil {
@@ -345,7 +346,7 @@ func (o *options) execute(ctx context.Context, d driver.Driver, p *policy.Policy
 	if p.OCI.Process.Terminal {
 		ro.Started = both(term.Attach, started)
 		if o.board != nil {
-			ro.Started = both(func(driver.Process) func() { return interview(&term, o.board) }, ro.Started)
+			ro.Started = both(func(driver.Process) func() { return o.interview(&term) }, ro.Started)
 		}
 		ro.Signals = term.Heed(signals)
 		p.OCI.Process.ConsoleSize = terminal.Size()
@@ -383,7 +384,11 @@ func byEngine(driver string) bool { return driver == "docker" || driver == "podm
 // that it returns ends it.
 func (o *options) follow(r *profiles.Resolved, f *facts, proc driver.Process) func() {
 	w := engine.Follower{Request: &o.req, Facts: &f.Facts, Began: r, To: proc,
-		Changed: func() { say.note("the network rules have changed", "") }, Broken: func(cause string) {
+		Changed: func() {
+			if o.board == nil { // whoever answers can have changed them, and looks at the command's screen
+				say.note("the network rules have changed", "")
+			}
+		}, Broken: func(cause string) {
 			if cause != "" {
 				say.warn(engine.RulesStay + cause)
 			}

@@ -473,61 +473,6 @@ func replace(file, tmp string, old []byte) error {
 	return os.Rename(tmp, file)
 }
 
-// GrantInto adds a grant to a profile, once do has worked: nothing is done if the profile
-// cannot be written, or if what the policy p is for could write it.
-func GrantInto(file string, g driver.Grant, comment string, p *policy.Policy, facts *Facts, do func() error) error {
-	file, err := filepath.Abs(file)
-	if err == nil {
-		file, err = filepath.EvalSymlinks(file)
-	}
-	var old []byte
-	var info os.FileInfo
-	if err == nil {
-		info, err = os.Lstat(file)
-	}
-	if err == nil && (!info.Mode().IsRegular() || names(info) > 1) {
-		err = errors.New(file + " is no regular file, or has other names")
-	}
-	if err == nil {
-		old, err = os.ReadFile(file)
-	}
-	if err != nil {
-		return Usage("--into: "+err.Error(), "name a profile that is there, for example with the one line: extends: strict")
-	}
-	writable := false // the nearest rule is the last
-	for _, f := range p.Files {
-		if policy.Below(file, f.Path) {
-			writable = f.Access&policy.Write != 0
-		}
-	}
-	for _, m := range p.OCI.Mounts { // at another place
-		writable = writable || strings.HasPrefix(m.Source, "/") && policy.Below(file, m.Source)
-	}
-	if writable {
-		return Usage(file+": the sandbox can write there", "name a profile outside of what it can change")
-	}
-	text, err := learn.Granted(string(old), g, comment)
-	if err != nil {
-		return Usage(file+": nothing was added: "+err.Error(), "add it by hand: "+g.Shell())
-	}
-	tmp, err := readable(facts, file, text)
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp)
-	_, granted := g.Parts()
-	err = keeps(facts, file, tmp, func(e profiles.Entry) bool {
-		return e.Key == "network.mode" && e.Value == "none" || e.Key == "files.protect" && e.Value == granted
-	})
-	if err != nil {
-		return Usage(file+": nothing was added: "+err.Error(), "add it by hand: "+g.Shell())
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	return replace(file, tmp, old)
-}
-
 // keeps reports what of an old profile is not in the new one, but for what is raised.
 func keeps(facts *Facts, old, new string, raised func(profiles.Entry) bool) error {
 	has := map[profiles.Entry]bool{}
@@ -619,7 +564,8 @@ func readable(facts *Facts, file, text string) (name string, err error) {
 	}
 	abs, err := filepath.Abs(tmp.Name())
 	if err == nil {
-		_, err = profiles.Resolve(&profiles.Request{Command: []string{"true"}, Profile: abs}, &facts.Facts)
+		// The directory that the caller is in need not be one to work in.
+		_, err = profiles.Resolve(&profiles.Request{Command: []string{"true"}, Profile: abs, Workspace: "none"}, &facts.Facts)
 	}
 	if err != nil {
 		return "", fmt.Errorf("the new profile is refused, so %s was not written: %w", file, err)

@@ -52,6 +52,7 @@ type Service struct {
 	Policy      *policy.Policy // as it was at the start, for what is said then
 	Why         string         // commands are not sandboxed, "" if they are
 	Asks        bool           // sandboxes ask before they refuse
+	File        *ProfileFile   // that an answer can be added to, nil for none
 	MaxSessions int            // sandboxes of one connection at a time
 	Version     string
 }

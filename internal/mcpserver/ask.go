@@ -107,13 +107,17 @@ const (
 	answerNo     = "no"
 	answerOnce   = "once"
 	answerAlways = "for this session"
+	answerFile   = "for this profile"
 )
 
-// answerSchema is the form for a question.
-func answerSchema(d *driver.Denial) *jsonschema.Schema {
+// answerSchema is the form for a question. File has it offer the profile's file.
+func answerSchema(d *driver.Denial, file bool) *jsonschema.Schema {
 	words := []any{answerNo, answerOnce, answerAlways}
 	if questions.Lasts(d) {
 		words = []any{answerNo, answerAlways}
+	}
+	if file {
+		words = append(words, answerFile)
 	}
 	return &jsonschema.Schema{Type: "object", Required: []string{"answer"}, Properties: map[string]*jsonschema.Schema{
 		"answer": {Type: "string", Title: "Allow it?", Enum: words}}}
@@ -134,18 +138,21 @@ func (s *Server) elicit(ctx context.Context, ss *mcp.ServerSession, b *box, q qu
 }
 
 func form(b *box, q *questions.Question) *mcp.ElicitParams {
-	return &mcp.ElicitParams{Mode: "form", Message: question(b, q), RequestedSchema: answerSchema(&q.Denial)}
+	file := b.file.Takes(q.Denial.Grant, b.env.Policy)
+	return &mcp.ElicitParams{Mode: "form", Message: question(b, q, file), RequestedSchema: answerSchema(&q.Denial, file)}
 }
 
 // answer answers a question by what came of the form. What is no clear yes is no.
 func (b *box) answer(ss *mcp.ServerSession, q *questions.Question, res *mcp.ElicitResult, err error) {
-	a := driver.Refuse
+	a, file := driver.Refuse, false
 	if err == nil && res.Action == "accept" {
 		switch res.Content["answer"] {
 		case answerOnce:
 			a = driver.GrantOnce
 		case answerAlways:
 			a = driver.GrantAlways
+		case answerFile:
+			a, file = driver.GrantAlways, true
 		}
 	}
 	by := "client of the Model Context Protocol"
@@ -155,30 +162,45 @@ func (b *box) answer(ss *mcp.ServerSession, q *questions.Question, res *mcp.Elic
 	if err != nil {
 		by += ", which cannot be asked: " + quote.Line(err.Error())
 	}
-	err = b.env.Board.Answer(q.ID, a, by)
-	var lasts *questions.LastsError
-	switch {
-	case errors.As(err, &lasts):
-		b.env.Board.Answer(q.ID, driver.Refuse, by)
-	case err != nil && a != driver.Refuse && !errors.Is(err, questions.ErrOver):
-		fmt.Fprintln(os.Stderr, "sbxrun: nothing was granted: "+quote.Error(err))
+	answer := func() error { return b.env.Board.Answer(q.ID, a, by) }
+	granted := false
+	if file {
+		granted, err = b.file.Grant(q.Denial.Grant, "granted in session "+b.id, b.env.Policy, answer)
+	} else {
+		err = answer()
+	}
+	if err != nil && a != driver.Refuse && !errors.Is(err, questions.ErrOver) {
+		words := quote.Error(err)
+		if !granted {
+			words = "nothing was granted: " + words
+		}
+		fmt.Fprintln(os.Stderr, "sbxrun: "+words)
+		b.mu.Lock()
+		b.untold = append(b.untold, words)
+		b.mu.Unlock()
+	}
+	if err != nil && !granted {
+		b.env.Board.Answer(q.ID, driver.Refuse, by) // if it is still open
 	}
 }
 
 // question is a question's text for a person. What is from inside stands in it so that it
 // can be taken for nothing else.
-func question(b *box, q *questions.Question) string {
+func question(b *box, q *questions.Question, file bool) string {
 	d := &q.Denial
 	by, call := "", ""
+	if file {
+		by = "; \"" + answerFile + "\" adds that to " + questions.Plainly(b.file.Path) + ", too"
+	}
 	if d.Call != "" {
 		call = " (" + questions.Plainly(d.Call) + ")"
 	}
 	if who := questions.By(d); who != "" {
-		by = ". Asked by " + who
+		by += ". Asked by " + who
 	}
-	return fmt.Sprintf("A command in the sandbox (session %s, profile %s) wants to %s %s%s, which its policy refuses (%s). To allow it: %s%s",
-		b.id, b.env.Policy.Profile, verb(d.Operation), questions.Plainly(d.Target), call, questions.Because(d),
-		d.Grant.Shell(), by)
+	return fmt.Sprintf("A command in the sandbox (session %s, profile %s) wants to %s %s%s, "+
+		"which its policy refuses (%s). To allow it: %s%s", b.id, questions.Plainly(b.env.Policy.Profile), verb(d.Operation),
+		questions.Plainly(d.Target), call, questions.Because(d), d.Grant.Shell(), by)
 }
 
 func verb(op driver.Operation) string {

@@ -5,10 +5,13 @@ package mcpserver
 import (
 	"bufio"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -40,13 +43,17 @@ func TestElicit(t *testing.T) {
 			c.Close()
 		}
 	}()
-	asks := func(t *testing.T, patience time.Duration) *Server {
-		c := config(t, func(r *profiles.Request) { r.Ask = patience })
+	into := func(t *testing.T, patience time.Duration, file string) *Server {
+		c := config(t, func(r *profiles.Request) { r.Ask, r.Profile = patience, file })
 		if err := os.MkdirAll(dirOf(c.Policy)+"/.git/hooks", 0o755); err != nil {
 			t.Fatal(err)
 		}
 		p := c.Policy
-		c.Asks = true
+		facts, err := engine.GatherFactsAnywhere("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Asks, c.File = true, engine.NewProfileFile(file, facts)
 		c.Open = func(ctx context.Context) (*session.Environment, error) {
 			d, board, err := engine.Asking(native.Driver{Upstream: "http://" + l.Addr().String()}, patience, nil, audit.Record{})
 			if err != nil {
@@ -57,6 +64,7 @@ func TestElicit(t *testing.T) {
 		}
 		return New(c)
 	}
+	asks := func(t *testing.T, patience time.Duration) *Server { return into(t, patience, "") }
 	call := func(t *testing.T, cs *mcp.ClientSession, script string) string {
 		t.Helper()
 		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "bash", Arguments: map[string]any{"command": script}})
@@ -118,6 +126,85 @@ func TestElicit(t *testing.T) {
 				}
 			})
 		}
+	}
+	for _, version := range []string{"", "2025-06-18"} {
+		const old = "extends: strict\n"
+		t.Run("for the profile "+version, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "mi\u202ene.yaml")
+			if err := os.WriteFile(file, []byte(old), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cs := serveBy(t, into(t, 20*time.Second, file), answers("accept", answerFile), version)
+			if got := call(t, cs, get) + call(t, cs, hook); got != "hello\nwritten\n" {
+				t.Errorf("%q", got)
+			}
+			if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "    - granted.example:7  # granted in session s-") || !strings.Contains(string(b), "    - .git/hooks  # granted in session s-") {
+				t.Errorf("%q, %v", b, err)
+			}
+			mu.Lock()
+			if len(asked) != 2 || strings.Contains(asked[0], "\u202e") || !strings.Contains(asked[0], `"for this profile" adds that to "`+filepath.Dir(file)+`/mi\u202ene.yaml", too`) {
+				t.Errorf("asked %q", asked)
+			}
+			mu.Unlock()
+			next := serve(t, into(t, time.Hour, file), nil)
+			if got := call(t, next, get) + call(t, next, hook); got != "hello\nwritten\n" {
+				t.Errorf("the next: %q", got)
+			}
+		})
+		for name, change := range map[string]func(file string) error{
+			"removed": os.Remove,
+			"a link": func(file string) error {
+				return errors.Join(os.Rename(file, file+".old"), os.Symlink(file+".old", file))
+			},
+		} {
+			t.Run("for a profile, meanwhile "+name+" "+version, func(t *testing.T) {
+				file := filepath.Join(t.TempDir(), "mine.yaml")
+				if err := os.WriteFile(file, []byte(old), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				answer := answers("accept", answerFile)
+				handler := answer.ElicitationHandler
+				answer.ElicitationHandler = func(ctx context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					if err := change(file); err != nil {
+						t.Error(err)
+					}
+					return handler(ctx, r)
+				}
+				cs := serveBy(t, into(t, 20*time.Second, file), answer, version)
+				res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "bash", Arguments: map[string]any{"command": get}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := res.StructuredContent.(map[string]any)
+				if notes := fmt.Sprint(out["notes"]); out["stdout"] != "refused\n" || !strings.Contains(notes, "nothing was granted: ") || !strings.Contains(notes, file) {
+					t.Errorf("%v", out)
+				}
+				if got := call(t, cs, get); got != "refused\n" {
+					t.Errorf("again: %q", got)
+				}
+				if b, err := os.ReadFile(file + ".old"); err == nil && string(b) != old {
+					t.Errorf("%q", b)
+				}
+			})
+		}
+		t.Run("for a preset "+version, func(t *testing.T) {
+			said := answerFile
+			if version == "" { // the SDK's client says nothing that is not offered
+				said = answerNo
+			}
+			answer := answers("accept", said)
+			handler := answer.ElicitationHandler
+			answer.ElicitationHandler = func(ctx context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				if b, err := json.Marshal(r.Params); err != nil || strings.Contains(string(b), answerFile) {
+					t.Errorf("offered: %s, %v", b, err)
+				}
+				return handler(ctx, r)
+			}
+			cs := serveBy(t, asks(t, 20*time.Second), answer, version)
+			if got := call(t, cs, get) + call(t, cs, get); got != "refused\nrefused\n" {
+				t.Errorf("%q", got)
+			}
+		})
 	}
 	t.Run("nobody can be asked", func(t *testing.T) {
 		cs := serve(t, asks(t, time.Hour), nil)

@@ -169,6 +169,9 @@ func (s *Server) run(ctx context.Context, req *mcp.CallToolRequest, b *box, t ta
 		out.Notes = append(out.Notes, "the session has ended with this command; its private files and processes are gone")
 	}
 	out.Cwd = b.at("")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out.Notes, b.untold = append(out.Notes, b.untold...), nil
 	return out, said, err
 }
 

@@ -17,6 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/sbxrun/sbxrun/driver"
+	"github.com/sbxrun/sbxrun/internal/engine"
 	"github.com/sbxrun/sbxrun/internal/files"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/session"
@@ -64,6 +65,8 @@ type box struct {
 	jobs    []*job
 
 	asking claims
+	file   *engine.ProfileFile // that an answer can be added to, nil for none
+	untold []string            // what came of answers, for the next result
 }
 
 var errClosed = errors.New("the connection is closed")
@@ -204,7 +207,7 @@ func (s *Server) open(own bool) (*box, error) {
 	if env.Board != nil {
 		env.Board.Attended(id)
 	}
-	b := &box{id: id, created: time.Now(), used: time.Now(), env: env,
+	b := &box{id: id, created: time.Now(), used: time.Now(), env: env, file: s.config.File,
 		sandbox: env.Sandbox, own: own, cwd: dirOf(env.Policy), python: newPython()}
 	b.files.Sandbox, b.files.Limit = env.Sandbox, filesLimit
 	if l := b.limits(0).WallTime; l > 0 {

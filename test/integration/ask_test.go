@@ -173,7 +173,10 @@ func TestAsk(t *testing.T) {
 			}
 		}
 		a.asked(1)
-		a.answer("grant", q.ID, "--into", a.path("mine.yaml"))
+		// From the home, in which nothing can run.
+		if o := a.do(call{args: a.who.command("env", "-C", a.home, sbxrun, "session", "grant", "--into", a.path("mine.yaml"), a.id, fmt.Sprint(q.ID)), env: []string{a.env}}); o.code != 0 {
+			a.Errorf("%v", o)
+		}
 		a.ends(c, 0, "hello")
 		b, err := os.ReadFile(a.path("mine.yaml"))
 		const want = "extends: strict  # mine\n\nnetwork:\n  mode: proxy\n  allow:\n    - www.asked.test:80  # granted in session asks\n"
@@ -242,6 +245,30 @@ func TestAsk(t *testing.T) {
 			a.Errorf("%v", o)
 		}
 	})
+}
+
+// TestAskInside: a profile in the workspace, which the sandbox has mounted read-only, gets no
+// grant: the new file would be beside that mount, and the command could write it.
+func TestAskInside(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, whos[0])
+	const old = "extends: strict\n"
+	f.write("ws/mine.yaml", old, 0o644)
+	if err := os.MkdirAll(f.ws+"/.git/hooks", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := newAskerIn(f, nil, "--ask=60s", "-P", f.ws+"/mine.yaml")
+	c := a.starts("echo x >.git/hooks/a && echo written")
+	q := a.asked(1)[0]
+	if o := a.cli("grant", "--into", f.ws+"/mine.yaml", a.id, fmt.Sprint(q.ID)); o.code != 125 || !strings.Contains(o.stderr, "the sandbox can write there") {
+		a.Errorf("%v", o)
+	}
+	a.answer("deny", q.ID)
+	a.ends(c, 2, "")
+	a.want("(echo '# more' >>mine.yaml) 2>/dev/null || echo refused", "refused\n")
+	if b, err := os.ReadFile(f.ws + "/mine.yaml"); string(b) != old {
+		a.Errorf("%q, %v", b, err)
+	}
 }
 
 // TestAskOnce: a yes for once is for the path that was shown, and for who asked: not for what
@@ -481,9 +508,9 @@ func TestAskTerminal(t *testing.T) {
 	w := inWorld(f)
 	const get = "curl -sS -m 25 --noproxy '*' http://asked2.test/ 2>/dev/null | head -c 5; echo; read ahead; read x; echo got $x; exit 3"
 	before := w.reached(askServer2 + ":80")
-	ask := func(answer func(tm *terminal, word string)) (string, int) {
+	ask := func(answer func(tm *terminal, word string), flags ...string) (string, int) {
 		tm := f.newTerminal()
-		cmd := tm.start(f.strict([]string{"-t", "--ask=30s"}, "bash", "-c", get))
+		cmd := tm.start(f.strict(append(flags, "-t", "--ask=30s"), "bash", "-c", get))
 		tm.master.WriteString("for run or n\r")
 		tm.wait("sbxrun: answer: ")
 		text := tm.text()
@@ -510,9 +537,63 @@ func TestAskTerminal(t *testing.T) {
 	if code != 3 || !strings.Contains(text, "hello") || !strings.Contains(text, "got typed") {
 		t.Errorf("%d: %q", code, text)
 	}
-	text, code = ask(func(tm *terminal, _ string) { tm.master.WriteString("no\rtyped\r") })
-	if code != 3 || strings.Contains(text, "hello") {
+	text, code = ask(func(tm *terminal, word string) { tm.master.WriteString("profile-" + word + "\rno\rtyped\r") })
+	if code != 3 || strings.Contains(text, "hello") || strings.Contains(text, "and adds it to") || !strings.Contains(text, "none of the answers") {
+		t.Errorf("a preset: %d: %q", code, text)
+	}
+
+	// Into the profile, which a link leads to.
+	const old = "extends: strict  # mine\n"
+	mine, link, inside := f.path("mi\u202ene.yaml"), f.path("link.yaml"), f.ws+"/mine.yaml"
+	f.write("mi\u202ene.yaml", old, 0o600)
+	f.write("ws/mine.yaml", old, 0o600)
+	if err := os.Symlink(mine, link); err != nil {
+		t.Fatal(err)
+	}
+	f.own()
+	holds := func(want string) {
+		t.Helper()
+		if b, err := os.ReadFile(mine); string(b) != want {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	text, code = ask(func(tm *terminal, word string) { tm.master.WriteString("profile-" + word + "\rno\rtyped\r") }, "-P", inside)
+	if code != 3 || strings.Contains(text, "hello") || strings.Contains(text, "and adds it to") {
+		t.Errorf("a profile that the sandbox can write: %d: %q", code, text)
+	}
+	for name, change := range map[string]func() error{
+		"removed": func() error { return os.Rename(mine, mine+".old") },
+		"a link":  func() error { return errors.Join(os.Rename(mine, mine+".old"), os.Symlink(mine+".old", mine)) },
+	} {
+		text, code = ask(func(tm *terminal, word string) {
+			if err := change(); err != nil {
+				t.Error(err)
+			}
+			tm.master.WriteString("profile-" + word + "\r")
+			tm.wait("nothing was granted: ")
+			if !within(15*time.Second, func() bool { return strings.Count(tm.text(), "sbxrun: answer: ") == 2 }) {
+				t.Errorf("%s: not asked again: %q", name, tm.text())
+			}
+			tm.master.WriteString("no\rtyped\r")
+		}, "-P", link)
+		if code != 3 || strings.Contains(text, "hello") || strings.Count(text, "and adds it to") != 1 || strings.Contains(text, "\u202e") {
+			t.Errorf("%s: %d: %q", name, code, text)
+		}
+		if err := os.Rename(mine+".old", mine); err != nil {
+			t.Fatal(err)
+		}
+		holds(old)
+	}
+	text, code = ask(func(tm *terminal, word string) { tm.master.WriteString("profile-" + word + "\rtyped\r") }, "-P", link)
+	if code != 3 || !strings.Contains(text, "hello") {
 		t.Errorf("%d: %q", code, text)
+	}
+	holds(old + "\nnetwork:\n  mode: proxy\n  allow:\n    - asked2.test:80  # granted at the terminal\n")
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link: %v, %v", info, err)
+	}
+	if o := f.do(call{args: f.strict([]string{"-P", link}, "bash", "-c", get)}); !strings.Contains(o.stdout, "hello") {
+		t.Errorf("a run with that profile: %v", o)
 	}
 }
 

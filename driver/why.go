@@ -72,6 +72,11 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 			r = PathRule{Text: "made by sbxrun: " + at, At: at, own: true}
 		}
 	}
+	for i := range p.Hidden {
+		if h := &p.Hidden[i]; r.Access == 0 && policy.Below(at, h.Path) {
+			r = PathRule{Text: "hidden: " + h.Path, At: h.Path, Origin: h.Origin, own: true}
+		}
+	}
 	return r
 }
 

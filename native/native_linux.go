@@ -239,6 +239,7 @@ type starter struct {
 	layers   policy.Layers
 	degraded policy.Layers
 	since    time.Time // nothing inside is older
+	copies   guard.Copies
 
 	stdio     []stream // what becomes descriptors 0, 1, 2, … of the command
 	bpf       seccomp.Program
@@ -400,15 +401,13 @@ func (s *starter) guardConfig() *guard.Config {
 	}
 	if s.d.Ask != nil {
 		cfg.Ask = func(ctx context.Context, g guard.Denial) guard.Answer {
-			if g.Rule == "" {
-				g.Path = g.Leads // the file itself, whatever led to it
-			}
-			list := s.d.denials(s.p, []guard.Denial{g}, 0)
-			if len(list) == 0 || g.Rule == "" && list[0].Grant != driver.GrantOf("ro", g.Leads) {
+			d, ok := s.d.doubt(s.p, g)
+			if !ok {
 				return guard.Refuse
 			}
-			return guardAnswers[s.d.Ask(ctx, list[0])]
+			return guardAnswers[s.d.Ask(ctx, d)]
 		}
+		cfg.Copies = &s.copies
 	}
 	return cfg
 }

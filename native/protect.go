@@ -101,6 +101,27 @@ func (d Driver) denials(p *policy.Policy, list []guard.Denial, untold uint64) []
 	return out
 }
 
+// doubt is a denial that somebody can be asked about. Of a file that is the file itself, which
+// may be another than the one that was asked for; neither may be one that nothing proposes.
+func (d Driver) doubt(p *policy.Policy, g guard.Denial) (driver.Denial, bool) {
+	list := d.denials(p, []guard.Denial{g}, 0)
+	if len(list) == 0 || list[0].Grant == "" {
+		return driver.Denial{}, false
+	}
+	if g.Rule != "" {
+		return list[0], true
+	}
+	name := g.Path
+	g.Path = g.Leads
+	if list = d.denials(p, []guard.Denial{g}, 0); len(list) == 0 || list[0].Grant != driver.GrantOf("ro", g.Leads) {
+		return driver.Denial{}, false
+	}
+	if name != g.Leads {
+		list[0].Reason = "asked for as " + name
+	}
+	return list[0], true
+}
+
 // allowUnix is the grant of a socket where one of the path could be proposed, and does not
 // show it at another place.
 func allowUnix(g driver.Grant, at string) driver.Grant {

@@ -38,6 +38,10 @@ type Policy struct {
 	// overlap combine.
 	Files []FileRule `json:"files,omitempty"`
 
+	// Hidden are rules that hide what nothing shows. They enforce nothing: what a refusal
+	// proposes, and what is asked about, goes by them.
+	Hidden []FileRule `json:"hidden,omitempty"`
+
 	// Unix are paths whose Unix sockets, at the path and below, the command may connect
 	// to, where Files or mounts show them. It may always connect to sockets of its own.
 	// A driver that cannot restrict that lets it connect to every socket that is shown.

@@ -1072,6 +1072,12 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 		mounts[i] = m.Destination
 	}
 	p.Files = combine(st, mounts)
+	for _, s := range st {
+		at := func(f policy.FileRule) bool { return f.Path == s.path }
+		if s.hide && s.origin != ownOrigin && !slices.ContainsFunc(p.Files, at) && !slices.ContainsFunc(p.Hidden, at) {
+			p.Hidden = append(p.Hidden, policy.FileRule{Path: s.path, Origin: s.origin})
+		}
+	}
 	p.Unix = connectable(st)
 	if mode == "overlay" {
 		return r.checkOverlay(p)

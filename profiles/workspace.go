@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/sbxrun/sbxrun/policy"
 )
@@ -125,6 +126,34 @@ func Withheld(p, home string, write bool) string {
 		return "sbxrun proposes no grant of this device"
 	}
 	return ""
+}
+
+// Withheld is the function of that name for a host. What a place of secrets leads to is
+// withheld, too, by whatever name, and so are sbxrun's own directories.
+func (f *Facts) Withheld() func(p string, write bool) string {
+	led := sync.OnceValue(func() (to []string) {
+		for _, s := range slices.Concat(listStrictSecrets, listAicodeSecrets, listDevelopmentSecrets) {
+			if rest, ok := strings.CutPrefix(s, "~/"); ok && f.Home != "" && !isGlob(rest) {
+				name := path.Join(f.Home, rest)
+				if pl, err := f.find(name); err == nil && !pl.missing && pl.real != name {
+					to = append(to, pl.real)
+				}
+			}
+		}
+		return to
+	})
+	return func(p string, write bool) string {
+		if why := Withheld(p, f.Home, write); why != "" {
+			return why
+		}
+		if slices.ContainsFunc(led(), func(dir string) bool { return policy.Below(p, dir) }) {
+			return "a secret, which nothing proposes to show"
+		}
+		if slices.ContainsFunc(f.Own, func(o Own) bool { return !o.Shown && policy.Below(p, o.Path) }) {
+			return "sbxrun's own"
+		}
+		return ""
+	}
 }
 
 // sessionSockets take orders from whoever can connect to them, outside of the directories of

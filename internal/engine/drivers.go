@@ -22,10 +22,7 @@ import (
 // Drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func Drivers(f *Facts) []driver.Driver {
-	return []driver.Driver{native.Driver{Withheld: func(p string, write bool) string {
-		return profiles.Withheld(p, f.Home,
-			write)
-	}}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{},
+	return []driver.Driver{native.Driver{Withheld: f.Withheld()}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{},
 		gvisor.Driver{}, gvisor.Driver{Runtime: "runc"}, gvisor.Driver{Runtime: "crun"}, docker.Driver{},
 		docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
 }

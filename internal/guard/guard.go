@@ -171,6 +171,9 @@ type Config struct {
 	// answer is about Denial.Leads.
 	Ask func(ctx context.Context, d Denial) Answer
 
+	// Copies are those of the sandbox, which Ask needs with Explain.
+	Copies *Copies
+
 	// Lock, if not nil, is held while a call is made that gives a directory a part of a
 	// repository, by all runs that could give it the others. It returns what ends that,
 	// and does not wait for ever: with an error the call is refused. It is called on the

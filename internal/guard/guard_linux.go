@@ -42,6 +42,7 @@ type Guard struct {
 	looks   atomic.Uint64 // at them
 	hidden  []string
 	sockets *Sockets
+	copies  *Copies
 	sock    [2]int // the command sends the listener over the second
 
 	mu      sync.Mutex // guards what follows
@@ -86,7 +87,7 @@ func New(cfg Config) (*Guard, error) {
 	}
 	g := &Guard{rules: r, grants: slices.Clone(cfg.Grants), streams: cfg.Streams, shared: cfg.Shared, lock: cfg.Lock,
 		connect: cfg.Connect, dial: cfg.Dial, explain: cfg.Explain, seen: cfg.Seen, refused: cfg.Refused, ask: cfg.Ask,
-		hidden: cfg.Hidden, sockets: cfg.Sockets, done: make(chan struct{})}
+		hidden: cfg.Hidden, sockets: cfg.Sockets, copies: cfg.Copies, done: make(chan struct{})}
 	slices.SortStableFunc(g.grants, func(a, b Grant) int { return len(b.Path) - len(a.Path) })
 	if g.thread, err = hire(); err != nil {
 		return nil, err
@@ -329,7 +330,7 @@ func (g *Guard) run(w *worker, err error) {
 func (w *worker) begin(g *Guard) {
 	w.g, w.root, w.l.FD, w.event = g, -1, -1, -1
 	w.first, w.masks, w.mounts, w.ties, w.trees, w.passes = unknown, false, nil, nil, nil, nil
-	w.given, w.copies = nil, nil
+	w.given = nil
 	w.begins, w.known, w.pace, w.tight = [len(w.begins)]begin{}, -1, pace{}, false
 }
 
@@ -421,9 +422,6 @@ func (w *worker) end() {
 			closeFD(b.fd)
 		}
 	}
-	for _, c := range w.copies {
-		closeFD(c.fd)
-	}
 }
 
 // A worker is the state of the thread. Its buffers are where calls' paths are
@@ -462,17 +460,16 @@ type worker struct {
 	told    bool    // the refusal of this call was noted
 	doubt   *Denial // of this call, if it is to be asked about
 	doubts  []*doubt
-	doubted int               // looks at them
-	settles time.Time         // when the next is
-	permits []permit          // of this call
-	opens   bool              // the call opens a file for reading
-	gives   string            // a file of the host's that this call is to get
-	given   map[string]bool   // those that each such call gets
-	copies  map[string]copied // of them
-	made    bool              // the call was made, and what it changed is noted
-	whole   bool              // and nothing is left of what the file held
-	lacks   bool              // what the call changes is not there, and is looked for on the host
-	entry   bool              // and it is a name in a directory
+	doubted int             // looks at them
+	settles time.Time       // when the next is
+	permits []permit        // of this call
+	opens   bool            // the call opens a file for reading
+	gives   *Denial         // of which this call is to get the file
+	given   map[string]bool // files that each such call gets
+	made    bool            // the call was made, and what it changed is noted
+	whole   bool            // and nothing is left of what the file held
+	lacks   bool            // what the call changes is not there, and is looked for on the host
+	entry   bool            // and it is a name in a directory
 
 	begins [4]begin // where relative paths began last
 	newest int      // of those
@@ -547,7 +544,7 @@ func (w *worker) answer() (rest time.Duration) {
 	if begin.Sub(w.pace.last) > pause {
 		w.l.Far() // others may be on that processor by now
 	}
-	w.told, w.doubt, w.gives = false, nil, ""
+	w.told, w.doubt, w.gives = false, nil, nil
 	res, errno := w.handle()
 	if w.doubt != nil && w.suspend(errno) {
 		errno = waits
@@ -597,12 +594,12 @@ func (w *worker) handle() (int64, syscall.Errno) {
 	const cwd = unix.AT_FDCWD
 	if w.g.explain && w.observe() {
 		switch {
-		case w.gives == "":
+		case w.gives == nil:
 			return 0, goOn
 		case w.n.NR == unix.SYS_OPENAT:
-			return w.show(w.gives, uint32(a[2]))
+			return w.show(uint32(a[2]))
 		}
-		return w.show(w.gives, uint32(a[1]))
+		return w.show(uint32(a[1]))
 	}
 	switch int(w.n.NR) {
 	case unix.SYS_OPENAT:

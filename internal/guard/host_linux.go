@@ -23,6 +23,7 @@ type pass uint8
 const (
 	never   pass = iota
 	through      // to what is mounted further down
+	shown        // the sandbox waits for it anyway, or reading does something
 	always
 )
 
@@ -40,6 +41,8 @@ func passes(mountinfo []byte, grants []Grant) map[string]pass {
 		switch kind := string(fs[0]); {
 		case kind == "autofs":
 			p = through
+		case kind == "sysfs", kind == "devtmpfs":
+			p = shown
 		case slices.Contains(answered, kind):
 			p = always
 		}
@@ -49,7 +52,7 @@ func passes(mountinfo []byte, grants []Grant) map[string]pass {
 		for at := g.Path; ; at = at[:strings.LastIndexByte(at, '/')] {
 			if p, ok := all[at]; ok {
 				if p == never && at != "/proc" {
-					all[at] = always
+					all[at] = shown
 				}
 				break
 			}
@@ -64,7 +67,7 @@ func passes(mountinfo []byte, grants []Grant) map[string]pass {
 // onHost looks a path up on the host, and returns where it leads and whether this user may
 // do there what mode says.
 func (w *worker) onHost(full string, flags uint64, mode uint32) (leads string, ok bool) {
-	fd, leads := w.hostPlace(full, flags)
+	fd, leads, _ := w.hostPlace(full, flags)
 	if fd < 0 {
 		return "", false
 	}
@@ -77,17 +80,17 @@ func (w *worker) onHost(full string, flags uint64, mode uint32) (leads string, o
 // thread is in the host's mounts, and has no capabilities. The command has chosen the path,
 // and can change what it made of it at any time: so it is followed name by name, without
 // crossing to a file system that may keep us waiting.
-func (w *worker) hostPlace(full string, flags uint64) (fd int, leads string) {
+func (w *worker) hostPlace(full string, flags uint64) (fd int, leads string, p pass) {
 	if w.passes == nil {
 		text, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {
-			return -1, ""
+			return -1, "", never
 		}
 		w.passes = passes(text, w.g.grants)
 	}
 	root, errno := w.openat2(unix.AT_FDCWD, []byte("/"), unix.O_DIRECTORY, 0)
 	if errno != 0 {
-		return -1, ""
+		return -1, "", never
 	}
 	type step struct {
 		fd   int
@@ -112,7 +115,7 @@ func (w *worker) hostPlace(full string, flags uint64) (fd int, leads string) {
 		here := way[len(way)-1]
 		name := strings.TrimLeft(rest, "/")
 		if rest != "" && !here.dir || names > maxNames {
-			return -1, ""
+			return -1, "", never
 		}
 		if name == "" {
 			break
@@ -137,18 +140,18 @@ func (w *worker) hostPlace(full string, flags uint64) (fd int, leads string) {
 		} else {
 			resolve |= unix.RESOLVE_NO_XDEV
 			if here.pass == through {
-				return -1, ""
+				return -1, "", never
 			}
 		}
 		if next.pass == never {
-			return -1, ""
+			return -1, "", never
 		}
 		if next.fd, errno = w.openat2(here.fd, []byte(name), unix.O_NOFOLLOW, resolve); errno != 0 {
-			return -1, ""
+			return -1, "", never
 		}
 		way = append(way, next)
 		if err := unix.Fstat(next.fd, &w.stat); err != nil {
-			return -1, ""
+			return -1, "", never
 		}
 		kind := w.stat.Mode & unix.S_IFMT
 		way[len(way)-1].dir = kind == unix.S_IFDIR
@@ -160,7 +163,7 @@ func (w *worker) hostPlace(full string, flags uint64) (fd int, leads string) {
 		}
 		n, err := unix.Readlinkat(next.fd, "", w.link[:])
 		if links++; err != nil || n <= 0 || links > 40 { // MAXSYMLINKS
-			return -1, ""
+			return -1, "", never
 		}
 		rest = string(w.link[:n]) + rest
 		if back(len(way) - 1); rest[0] == '/' {
@@ -169,5 +172,5 @@ func (w *worker) hostPlace(full string, flags uint64) (fd int, leads string) {
 	}
 	last := way[len(way)-1]
 	way = way[:len(way)-1]
-	return last.fd, cmp.Or(last.at, "/")
+	return last.fd, cmp.Or(last.at, "/"), last.pass
 }

@@ -1,7 +1,9 @@
 package guard
 
 import (
+	"os"
 	"slices"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,15 +16,55 @@ import (
 // granted: its owner can change its mode by any descriptor, and open it again for writing
 // where the kernel has no Landlock.
 
-// maxCopy bounds the copy of a file, bytes: it is memory of this process.
-const maxCopy = 16 << 20
+// maxCopy bounds the copy of a file, bytes: it is memory of this process. A command can keep
+// it, so that all of a sandbox together are bounded, too, in number and size.
+const (
+	maxCopy   = 16 << 20
+	maxCopies = 64
+	allCopies = 64 << 20
+)
 
-// A copied is a copy of a file of the host, and what the file was like by then.
-type copied struct {
-	fd          int
-	file        File
-	size        int64
-	mtim, ctime unix.Timespec
+// Copies are what the commands of one sandbox were given of the host's files. All guards of a
+// sandbox have the same. A file that is granted for good is copied once.
+type Copies struct {
+	mu     sync.Mutex
+	number int
+	bytes  int64
+	files  map[string]*os.File
+}
+
+// take counts one more copy. It reports false if that would be too much.
+func (c *Copies) take(size int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.number >= maxCopies || size > maxCopy || c.bytes+size > allCopies {
+		return false
+	}
+	c.number++
+	c.bytes += size
+	return true
+}
+
+// room reports whether one more copy could be taken.
+func (c *Copies) room(size int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.number < maxCopies && size <= maxCopy && c.bytes+size <= allCopies
+}
+
+func (c *Copies) of(leads string) *os.File {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.files[leads]
+}
+
+func (c *Copies) keep(leads string, f *os.File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.files == nil {
+		c.files = map[string]*os.File{}
+	}
+	c.files[leads] = f
 }
 
 // offer has an open(2) for reading asked about, which finds nothing although the host has a
@@ -31,64 +73,59 @@ func (w *worker) offer(d Denial) bool {
 	if !w.opens || w.g.ask == nil {
 		return false
 	}
-	if w.given[d.Leads] || slices.Contains(w.permits, permit{path: d.Leads}) {
-		w.gives = d.Leads
+	if w.given[d.Leads] || slices.Contains(w.permits, d.permit()) {
+		w.gives = &d
 		return true
 	}
 	// Every program looks for files in /etc that it does without.
 	if within([]byte(d.Leads), "/etc") || len(w.doubts) >= maxDoubts {
 		return false
 	}
-	place, _, ok := w.hostFile(d.Leads)
-	if !ok {
-		return false
+	if w.g.copies.of(d.Leads) == nil {
+		place, size := w.hostFile(d.Leads)
+		closeFD(place)
+		if place < 0 || !w.g.copies.room(size) {
+			return false
+		}
 	}
-	closeFD(place)
 	w.doubt = &d
 	return true
 }
 
-// hostFile opens a regular file of the host's as a place, if it is no larger than what is
-// copied. The path is where others led.
-func (w *worker) hostFile(leads string) (place int, c copied, ok bool) {
-	place, at := w.hostPlace(leads, unix.O_NOFOLLOW)
-	if place < 0 {
-		return -1, c, false
-	}
+// hostFile opens a regular file of the host's as a place, -1 if it is none. The path is where
+// others led. A file that its server would have to be waited for is none.
+func (w *worker) hostFile(leads string) (place int, size int64) {
+	place, at, pass := w.hostPlace(leads, unix.O_NOFOLLOW)
 	s := &w.stat
-	if at != leads || unix.Fstat(place, s) != nil || s.Mode&unix.S_IFMT != unix.S_IFREG || s.Size > maxCopy {
+	if place >= 0 && (at != leads || pass != always || unix.Fstat(place, s) != nil || s.Mode&unix.S_IFMT != unix.S_IFREG) {
 		closeFD(place)
-		return -1, c, false
+		place = -1
 	}
-	return place, copied{-1, File{s.Dev, s.Ino}, s.Size, s.Mtim, s.Ctim}, true
+	return place, s.Size
 }
 
-// show opens the copy of a file of the host for the caller. Without one, the kernel goes on
-// with the command's call.
-func (w *worker) show(leads string, flags uint32) (int64, syscall.Errno) {
-	place, c, ok := w.hostFile(leads)
-	if !ok {
-		return 0, goOn
-	}
-	defer closeFD(place)
-	old, has := w.copies[leads]
-	c.fd = old.fd
-	if !has || c != old {
-		if c.fd, ok = w.copyOf(place); !ok {
+// show opens the copy of a file of the host for the caller. Without one the call is refused
+// after all, and the kernel goes on with it.
+func (w *worker) show(flags uint32) (int64, syscall.Errno) {
+	d := w.gives
+	file := w.g.copies.of(d.Leads)
+	if file == nil {
+		if file = w.copyOf(d.Leads); file == nil {
+			w.denied(*d)
 			return 0, goOn
 		}
-		if has {
-			closeFD(old.fd)
+		if w.given[d.Leads] {
+			w.g.copies.keep(d.Leads, file)
+		} else {
+			defer file.Close()
 		}
-		if w.copies == nil {
-			w.copies = map[string]copied{}
-		}
-		w.copies[leads] = c
 	}
-	fd, errno := w.openPlace(c.fd)
+	fd, errno := w.openPlace(int(file.Fd()))
 	if errno != 0 {
+		w.denied(*d)
 		return 0, goOn
 	}
+	w.own(fd, flags)
 	return w.install(fd, flags&unix.O_CLOEXEC)
 }
 
@@ -99,11 +136,17 @@ func (w *worker) openPlace(fd int) (int, syscall.Errno) {
 	return int(f), syscall.Errno(e)
 }
 
-// copyOf copies a file of the host's into memory that nobody can change.
-func (w *worker) copyOf(place int) (fd int, ok bool) {
+// copyOf copies a file of the host's into memory that nobody can change, nil if it cannot be.
+func (w *worker) copyOf(leads string) *os.File {
+	place, size := w.hostFile(leads)
+	if place < 0 {
+		return nil
+	}
+	defer closeFD(place)
 	from, errno := w.openPlace(place)
-	if errno != 0 {
-		return -1, false
+	if errno != 0 || !w.g.copies.take(size) {
+		closeFD(from)
+		return nil
 	}
 	defer closeFD(from)
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
@@ -112,18 +155,23 @@ func (w *worker) copyOf(place int) (fd int, ok bool) {
 		fd, err = unix.MemfdCreate("granted", flags)
 	}
 	if err != nil {
-		return -1, false
+		return nil
 	}
+	to := os.NewFile(uintptr(fd), "granted")
 	const seals = unix.F_SEAL_WRITE | unix.F_SEAL_GROW | unix.F_SEAL_SHRINK | unix.F_SEAL_SEAL
-	for n, size := 1, 0; err == nil && n > 0 && size <= maxCopy; size += n {
-		n, err = unix.Sendfile(fd, from, nil, maxCopy+1-size)
-		ok = err == nil && size+n <= maxCopy
+	n := 1
+	for left := int(size); err == nil && n > 0 && left > 0; left -= n { // it may have grown since
+		n, err = unix.Sendfile(fd, from, nil, left)
 	}
-	if ok && unix.Fchmod(fd, 0o444) == nil {
-		if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err == nil {
-			return fd, true
-		}
+	if err == nil {
+		err = unix.Fchmod(fd, 0o444)
 	}
-	closeFD(fd)
-	return -1, false
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
+	}
+	if err != nil {
+		to.Close()
+		return nil
+	}
+	return to
 }

@@ -100,6 +100,9 @@ func (e *NotOpenError) Unwrap() error { return ErrOver }
 
 // about is what a denial's question is about: who asks does not matter.
 func about(d driver.Denial) driver.Denial {
+	if d.Operation == driver.OpRead {
+		d.Call = "" // the file is the same by each
+	}
 	return driver.Denial{Operation: d.Operation, Call: d.Call, Target: d.Target, Rule: d.Rule, Grant: d.Grant}
 }
 

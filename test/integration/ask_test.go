@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -393,6 +394,8 @@ func TestAskFiles(t *testing.T) {
 	f.write("granted/once", "one\n", 0o644)
 	f.write("granted/other", "other\n", 0o644)
 	f.write("granted/id_rsa", "key\n", 0o600)
+	f.write("granted/hidden/file", "hidden\n", 0o644)
+	f.write("dotfiles/netrc", "secret\n", 0o600)
 	f.write("granted/large", strings.Repeat("x", 16<<20+1), 0o644)
 	f.write("mine.yaml", "extends: strict\n", 0o600)
 	f.own()
@@ -400,7 +403,10 @@ func TestAskFiles(t *testing.T) {
 	if err := syscall.Mkfifo(dir+"/fifo", 0o644); err != nil {
 		t.Fatal(err)
 	}
-	a := newAskerIn(f, nil, "--ask=60s")
+	if err := os.Symlink("../dotfiles/netrc", f.path("home/.netrc")); err != nil {
+		t.Fatal(err)
+	}
+	a := newAskerIn(f, nil, "--ask=60s", "--hide", dir+"/hidden")
 	read := func(name string) string { return "cat " + dir + "/" + name + " 2>/dev/null || echo none" }
 	start := func(script string) <-chan *outcome {
 		c := make(chan *outcome, 1)
@@ -429,11 +435,15 @@ func TestAskFiles(t *testing.T) {
 	})
 	a.step("what nobody asks about", func() {
 		nothing(read("id_rsa")+"; "+read("large")+"; "+read("fifo")+"; ls "+dir+" 2>/dev/null || echo none; "+read("absent"), strings.Repeat("none\n", 5))
+		nothing(read("hidden/file")+"; "+read("../dotfiles/netrc")+"; cat ~/.netrc 2>/dev/null || echo none", "none\nnone\nnone\n")
 	})
 	a.step("where a link leads", func() {
 		link := "ln -sf " + dir + "/other link; cat link 2>/dev/null || echo none"
 		c := start(link)
 		q := about("other")
+		if q.Denial.Reason != "asked for as "+a.ws+"/link" {
+			a.Errorf("%+v", q)
+		}
 		if err := os.Remove(a.ws + "/link"); err != nil {
 			t.Fatal(err)
 		}
@@ -453,13 +463,18 @@ func TestAskFiles(t *testing.T) {
 		} {
 			f.write("granted/moving", "moves\n", 0o644)
 			f.own()
-			c := start(read("moving"))
+			c := make(chan *outcome, 1)
+			go func() { c <- a.exec(read("moving"), "--explain", "--json") }()
 			q := about("moving")
 			if err := becomes(dir + "/moving"); err != nil {
 				t.Fatal(err)
 			}
 			a.answer("grant", q.ID, "--once")
-			a.ends(c, 0, "none\n")
+			r := a.result(<-c)
+			_, err := os.Stat(dir + "/moving") // what the host does not have either is not refused
+			if r.Stdout != "none\n" || err == nil != slices.ContainsFunc(r.Denials, func(d denial) bool { return d.Target == dir+"/moving" }) {
+				a.Errorf("%+v", r)
+			}
 			os.Remove(dir + "/moving")
 		}
 	})
@@ -483,11 +498,20 @@ print(os.read(os.open(name, os.O_RDONLY), 9), os.read(f, 9))`
 		a.ends(c, 0, "b'on' b'one\\n' 4\n"+strings.Repeat("no\n", 6)+"b'one\\n' b'e\\n'\n")
 		nothing(read("tool"), "one\n")
 		f.write("granted/tool", "two\n", 0o644)
-		nothing(read("tool"), "two\n")
+		nothing(read("tool"), "one\n") // it was copied
 		if info, err := os.Stat(dir + "/tool"); err != nil || info.Mode() != 0o644 {
 			a.Errorf("%v, %v", info, err)
 		}
 		a.want(read("tool"), "none\n") // without --explain nothing gives it
+	})
+	a.step("no more than is bounded", func() {
+		// What is copied can be kept, and counts as long as the sandbox is there.
+		f.write("granted/big", strings.Repeat("x", 16<<20), 0o644)
+		c := start(`for i in 1 2 3 4 5; do wc -c <` + dir + `/big 2>/dev/null || echo none; done`)
+		for range 3 {
+			a.answer("grant", about("big").ID, "--once")
+		}
+		a.ends(c, 0, strings.Repeat("16777216\n", 3)+"none\nnone\n")
 	})
 	a.step("for good", func() {
 		b, err := os.ReadFile(a.path("mine.yaml"))

@@ -29,7 +29,8 @@ type connection struct {
 	server *side // nil while there is none
 	flow   *flow // what server is for
 	dead   bool
-	steady bool // from now on nothing but pumps uses the two sides
+	who    func() (pid int, arguments string) // see asker
+	steady bool                               // from now on nothing but pumps uses the two sides
 }
 
 // A flow is what a connection carries at the moment: one target, allowed by one
@@ -129,12 +130,18 @@ func temporary(err error) bool {
 // local returns the address that the client dialled, which may be one that
 // stands for a name.
 func (c *connection) local() (netip.AddrPort, bool) {
-	t, ok := c.client.conn.LocalAddr().(*net.TCPAddr)
+	ap := addrPort(c.client.conn.LocalAddr())
+	return ap, ap.IsValid()
+}
+
+// addrPort is the address of a TCP socket, invalid for any other.
+func addrPort(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
 	if !ok {
-		return netip.AddrPort{}, false
+		return netip.AddrPort{}
 	}
 	ap := t.AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port()), true
+	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
 }
 
 // target returns what an address of the sandbox means: the name that owns it, or
@@ -304,7 +311,7 @@ func (c *connection) closeServer() {
 		return
 	}
 	s.close()
-	c.g.finish(f)
+	c.finish(f)
 }
 
 // abort ends a connection from outside: both its sides are reset, and whoever
@@ -330,7 +337,41 @@ func (c *connection) reset() {
 
 // deny records that a target was refused, before anything was carried.
 func (c *connection) deny(route Route, t target, method string, r *refusal) {
-	c.g.refuse(Record{Time: time.Now(), Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method}, r)
+	c.g.refuse(Record{Time: time.Now(), Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method,
+		Who: c.asker()}, r)
+}
+
+// asker finds the process at the other end, once: who has asked and gone is refused, too.
+func (c *connection) asker() func() (pid int, arguments string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.who == nil {
+		c.who = sync.OnceValues(c.g.who(peer{conn: c.client.conn}))
+	}
+	return c.who
+}
+
+// A peer is at the other end of a connection, or has sent a datagram from an address.
+type peer struct {
+	conn net.Conn
+	from netip.AddrPort
+}
+
+// who finds the process of a peer. Of a connection that has ended the address can be another's.
+func (g *Gateway) who(p peer) func() (pid int, arguments string) {
+	return func() (pid int, arguments string) {
+		s := Socket{UDP: p.conn == nil, Local: p.from}
+		if p.conn != nil {
+			s.Local, s.Remote = addrPort(p.conn.RemoteAddr()), addrPort(p.conn.LocalAddr())
+		}
+		if g.o.Who == nil || !s.Local.IsValid() {
+			return 0, ""
+		}
+		if pid, arguments = g.o.Who(s); p.conn != nil && hungUp(p.conn) {
+			return 0, ""
+		}
+		return pid, arguments
+	}
 }
 
 // refuse counts and records a refusal.
@@ -351,7 +392,8 @@ func (g *Gateway) refuse(rec Record, r *refusal) {
 }
 
 // finish records a flow that ended.
-func (g *Gateway) finish(f *flow) {
+func (c *connection) finish(f *flow) {
+	g := c.g
 	rec := Record{
 		Time: f.start, Route: f.route, Name: f.target.name, Addr: f.target.addr, Port: f.target.port,
 		Protocol: f.protocol.String(), Method: f.method,
@@ -363,6 +405,7 @@ func (g *Gateway) finish(f *flow) {
 	g.stats.in.Add(uint64(rec.BytesIn))
 	g.stats.out.Add(uint64(rec.BytesOut))
 	if r := f.refused.Load(); r != nil {
+		rec.Who = c.asker()
 		g.refuse(rec, r)
 		return
 	}

@@ -247,13 +247,13 @@ type starter struct {
 	attr      string
 	module    policy.Layers // whose label it is
 	group     *cgroups.Group
-	guard     *guard.Guard                                // of the one command, nil for none
-	limits    []specs.POSIXRlimit                         // beside the policy's own
-	connect   func(to netip.AddrPort, stream func() bool) // for the guard; see network.connect
-	orElse    string                                      // as in driver.Stdio
-	protected *guard.Config                               // nil without protected paths
-	net       *network                                    // nil if the supervisor has no part in it
-	layer     *layer                                      // nil without an overlay
+	guard     *guard.Guard                                            // of the one command, nil for none
+	limits    []specs.POSIXRlimit                                     // beside the policy's own
+	connect   func(netip.AddrPort, func() bool, func() (int, string)) // for the guard; see network.connect
+	orElse    string                                                  // as in driver.Stdio
+	protected *guard.Config                                           // nil without protected paths
+	net       *network                                                // nil if the supervisor has no part in it
+	layer     *layer                                                  // nil without an overlay
 
 	// What config leaves in the stage's registers for commands; 0 is none.
 	root, ruleset, proc sys.Reg
@@ -400,7 +400,7 @@ func (s *starter) guardConfig() *guard.Config {
 	}
 	if s.d.Ask != nil {
 		cfg.Ask = func(ctx context.Context, g guard.Denial) guard.Answer {
-			return guardAnswers[s.d.Ask(ctx, s.d.denials(s.p, []guard.Denial{g}, 0)[0])]
+			return guardAnswers[s.d.Ask(ctx, s.d.denials(s.p, []guard.Denial{g}, 0)[0], nil)]
 		}
 	}
 	return cfg

@@ -68,6 +68,7 @@ type question struct {
 	Question
 	asker    bool // who asked it waits; others may, too
 	left     int  // how often who asks went
+	shown    bool // who asks was looked for
 	settling bool // it is being answered
 	answer   driver.Answer
 	gone     bool          // it ended because who asked has gone
@@ -146,12 +147,15 @@ func (b *Board) Attend() (leave func()) {
 
 // Ask puts a question and waits for its answer. Without one in time, beside too many others,
 // and soon after a no it is no. GrantOnce is for who was shown: whoever waited for the same
-// answer asks again.
-func (b *Board) Ask(ctx context.Context, d driver.Denial) driver.Answer {
+// answer asks again. Who, if not nil, finds the process that asks, for a question that is put.
+func (b *Board) Ask(ctx context.Context, d driver.Denial, who func() *driver.Asker) driver.Answer {
 	for ctx.Err() == nil {
 		q, asker, known := b.put(d)
 		if q == nil {
 			return known
+		}
+		if asker {
+			b.show(q, who)
 		}
 		if a, again := b.wait(ctx, q, asker); !again {
 			return a
@@ -222,8 +226,23 @@ func (b *Board) put(d driver.Denial) (q *question, asker bool, known driver.Answ
 	q = &question{asker: true, over: make(chan struct{}), Question: Question{ID: b.last, Session: b.session, Denial: d,
 		Asked: now, Expires: now.Add(b.Patience), Waiting: 1}}
 	b.open = append(b.open, q)
-	b.tell()
 	return q, true, 0
+}
+
+// show lists a question, once it is known who asks. What is looked for is no part of put, by
+// which a call that is made again is known.
+func (b *Board) show(q *question, who func() *driver.Asker) {
+	var by *driver.Asker
+	if who != nil {
+		by = who()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if by != nil {
+		q.Denial.Process = by
+	}
+	q.shown = true
+	b.tell()
 }
 
 // same reports whether a process is the one that asked.
@@ -358,7 +377,7 @@ func (b *Board) Open() (list []Question, untold uint64, changed <-chan struct{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, q := range b.open {
-		if !q.settling {
+		if q.shown && !q.settling {
 			list = append(list, q.Question)
 		}
 	}

@@ -29,8 +29,9 @@ type connection struct {
 	server *side // nil while there is none
 	flow   *flow // what server is for
 	dead   bool
-	who    func() (pid int, arguments string) // see asker
-	steady bool                               // from now on nothing but pumps uses the two sides
+	steady bool // from now on nothing but pumps uses the two sides
+
+	who func() (pid int, arguments string) // see asker
 }
 
 // A flow is what a connection carries at the moment: one target, allowed by one
@@ -343,35 +344,17 @@ func (c *connection) deny(route Route, t target, method string, r *refusal) {
 
 // asker finds the process at the other end, once: who has asked and gone is refused, too.
 func (c *connection) asker() func() (pid int, arguments string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.who == nil {
-		c.who = sync.OnceValues(c.g.who(peer{conn: c.client.conn}))
+		c.who = sync.OnceValues(func() (int, string) {
+			conn := c.client.conn
+			pid, arguments := c.g.o.Who(Socket{Local: addrPort(conn.RemoteAddr()), Remote: addrPort(conn.LocalAddr())})
+			if hungUp(conn) { // the address may be another's
+				return 0, ""
+			}
+			return pid, arguments
+		})
 	}
 	return c.who
-}
-
-// A peer is at the other end of a connection, or has sent a datagram from an address.
-type peer struct {
-	conn net.Conn
-	from netip.AddrPort
-}
-
-// who finds the process of a peer. Of a connection that has ended the address can be another's.
-func (g *Gateway) who(p peer) func() (pid int, arguments string) {
-	return func() (pid int, arguments string) {
-		s := Socket{UDP: p.conn == nil, Local: p.from}
-		if p.conn != nil {
-			s.Local, s.Remote = addrPort(p.conn.RemoteAddr()), addrPort(p.conn.LocalAddr())
-		}
-		if g.o.Who == nil || !s.Local.IsValid() {
-			return 0, ""
-		}
-		if pid, arguments = g.o.Who(s); p.conn != nil && hungUp(p.conn) {
-			return 0, ""
-		}
-		return pid, arguments
-	}
 }
 
 // refuse counts and records a refusal.

@@ -158,7 +158,7 @@ func (q *question) answers(b *dnsmessage.Builder, r reply) error {
 
 // answerDNS answers a message; nil is no answer. Wait says that the host may be
 // asked, which takes time; if it has to be and wait is false, later is true.
-func (g *Gateway) answerDNS(ctx context.Context, msg []byte, by peer, wait bool) (out []byte, later bool) {
+func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool, who func() (int, string)) (out []byte, later bool) {
 	defer func() {
 		if v := recover(); v != nil {
 			out, later = nil, false
@@ -171,7 +171,7 @@ func (g *Gateway) answerDNS(ctx context.Context, msg []byte, by peer, wait bool)
 	}
 	r := reply{rcode: rcode}
 	if rcode == dnsmessage.RCodeSuccess {
-		if r, later = g.lookup(ctx, q.q, by, wait); later {
+		if r, later = g.lookup(ctx, q.q, wait, who); later {
 			return nil, true
 		}
 	}
@@ -184,17 +184,13 @@ func (g *Gateway) answerDNS(ctx context.Context, msg []byte, by peer, wait bool)
 }
 
 // lookup decides what a question is answered with.
-func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, by peer, wait bool) (r reply, later bool) {
+func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool, who func() (int, string)) (r reply, later bool) {
 	raw := q.Name.String()
 	name, err := policy.HostName(raw)
-	rec := Record{Time: time.Now(), Route: RouteDNS, Name: name}
-	refuse := func(r *refusal) {
-		rec.Who = g.who(by)
-		g.refuse(rec, r)
-	}
+	rec := Record{Time: time.Now(), Route: RouteDNS, Name: name, Who: who}
 	if err != nil {
 		rec.Name = raw
-		refuse(malformed("not a name that can be looked up"))
+		g.refuse(rec, malformed("not a name that can be looked up"))
 		return reply{rcode: dnsmessage.RCodeNameError}, false
 	}
 	switch {
@@ -206,7 +202,7 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, by peer, wa
 	d := g.rules.Load().decide(query{target: target{name: name}})
 	asked := g.asks(target{name: name}, d)
 	if !d.allow && !asked {
-		refuse(denial(d))
+		g.refuse(rec, denial(d))
 		return reply{rcode: dnsmessage.RCodeNameError, why: "sbxrun: " + d.reason}, false
 	}
 	if q.Type != dnsmessage.TypeA && q.Type != dnsmessage.TypeAAAA {
@@ -214,7 +210,7 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, by peer, wa
 	}
 	if asked && !g.names.has(name) && !g.doubtful.AllowN(rec.Time, 1) {
 		refused := &refusal{verdict: Deny, cause: causeLimited, rule: byLimit, reason: "too many names at once"}
-		refuse(refused)
+		g.refuse(rec, refused)
 		return reply{rcode: dnsmessage.RCodeServerFailure, why: "sbxrun: " + refused.reason}, false
 	}
 	// Whoever is asked has not said yes: no server learns of the name.
@@ -230,7 +226,7 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, by peer, wa
 		}
 		if err != nil {
 			refused := failed(target{name: name}, err)
-			refuse(refused)
+			g.refuse(rec, refused)
 			switch refused.cause {
 			case causeName:
 				return reply{rcode: dnsmessage.RCodeNameError}, false
@@ -243,7 +239,7 @@ func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, by peer, wa
 	num, ok := g.names.number(name)
 	if !ok {
 		refused := &refusal{verdict: Deny, cause: causeLimited, rule: byLimit, reason: "too many names in use"}
-		refuse(refused)
+		g.refuse(rec, refused)
 		return reply{rcode: dnsmessage.RCodeServerFailure, why: "sbxrun: " + refused.reason}, false
 	}
 	if !asked {
@@ -321,7 +317,8 @@ func (g *Gateway) dnsPackets(ctx context.Context, conn net.PacketConn) {
 			}
 			continue
 		}
-		out, later := g.answerDNS(ctx, buf[:n], peer{from: from.ap}, false)
+		who := func() (int, string) { return g.o.Who(Socket{UDP: true, Local: from.ap}) }
+		out, later := g.answerDNS(ctx, buf[:n], false, who)
 		switch {
 		case out != nil:
 			u.write(out, from)
@@ -334,7 +331,7 @@ func (g *Gateway) dnsPackets(ctx context.Context, conn net.PacketConn) {
 			msg := append([]byte(nil), buf[:n]...)
 			g.group.Go(func() {
 				defer func() { <-g.answering }()
-				if out, _ := g.answerDNS(ctx, msg, peer{from: from.ap}, true); out != nil {
+				if out, _ := g.answerDNS(ctx, msg, true, who); out != nil {
 					u.write(out, from)
 				}
 			})
@@ -357,7 +354,7 @@ func (g *Gateway) dnsStream(c *connection) {
 		if _, err := io.ReadFull(c.client.conn, buf[2:2+n]); err != nil {
 			return
 		}
-		out, _ := g.answerDNS(c.ctx, buf[2:2+n], peer{conn: c.client.conn}, true)
+		out, _ := g.answerDNS(c.ctx, buf[2:2+n], true, c.asker())
 		if out == nil {
 			return
 		}

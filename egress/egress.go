@@ -253,6 +253,9 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	if o.Record == nil {
 		o.Record = func(Record) {}
 	}
+	if o.Who == nil {
+		o.Who = func(Socket) (int, string) { return 0, "" }
+	}
 	g := &Gateway{o: o, policy: p, upstream: up, routes: routes, patience: handshakeTimeout,
 		active:    map[*connection]struct{}{},
 		answering: make(chan struct{}, maxAnswering)}

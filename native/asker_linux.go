@@ -32,18 +32,18 @@ const (
 
 // who is for [egress.Options].
 func (n *network) who(s egress.Socket) (pid int, arguments string) {
-	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	proc, err := unix.Open("/proc", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, ""
 	}
 	defer unix.Close(proc)
+	table := "/proc/" + strconv.Itoa(n.child.Pid()) + "/net/tcp"
+	if s.UDP {
+		table = table[:len(table)-3] + "udp"
+	}
 	var tables []io.Reader
 	for _, family := range [...]string{"", "6"} { // an IPv4 client may have an IPv6 socket
-		name := "tcp" + family
-		if s.UDP {
-			name = "udp" + family
-		}
-		if f, err := os.Open("/proc/" + strconv.Itoa(n.child.Pid()) + "/net/" + name); err == nil {
+		if f, err := os.Open(table + family); err == nil {
 			defer f.Close()
 			tables = append(tables, f)
 		}
@@ -52,7 +52,7 @@ func (n *network) who(s egress.Socket) (pid int, arguments string) {
 	if inode == "" {
 		return 0, ""
 	}
-	h := holders{proc: proc, link: "socket:[" + inode + "]", looks: maxLooks, until: time.Now().Add(maxSearch)}
+	h := holders{link: "socket:[" + inode + "]"}
 	owner, fd := h.below(n.child.Pid())
 	if owner == 0 {
 		return 0, ""
@@ -111,22 +111,21 @@ func entry(addr []byte, port uint16) (s string) {
 	return fmt.Sprintf("%s:%04X", s, port)
 }
 
-// holders looks for processes that have a socket.
+// holders are the processes that have a socket.
 type holders struct {
-	proc  int    // the host's /proc
-	link  string // of a descriptor of the socket
-	looks int    // that are left
-	until time.Time
+	link  string // of a descriptor of it
+	looks int    // so far
 }
 
 // below finds the process below another that has the socket, and its descriptor. What it has
 // forked may have the socket from it; if any other process has it, nobody knows who asked.
 func (h *holders) below(pid int) (owner int, fd string) {
+	until := time.Now().Add(maxSearch)
 	for next := supervisor.Children(pid); len(next) > 0; {
 		pid, next = next[0], next[1:]
 		at := h.at(pid)
 		switch {
-		case h.looks <= 0 || time.Now().After(h.until) || at != "" && owner != 0:
+		case h.looks >= maxLooks || time.Now().After(until) || at != "" && owner != 0:
 			return 0, ""
 		case at != "":
 			owner, fd = pid, at
@@ -139,30 +138,23 @@ func (h *holders) below(pid int) (owner int, fd string) {
 
 // at finds a process's descriptor of the socket.
 func (h *holders) at(pid int) (fd string) {
-	h.looks--
-	of := strconv.Itoa(pid) + "/fd/"
-	dir, err := os.Open("/proc/" + of)
+	of := "/proc/" + strconv.Itoa(pid) + "/fd/"
+	dir, err := os.Open(of)
 	if err != nil {
 		return ""
 	}
 	defer dir.Close()
-	for h.looks > 0 {
-		names, _ := dir.Readdirnames(256)
-		if len(names) == 0 {
-			break
+	names, _ := dir.Readdirnames(maxLooks - h.looks)
+	h.looks += 1 + len(names)
+	for _, name := range names {
+		if h.is(of + name) {
+			return of + name
 		}
-		for _, name := range names {
-			if h.is(of + name) {
-				return of + name
-			}
-		}
-		h.looks -= len(names)
 	}
 	return ""
 }
 
 func (h *holders) is(fd string) bool {
-	var link [64]byte
-	n, err := unix.Readlinkat(h.proc, fd, link[:])
-	return err == nil && string(link[:n]) == h.link
+	link, err := os.Readlink(fd)
+	return err == nil && link == h.link
 }

@@ -68,7 +68,7 @@ type question struct {
 	Question
 	asker    bool // who asked it waits; others may, too
 	left     int  // how often who asks went
-	shown    bool // who asks was looked for
+	shown    bool // it is listed
 	settling bool // it is being answered
 	answer   driver.Answer
 	gone     bool          // it ended because who asked has gone
@@ -229,8 +229,8 @@ func (b *Board) put(d driver.Denial) (q *question, asker bool, known driver.Answ
 	return q, true, 0
 }
 
-// show lists a question, once it is known who asks. What is looked for is no part of put, by
-// which a call that is made again is known.
+// show lists a question, once it is known who asks. Put does not go by what is found here: another
+// connection of the same process is no call that is made again.
 func (b *Board) show(q *question, who func() *driver.Asker) {
 	var by *driver.Asker
 	if who != nil {

@@ -157,8 +157,10 @@ func (q *question) answers(b *dnsmessage.Builder, r reply) error {
 }
 
 // answerDNS answers a message; nil is no answer. Wait says that the host may be
-// asked, which takes time; if it has to be and wait is false, later is true.
-func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool, who func() (int, string)) (out []byte, later bool) {
+// asked, which takes time; if it has to be and wait is false, later is true. Who is as
+// in Record.
+func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool, who func() (int, string)) (out []byte,
+	later bool) {
 	defer func() {
 		if v := recover(); v != nil {
 			out, later = nil, false
@@ -184,7 +186,8 @@ func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool, who func
 }
 
 // lookup decides what a question is answered with.
-func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool, who func() (int, string)) (r reply, later bool) {
+func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool, who func() (int, string)) (r reply,
+	later bool) {
 	raw := q.Name.String()
 	name, err := policy.HostName(raw)
 	rec := Record{Time: time.Now(), Route: RouteDNS, Name: name, Who: who}

@@ -431,7 +431,8 @@ func (g *Gateway) Refused(to netip.AddrPort, who func() (pid int, arguments stri
 		}
 		refused = denial(d)
 	}
-	g.refuse(Record{Time: time.Now(), Route: RouteTransparent, Name: t.name, Addr: t.addr, Port: t.port, Who: who}, refused)
+	g.refuse(Record{Time: time.Now(), Route: RouteTransparent, Name: t.name, Addr: t.addr, Port: t.port, Who: who},
+		refused)
 }
 
 // accept hands every connection of l to handle, within the bound on

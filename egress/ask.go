@@ -44,7 +44,7 @@ func (g *Gateway) ask(c *connection, f *flow, d decision) *rules {
 		cancel()
 	}()
 	answer := g.o.Ask(ctx, Record{Time: f.start, Route: f.route, Name: f.target.name, Addr: f.target.addr,
-		Port: f.target.port, Verdict: Deny, Rule: d.rule, Grant: d.grant, Reason: d.reason})
+		Port: f.target.port, Verdict: Deny, Rule: d.rule, Grant: d.grant, Reason: d.reason, Who: c.asker()})
 	c.client.conn.SetDeadline(time.Now().Add(g.patience))
 	switch {
 	case ctx.Err() != nil:

@@ -30,6 +30,8 @@ type connection struct {
 	flow   *flow // what server is for
 	dead   bool
 	steady bool // from now on nothing but pumps uses the two sides
+
+	who func() (pid int, arguments string) // see asker
 }
 
 // A flow is what a connection carries at the moment: one target, allowed by one
@@ -129,12 +131,18 @@ func temporary(err error) bool {
 // local returns the address that the client dialled, which may be one that
 // stands for a name.
 func (c *connection) local() (netip.AddrPort, bool) {
-	t, ok := c.client.conn.LocalAddr().(*net.TCPAddr)
+	ap := addrPort(c.client.conn.LocalAddr())
+	return ap, ap.IsValid()
+}
+
+// addrPort is the address of a TCP socket, invalid for any other.
+func addrPort(a net.Addr) netip.AddrPort {
+	t, ok := a.(*net.TCPAddr)
 	if !ok {
-		return netip.AddrPort{}, false
+		return netip.AddrPort{}
 	}
 	ap := t.AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port()), true
+	return netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
 }
 
 // target returns what an address of the sandbox means: the name that owns it, or
@@ -304,7 +312,7 @@ func (c *connection) closeServer() {
 		return
 	}
 	s.close()
-	c.g.finish(f)
+	c.finish(f)
 }
 
 // abort ends a connection from outside: both its sides are reset, and whoever
@@ -330,7 +338,23 @@ func (c *connection) reset() {
 
 // deny records that a target was refused, before anything was carried.
 func (c *connection) deny(route Route, t target, method string, r *refusal) {
-	c.g.refuse(Record{Time: time.Now(), Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method}, r)
+	c.g.refuse(Record{Time: time.Now(), Route: route, Name: t.name, Addr: t.addr, Port: t.port, Method: method,
+		Who: c.asker()}, r)
+}
+
+// asker finds the process at the other end, once: who has asked and gone is refused, too.
+func (c *connection) asker() func() (pid int, arguments string) {
+	if c.who == nil {
+		c.who = sync.OnceValues(func() (int, string) {
+			conn := c.client.conn
+			pid, arguments := c.g.o.Who(Socket{Local: addrPort(conn.RemoteAddr()), Remote: addrPort(conn.LocalAddr())})
+			if hungUp(conn) { // the address may be another's
+				return 0, ""
+			}
+			return pid, arguments
+		})
+	}
+	return c.who
 }
 
 // refuse counts and records a refusal.
@@ -351,7 +375,8 @@ func (g *Gateway) refuse(rec Record, r *refusal) {
 }
 
 // finish records a flow that ended.
-func (g *Gateway) finish(f *flow) {
+func (c *connection) finish(f *flow) {
+	g := c.g
 	rec := Record{
 		Time: f.start, Route: f.route, Name: f.target.name, Addr: f.target.addr, Port: f.target.port,
 		Protocol: f.protocol.String(), Method: f.method,
@@ -363,6 +388,7 @@ func (g *Gateway) finish(f *flow) {
 	g.stats.in.Add(uint64(rec.BytesIn))
 	g.stats.out.Add(uint64(rec.BytesOut))
 	if r := f.refused.Load(); r != nil {
+		rec.Who = c.asker()
 		g.refuse(rec, r)
 		return
 	}

@@ -157,8 +157,10 @@ func (q *question) answers(b *dnsmessage.Builder, r reply) error {
 }
 
 // answerDNS answers a message; nil is no answer. Wait says that the host may be
-// asked, which takes time; if it has to be and wait is false, later is true.
-func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool) (out []byte, later bool) {
+// asked, which takes time; if it has to be and wait is false, later is true. Who is as
+// in Record.
+func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool, who func() (int, string)) (out []byte,
+	later bool) {
 	defer func() {
 		if v := recover(); v != nil {
 			out, later = nil, false
@@ -171,7 +173,7 @@ func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool) (out []b
 	}
 	r := reply{rcode: rcode}
 	if rcode == dnsmessage.RCodeSuccess {
-		if r, later = g.lookup(ctx, q.q, wait); later {
+		if r, later = g.lookup(ctx, q.q, wait, who); later {
 			return nil, true
 		}
 	}
@@ -184,10 +186,11 @@ func (g *Gateway) answerDNS(ctx context.Context, msg []byte, wait bool) (out []b
 }
 
 // lookup decides what a question is answered with.
-func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool) (r reply, later bool) {
+func (g *Gateway) lookup(ctx context.Context, q dnsmessage.Question, wait bool, who func() (int, string)) (r reply,
+	later bool) {
 	raw := q.Name.String()
 	name, err := policy.HostName(raw)
-	rec := Record{Time: time.Now(), Route: RouteDNS, Name: name}
+	rec := Record{Time: time.Now(), Route: RouteDNS, Name: name, Who: who}
 	if err != nil {
 		rec.Name = raw
 		g.refuse(rec, malformed("not a name that can be looked up"))
@@ -317,7 +320,8 @@ func (g *Gateway) dnsPackets(ctx context.Context, conn net.PacketConn) {
 			}
 			continue
 		}
-		out, later := g.answerDNS(ctx, buf[:n], false)
+		who := func() (int, string) { return g.o.Who(Socket{UDP: true, Local: from.ap}) }
+		out, later := g.answerDNS(ctx, buf[:n], false, who)
 		switch {
 		case out != nil:
 			u.write(out, from)
@@ -330,7 +334,7 @@ func (g *Gateway) dnsPackets(ctx context.Context, conn net.PacketConn) {
 			msg := append([]byte(nil), buf[:n]...)
 			g.group.Go(func() {
 				defer func() { <-g.answering }()
-				if out, _ := g.answerDNS(ctx, msg, true); out != nil {
+				if out, _ := g.answerDNS(ctx, msg, true, who); out != nil {
 					u.write(out, from)
 				}
 			})
@@ -353,7 +357,7 @@ func (g *Gateway) dnsStream(c *connection) {
 		if _, err := io.ReadFull(c.client.conn, buf[2:2+n]); err != nil {
 			return
 		}
-		out, _ := g.answerDNS(c.ctx, buf[2:2+n], true)
+		out, _ := g.answerDNS(c.ctx, buf[2:2+n], true, c.asker())
 		if out == nil {
 			return
 		}

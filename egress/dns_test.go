@@ -117,7 +117,7 @@ func dnsQuery(t testing.TB, name string, typ dnsmessage.Type, class dnsmessage.C
 
 func (w *world) answer(msg []byte) *dnsmessage.Message {
 	w.t.Helper()
-	out, _ := w.g.answerDNS(context.Background(), msg, true)
+	out, _ := w.g.answerDNS(context.Background(), msg, true, nil)
 	if out == nil {
 		return nil
 	}
@@ -273,7 +273,7 @@ func FuzzDNS(f *testing.F) {
 	}
 	g.resolver.ctx, g.resolver.run = context.Background(), func(f func()) { go f() }
 	f.Fuzz(func(t *testing.T, b []byte) {
-		out, _ := g.answerDNS(context.Background(), b, true)
+		out, _ := g.answerDNS(context.Background(), b, true, nil)
 		if out == nil {
 			return
 		}

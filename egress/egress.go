@@ -74,8 +74,12 @@ type Options struct {
 	// wait, and is called from many goroutines.
 	Ask func(ctx context.Context, r Record) Answer
 
+	// Who, if not nil, finds the process that has a client's socket, by its number and its
+	// arguments; 0 is not known. It is called by who calls Record.Who.
+	Who func(Socket) (pid int, arguments string)
+
 	// Record is told every decision and every connection that ended. It is
-	// called from many goroutines and must not block.
+	// called from many goroutines and must not block, but for Record.Who.
 	Record func(Record)
 }
 
@@ -88,6 +92,12 @@ const (
 	Once          // this connection may be made
 	Always        // so may all that the rule allows, for as long as the gateway runs
 )
+
+// A Socket is a client's in the sandbox, as the kernel has it there.
+type Socket struct {
+	UDP           bool
+	Local, Remote netip.AddrPort // Remote is the gateway's end, for TCP
+}
 
 // Route is the way by which a connection came to the gateway.
 type Route string
@@ -129,6 +139,10 @@ type Record struct {
 	BytesIn  int64         `json:"bytes_in"`         // from the network to the sandbox
 	BytesOut int64         `json:"bytes_out"`        // from the sandbox to the network
 	Duration time.Duration `json:"duration_ns,omitempty"`
+
+	// Who finds the process that was refused or asks, as Options.Who does. It is not cheap,
+	// and tells nothing once Ask or Record has returned; nil is not known.
+	Who func() (pid int, arguments string) `json:"-"`
 }
 
 // Target is what was asked for: "example.com:443", "[2001:db8::1]:80", or the name
@@ -238,6 +252,9 @@ func New(p policy.Egress, o Options) (*Gateway, error) {
 	}
 	if o.Record == nil {
 		o.Record = func(Record) {}
+	}
+	if o.Who == nil {
+		o.Who = func(Socket) (int, string) { return 0, "" }
 	}
 	g := &Gateway{o: o, policy: p, upstream: up, routes: routes, patience: handshakeTimeout,
 		active:    map[*connection]struct{}{},
@@ -404,8 +421,8 @@ func (g *Gateway) Add(l net.Listener) {
 }
 
 // Refused records that a program tried to connect to an address of the sandbox
-// where nothing listens, for want of a rule.
-func (g *Gateway) Refused(to netip.AddrPort) {
+// where nothing listens, for want of a rule. Who is as in Record.
+func (g *Gateway) Refused(to netip.AddrPort, who func() (pid int, arguments string)) {
 	t, refused := g.target(to.Addr().Unmap(), to.Port())
 	if refused == nil {
 		d := g.rules.Load().decide(query{target: t})
@@ -414,7 +431,8 @@ func (g *Gateway) Refused(to netip.AddrPort) {
 		}
 		refused = denial(d)
 	}
-	g.refuse(Record{Time: time.Now(), Route: RouteTransparent, Name: t.name, Addr: t.addr, Port: t.port}, refused)
+	g.refuse(Record{Time: time.Now(), Route: RouteTransparent, Name: t.name, Addr: t.addr, Port: t.port, Who: who},
+		refused)
 }
 
 // accept hands every connection of l to handle, within the bound on

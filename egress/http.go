@@ -192,7 +192,7 @@ func (c *connection) serve(route Route, t target, method string, host authority,
 		if refused := c.g.rate(c.g.rules.Load(), t); refused != nil {
 			return nil, refused
 		}
-		c.g.finish(old)
+		c.finish(old)
 		f = &flow{route: route, target: t, resolved: old.resolved, own: old.own, rule: old.rule, absolute: old.absolute,
 			start: time.Now()}
 		if old.method == "" {

@@ -59,8 +59,9 @@ type Driver struct {
 
 	// Ask, if not nil, is asked about what a grant could allow, before it is refused: a host
 	// that no rule names, a protected path. What asked waits. It is called from many
-	// goroutines, and returns when the context is done.
-	Ask func(ctx context.Context, d driver.Denial) driver.Answer
+	// goroutines, and returns when the context is done. Who, if not nil, finds the process
+	// that asks, which is not cheap: it is for a question that is put.
+	Ask func(ctx context.Context, d driver.Denial, who func() *driver.Asker) driver.Answer
 }
 
 // Name returns the driver's name.

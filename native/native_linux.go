@@ -248,13 +248,13 @@ type starter struct {
 	attr      string
 	module    policy.Layers // whose label it is
 	group     *cgroups.Group
-	guard     *guard.Guard                                // of the one command, nil for none
-	limits    []specs.POSIXRlimit                         // beside the policy's own
-	connect   func(to netip.AddrPort, stream func() bool) // for the guard; see network.connect
-	orElse    string                                      // as in driver.Stdio
-	protected *guard.Config                               // nil without protected paths
-	net       *network                                    // nil if the supervisor has no part in it
-	layer     *layer                                      // nil without an overlay
+	guard     *guard.Guard                                            // of the one command, nil for none
+	limits    []specs.POSIXRlimit                                     // beside the policy's own
+	connect   func(netip.AddrPort, func() bool, func() (int, string)) // for the guard; see network.connect
+	orElse    string                                                  // as in driver.Stdio
+	protected *guard.Config                                           // nil without protected paths
+	net       *network                                                // nil if the supervisor has no part in it
+	layer     *layer                                                  // nil without an overlay
 
 	// What config leaves in the stage's registers for commands; 0 is none.
 	root, ruleset, proc sys.Reg
@@ -405,7 +405,7 @@ func (s *starter) guardConfig() *guard.Config {
 			if !ok {
 				return guard.Refuse
 			}
-			return guardAnswers[s.d.Ask(ctx, d)]
+			return guardAnswers[s.d.Ask(ctx, d, nil)]
 		}
 		cfg.Copies = &s.copies
 	}

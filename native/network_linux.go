@@ -67,10 +67,10 @@ func newNetwork(d Driver, p *policy.Policy) (*network, error) {
 		n.token = hex.EncodeToString(secret[:])
 		n.journal.Requests = p.Egress.LogRequests
 		var err error
-		o := egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy, Record: n.journal.Record}
+		o := egress.Options{Token: n.token, Upstream: d.Upstream, NoProxy: d.NoProxy, Record: n.journal.Record, Who: n.who}
 		if d.Ask != nil {
 			o.Ask = func(ctx context.Context, r egress.Record) egress.Answer {
-				return egressAnswers[d.Ask(ctx, gateway.Denial(r))]
+				return egressAnswers[d.Ask(ctx, gateway.Denial(r), func() *driver.Asker { return driver.NewAsker(r.Who()) })]
 			}
 		}
 		n.gateway, err = egress.New(p.Egress, o)
@@ -234,7 +234,7 @@ const maxPorts = 2048
 // The gateway decides about the connection, as about all; here it gets a listener
 // to arrive at if rules name every port. Where they do not, a port without
 // listener refuses, and that is recorded.
-func (n *network) connect(to netip.AddrPort, stream func() bool) {
+func (n *network) connect(to netip.AddrPort, stream func() bool, who func() (pid int, command string)) {
 	n.mu.Lock()
 	known := n.ports[to.Port()]
 	n.mu.Unlock()
@@ -252,7 +252,7 @@ func (n *network) connect(to netip.AddrPort, stream func() bool) {
 		if every {
 			n.add(to.Port())
 		} else if !n.taken(to.Port()) {
-			n.gateway.Refused(to)
+			n.gateway.Refused(to, who)
 		}
 	}()
 	<-done

@@ -38,6 +38,19 @@ const (
 
 // Record is for [egress.Options].
 func (j *Journal) Record(r egress.Record) {
+	i := j.record(r)
+	if i < 0 || r.Who == nil {
+		return
+	}
+	who := driver.NewAsker(r.Who()) // it takes its time, and others go on
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.denials[i].Process = who
+}
+
+// record returns which denial is new, -1 for none.
+func (j *Journal) record(r egress.Record) (added int) {
+	added = -1
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if r.Verdict == egress.Deny {
@@ -51,6 +64,7 @@ func (j *Journal) Record(r egress.Record) {
 			j.last[i] = j.refused
 			j.denials[i].Count++
 		case len(j.denials) < maxDenials:
+			added = len(j.denials)
 			j.denials, j.last = append(j.denials, d), append(j.last, j.refused)
 		default:
 			j.untold++
@@ -61,11 +75,11 @@ func (j *Journal) Record(r egress.Record) {
 		j.failure = r.Reason
 	}
 	if !j.Requests {
-		return
+		return added
 	}
 	if len(j.log) >= maxLog {
 		j.dropped++
-		return
+		return added
 	}
 	q := driver.Request{Time: r.Time, Route: string(r.Route), Target: r.Target(), Verdict: string(r.Verdict), Rule: r.Rule,
 		Reason:        r.Reason,
@@ -74,6 +88,7 @@ func (j *Journal) Record(r egress.Record) {
 		q.Address = r.Addr.String()
 	}
 	j.log = append(j.log, q)
+	return added
 }
 
 // Denial is a refusal of the gateway's.

@@ -75,3 +75,31 @@ func TestSince(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestWho: who was refused is looked for once for each denial that is listed, and other
+// records go on meanwhile.
+func TestWho(t *testing.T) {
+	var j Journal
+	var looked []string
+	deny := func(name string) {
+		j.Record(egress.Record{Verdict: egress.Deny, Name: name, Port: 443, Who: func() (int, string) {
+			j.Record(egress.Record{Verdict: egress.Allow})
+			looked = append(looked, name)
+			return len(looked), "curl\x00" + name
+		}})
+	}
+	for range 3 {
+		for i := range maxDenials + 3 {
+			deny(fmt.Sprintf("n%d", i))
+		}
+	}
+	j.Record(egress.Record{Verdict: egress.Error, Who: func() (int, string) { t.Error("of what was allowed"); return 0, "" }})
+	var st driver.Status
+	j.Report(&st, egress.Stats{})
+	if len(looked) != maxDenials {
+		t.Errorf("looked %d times", len(looked))
+	}
+	if p := st.Denials[1].Process; p == nil || *p != (driver.Asker{PID: 2, Command: "curl n1"}) {
+		t.Errorf("%+v", p)
+	}
+}

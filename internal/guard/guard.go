@@ -135,8 +135,8 @@ type Config struct {
 	// listener for it. It decides nothing, so that the kernel may make the call,
 	// whatever becomes of the address in the meantime. Stream tells whether the
 	// socket is a TCP one, as far as that can be found out. Both are called on the
-	// guard's confined thread.
-	Connect func(to netip.AddrPort, stream func() bool)
+	// guard's confined thread. Who finds the caller, on any thread until Connect returns.
+	Connect func(to netip.AddrPort, stream func() bool, who func() (pid int, command string))
 
 	// Dial, if not nil, makes every connect(2) to an Internet address: what it
 	// returns, connected, takes the place of the caller's socket and is the

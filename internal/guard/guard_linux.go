@@ -32,7 +32,7 @@ type Guard struct {
 	streams []Stream
 	shared  *sync.Mutex
 	lock    func() (func(), error)
-	connect func(to netip.AddrPort, stream func() bool)
+	connect func(to netip.AddrPort, stream func() bool, who func() (pid int, command string))
 	dial    func(to netip.AddrPort) (int, syscall.Errno)
 	explain bool
 	seen    func(Use, func() (int, string))
@@ -664,7 +664,7 @@ func (w *worker) handle() (int64, syscall.Errno) {
 			return w.dial(at(0), a[1], uint32(a[2]))
 		}
 		if to := w.address(a[1], uint32(a[2])); w.g.connect != nil && to.Port() != 0 {
-			w.g.connect(to, func() bool { return w.stream(int(int32(a[0]))) })
+			w.g.connect(to, func() bool { return w.stream(int(int32(a[0]))) }, w.asker)
 		}
 		return 0, goOn
 	case unix.SYS_UMASK:
@@ -1064,18 +1064,25 @@ func (w *worker) umask() syscall.Errno {
 
 // status reads the numbers of a line of the caller's /proc/PID/status.
 func (w *worker) status(key string, radix int) ([]int, syscall.Errno) {
-	b := appendInt(w.num[:0], int(w.n.PID))
-	b = append(b, "/status\x00"...)
-	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
-	if e != 0 {
-		return nil, syscall.Errno(e)
+	text, errno := about(w.proc, int(w.n.PID), "status", w.canon[1][:])
+	if errno != 0 {
+		return nil, errno
 	}
-	n, err := unix.Read(int(fd), w.canon[1][:])
-	unix.Close(int(fd))
+	return numbers(text, key, radix)
+}
+
+// about reads a file of a process, as much of it as there is room for. Proc is the host's.
+func about(proc, pid int, file string, room []byte) ([]byte, syscall.Errno) {
+	fd, err := unix.Openat(proc, strconv.Itoa(pid)+"/"+file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err.(syscall.Errno)
+	}
+	defer unix.Close(fd)
+	n, err := unix.Read(fd, room)
 	if err != nil || n <= 0 {
 		return nil, unix.ESRCH
 	}
-	return numbers(w.canon[1][:n], key, radix)
+	return room[:n], 0
 }
 
 func closeFD(fd int) {

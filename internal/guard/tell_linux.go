@@ -4,8 +4,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sbxrun/sbxrun/internal/sys"
 )
 
 // tell records a call that failed for want of a grant. It looks the path up a second
@@ -197,32 +195,32 @@ const maxCommand = 200
 
 // asker is the caller's number in the sandbox, and its arguments.
 func (w *worker) asker() (pid int, command string) {
-	if ids, errno := w.status("NStgid:", 10); errno == 0 && len(ids) > 0 {
-		pid = ids[len(ids)-1]
-	}
-	command = w.arguments(int(w.n.PID))
-	switch {
-	case !w.l.Valid(w.n.ID):
+	pid, command = Asker(w.proc, int(w.n.PID))
+	if !w.l.Valid(w.n.ID) {
 		return 0, "" // gone: the number may be another's by now
-	case command == w.arguments(unix.Getpid()):
-		command = "" // it has this memory until it executes the command
 	}
 	return pid, command
 }
 
-// arguments are those of a process, as much of them as is kept.
-func (w *worker) arguments(pid int) string {
-	b := append(appendInt(w.num[:0], pid), "/cmdline\x00"...)
-	fd, e := sys.Raw(unix.SYS_OPENAT, uintptr(w.proc), sys.Addr(&b[0]), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
-	if e != 0 {
-		return ""
+// Asker is a process's number in the innermost pid namespace, 0 if it is gone, and its
+// arguments, as much of them as is kept. Proc is a descriptor of the host's /proc.
+func Asker(proc, pid int) (inside int, command string) {
+	var room [4096]byte
+	text, _ := about(proc, pid, "status", room[:])
+	if ids, errno := numbers(text, "NStgid:", 10); errno == 0 {
+		inside = ids[len(ids)-1]
 	}
-	defer closeFD(int(fd))
-	text := w.scrap[:maxCommand]
-	n, _ := unix.Read(int(fd), text)
-	s := string(text[:max(n, 0)])
-	if n == maxCommand {
-		s += "…"
+	if command = arguments(proc, pid); command == arguments(proc, unix.Getpid()) {
+		command = "" // it has this memory until it executes the command
 	}
-	return s
+	return inside, command
+}
+
+func arguments(proc, pid int) string {
+	var room [maxCommand]byte
+	text, _ := about(proc, pid, "cmdline", room[:])
+	if len(text) == maxCommand {
+		return string(text) + "…"
+	}
+	return string(text)
 }

@@ -68,6 +68,7 @@ type question struct {
 	Question
 	asker    bool // who asked it waits; others may, too
 	left     int  // how often who asks went
+	shown    bool // it is listed
 	settling bool // it is being answered
 	answer   driver.Answer
 	gone     bool          // it ended because who asked has gone
@@ -149,12 +150,15 @@ func (b *Board) Attend() (leave func()) {
 
 // Ask puts a question and waits for its answer. Without one in time, beside too many others,
 // and soon after a no it is no. GrantOnce is for who was shown: whoever waited for the same
-// answer asks again.
-func (b *Board) Ask(ctx context.Context, d driver.Denial) driver.Answer {
+// answer asks again. Who, if not nil, finds the process that asks, for a question that is put.
+func (b *Board) Ask(ctx context.Context, d driver.Denial, who func() *driver.Asker) driver.Answer {
 	for ctx.Err() == nil {
 		q, asker, known := b.put(d)
 		if q == nil {
 			return known
+		}
+		if asker {
+			b.show(q, who)
 		}
 		if a, again := b.wait(ctx, q, asker); !again {
 			return a
@@ -225,8 +229,23 @@ func (b *Board) put(d driver.Denial) (q *question, asker bool, known driver.Answ
 	q = &question{asker: true, over: make(chan struct{}), Question: Question{ID: b.last, Session: b.session, Denial: d,
 		Asked: now, Expires: now.Add(b.Patience), Waiting: 1}}
 	b.open = append(b.open, q)
-	b.tell()
 	return q, true, 0
+}
+
+// show lists a question, once it is known who asks. Put does not go by what is found here: another
+// connection of the same process is no call that is made again.
+func (b *Board) show(q *question, who func() *driver.Asker) {
+	var by *driver.Asker
+	if who != nil {
+		by = who()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if by != nil {
+		q.Denial.Process = by
+	}
+	q.shown = true
+	b.tell()
 }
 
 // same reports whether a process is the one that asked.
@@ -361,7 +380,7 @@ func (b *Board) Open() (list []Question, untold uint64, changed <-chan struct{})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, q := range b.open {
-		if !q.settling {
+		if q.shown && !q.settling {
 			list = append(list, q.Question)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ func asked(t *testing.T, b *Board, ctx context.Context, d driver.Denial) (answer
 	t.Helper()
 	c := make(chan driver.Answer, 1)
 	before, _, _ := b.Open()
-	go func() { c <- b.Ask(ctx, d) }()
+	go func() { c <- b.Ask(ctx, d, nil) }()
 	for range 1000 {
 		now, _, _ := b.Open()
 		if !slices.Equal(now, before) {
@@ -66,7 +67,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%v: the second got %v", want, got)
 		}
 		if want == driver.GrantAlways {
-			if a := b.Ask(t.Context(), about80("a.example")); a != want {
+			if a := b.Ask(t.Context(), about80("a.example"), nil); a != want {
 				t.Errorf("asked again: %v", a)
 			}
 		}
@@ -108,12 +109,12 @@ func TestNoAnswer(t *testing.T) {
 		by = append(by, a.String()+" "+who)
 		return nil
 	}}
-	if a := b.Ask(t.Context(), about80("a.example")); a != driver.Refuse {
+	if a := b.Ask(t.Context(), about80("a.example"), nil); a != driver.Refuse {
 		t.Error(a)
 	}
 	begin := time.Now()
 	b.Patience = time.Hour
-	if a := b.Ask(t.Context(), about80("a.example")); a != driver.Refuse || time.Since(begin) > time.Minute/2 {
+	if a := b.Ask(t.Context(), about80("a.example"), nil); a != driver.Refuse || time.Since(begin) > time.Minute/2 {
 		t.Errorf("%v after %v", a, time.Since(begin))
 	}
 	if list, untold, _ := b.Open(); len(list) != 0 || untold != 1 || !slices.Equal(by, []string{"no "}) {
@@ -161,7 +162,7 @@ func TestGone(t *testing.T) {
 	cancel()
 	<-four
 	again := make(chan driver.Answer, 1)
-	go func() { again <- b.Ask(t.Context(), c) }()
+	go func() { again <- b.Ask(t.Context(), c, nil) }()
 	time.Sleep(2 * linger)
 	if err := b.Answer(4, driver.GrantOnce, ""); err != nil || <-again != driver.GrantOnce {
 		t.Error(err)
@@ -173,7 +174,7 @@ func TestIdle(t *testing.T) {
 	b := &Board{Patience: time.Hour}
 	for i := range 100 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		b.Ask(ctx, about80(fmt.Sprintf("h%d.example", i)))
+		b.Ask(ctx, about80(fmt.Sprintf("h%d.example", i)), nil)
 		cancel()
 		if i%MaxOpen == 0 {
 			time.Sleep(2 * linger)
@@ -188,7 +189,7 @@ func TestIdle(t *testing.T) {
 func TestAttended(t *testing.T) {
 	b := &Board{Patience: time.Hour}
 	b.Attended("s")
-	if a := b.Ask(t.Context(), about80("a.example")); a != driver.Refuse {
+	if a := b.Ask(t.Context(), about80("a.example"), nil); a != driver.Refuse {
 		t.Error(a)
 	}
 	leave := b.Attend()
@@ -201,7 +202,7 @@ func TestAttended(t *testing.T) {
 	if err := b.Answer(1, driver.GrantAlways, "test"); !errors.Is(err, ErrOver) {
 		t.Errorf("and the question is open: %v", err)
 	}
-	if a := b.Ask(t.Context(), about80("b.example")); a != driver.Refuse {
+	if a := b.Ask(t.Context(), about80("b.example"), nil); a != driver.Refuse {
 		t.Error(a)
 	}
 	// That was nobody's no.
@@ -244,7 +245,7 @@ func TestFlood(t *testing.T) {
 	b := &Board{Patience: 50 * time.Millisecond}
 	var all sync.WaitGroup
 	for i := range 1000 {
-		all.Go(func() { b.Ask(t.Context(), about80(fmt.Sprintf("h%d.example", i))) })
+		all.Go(func() { b.Ask(t.Context(), about80(fmt.Sprintf("h%d.example", i)), nil) })
 	}
 	most := 0
 	for range 40 {
@@ -270,7 +271,7 @@ func TestRaces(t *testing.T) {
 		all.Go(func() {
 			for n := range 100 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n%7)*time.Millisecond)
-				b.Ask(ctx, about80(fmt.Sprintf("h%d.example", (i+n)%5)))
+				b.Ask(ctx, about80(fmt.Sprintf("h%d.example", (i+n)%5)), nil)
 				cancel()
 				b.mu.Lock()
 				b.noes, b.idle, b.always = nil, nil, nil
@@ -314,7 +315,7 @@ func TestOnceKept(t *testing.T) {
 	other.Process = &driver.Asker{PID: 8, Command: "x"}
 	ctx, cancel = context.WithCancel(t.Context())
 	two := asked(t, b, ctx, other)
-	if a := b.Ask(t.Context(), d); a != driver.GrantOnce {
+	if a := b.Ask(t.Context(), d, nil); a != driver.GrantOnce {
 		t.Errorf("the call made again: %v", a)
 	}
 	cancel()
@@ -323,7 +324,87 @@ func TestOnceKept(t *testing.T) {
 	}
 	done, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if a := b.Ask(done, d); a != driver.Refuse {
+	if a := b.Ask(done, d, nil); a != driver.Refuse {
 		t.Errorf("once more: %v", a)
+	}
+}
+
+// TestWho: who asks is looked for when a question is put, before it is shown, and not for what
+// waits beside it or is refused without one. A yes for once is for that call, and for no other
+// of the same process.
+func TestWho(t *testing.T) {
+	b := &Board{Patience: time.Hour}
+	var looked atomic.Int32
+	look := make(chan struct{})
+	ask := func(ctx context.Context) <-chan driver.Answer {
+		c := make(chan driver.Answer, 1)
+		go func() {
+			c <- b.Ask(ctx, about80("a.example"), func() *driver.Asker {
+				looked.Add(1)
+				<-look
+				return &driver.Asker{PID: 7, Command: "curl"}
+			})
+		}()
+		return c
+	}
+	waiting := func(n int) {
+		t.Helper()
+		if err := eventually(func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if len(b.open) != 1 || b.open[0].Waiting != n {
+				return errors.New("not yet")
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one := ask(t.Context())
+	waiting(1)
+	two := ask(t.Context())
+	waiting(2)
+	if list, _, _ := b.Open(); len(list) != 0 {
+		t.Errorf("nobody knows yet who asks: %+v", list)
+	}
+	look <- struct{}{}
+	if err := eventually(func() error {
+		if list, _, _ := b.Open(); len(list) != 1 || list[0].Denial.Process == nil || list[0].Denial.Process.PID != 7 {
+			return fmt.Errorf("%+v", list)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if err := b.Answer(1, driver.GrantOnce, ""); err != nil || <-one != driver.GrantOnce {
+		t.Error(err)
+	}
+	close(look)
+	if err := eventually(func() error { return b.Answer(2, driver.Refuse, "me") }); err != nil || <-two != driver.Refuse {
+		t.Error(err)
+	}
+	if a := <-ask(t.Context()); a != driver.Refuse || looked.Load() != 2 {
+		t.Errorf("%v after a no; looked %d times", a, looked.Load())
+	}
+	// Who has gone asks no more, if the same process does.
+	b.noes = nil
+	ctx, cancel := context.WithCancel(t.Context())
+	three := ask(ctx)
+	if err := eventually(func() error {
+		if list, _, _ := b.Open(); len(list) != 1 {
+			return errors.New("no question")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-three
+	if err := b.Answer(3, driver.GrantOnce, ""); err != nil {
+		t.Error(err)
+	}
+	four := ask(t.Context())
+	if err := eventually(func() error { return b.Answer(4, driver.Refuse, "me") }); err != nil || <-four != driver.Refuse {
+		t.Error("another connection has that yes:", err)
 	}
 }

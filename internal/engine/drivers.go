@@ -22,8 +22,8 @@ import (
 // Drivers returns what this build can run policies with, in the order in which
 // they are tried. The host is last and never tried unless named.
 func Drivers(f *Facts) []driver.Driver {
-	return []driver.Driver{native.Driver{Withheld: f.Withheld()}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{}, bwrap.Driver{},
-		gvisor.Driver{}, gvisor.Driver{Runtime: "runc"}, gvisor.Driver{Runtime: "crun"}, docker.Driver{},
+	return []driver.Driver{native.Driver{Withheld: f.Withheld()}, seatbelt.Driver{Home: f.Home}, landlocked.Driver{},
+		bwrap.Driver{}, gvisor.Driver{}, gvisor.Driver{Runtime: "runc"}, gvisor.Driver{Runtime: "crun"}, docker.Driver{},
 		docker.Driver{Podman: true}, containeruse.Driver{}, hostDriver(f)}
 }
 

@@ -285,9 +285,8 @@ var Features = []Feature{
 		Uses: files(func(r *policy.FileRule) bool { return r.Overlay })},
 	{Name: "files.noexec", What: "host paths without execution",
 		Uses: files(func(r *policy.FileRule) bool { return r.Access != policy.Hide && r.Access&policy.Execute == 0 })},
-	{Name: "files.hide", What: "paths hidden below shown ones", Fields: []string{"Hidden"}, Uses: filesBelow(func(r, above *policy.FileRule) bool {
-		return r.Access == policy.Hide
-	})},
+	{Name: "files.hide", What: "paths hidden below shown ones", Fields: []string{"Hidden"},
+		Uses: filesBelow(func(r, above *policy.FileRule) bool { return r.Access == policy.Hide })},
 	{Name: "files.nested", What: "less access below a path with more",
 		Uses: filesBelow(func(r, above *policy.FileRule) bool {
 			return r.Access != policy.Hide && above.Access&^r.Access != 0

@@ -91,7 +91,7 @@ func questionRow(q *questions.Question) []string {
 		what += " (" + strconv.Itoa(q.Waiting) + " wait)"
 	}
 	return []string{strconv.Itoa(q.ID), max(0, time.Until(q.Expires)).Round(time.Second).String(), what,
-		questions.Plainly(q.Denial.Grant.Shell()), questions.Because(&q.Denial), dash(questions.By(&q.Denial))}
+		questions.Grant(&q.Denial), questions.Because(&q.Denial), dash(questions.By(&q.Denial))}
 }
 
 // followWait is how long one look waits for more.
@@ -264,7 +264,7 @@ func (o *options) atTerminal(ctx context.Context, t *terminal.Terminal, q *quest
 	if by := questions.By(d); by != "" {
 		say("by: ", by)
 	}
-	say("grant: ", questions.Plainly(d.Grant.Shell()))
+	say("grant: ", questions.Grant(d))
 	text.WriteString("sbxrun: " + how + ", no refuses it\n")
 	forGood := "profile-" + word
 	if o.file.Takes(d.Grant, o.policy) {

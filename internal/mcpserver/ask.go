@@ -200,7 +200,7 @@ func question(b *box, q *questions.Question, file bool) string {
 	}
 	return fmt.Sprintf("A command in the sandbox (session %s, profile %s) wants to %s %s%s, "+
 		"which its policy refuses (%s). To allow it: %s%s", b.id, questions.Plainly(b.env.Policy.Profile), verb(d.Operation),
-		questions.Plainly(d.Target), call, questions.Because(d), questions.Plainly(d.Grant.Shell()), by)
+		questions.Plainly(d.Target), call, questions.Because(d), questions.Grant(d), by)
 }
 
 func verb(op driver.Operation) string {

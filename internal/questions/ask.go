@@ -417,6 +417,16 @@ func What(d *driver.Denial) string {
 	return d.Operation + " " + Plainly(d.Target) + call
 }
 
+// Grant is what would allow it, for who is to judge it: as a flag, which can be pasted if its
+// value is plain.
+func Grant(d *driver.Denial) string {
+	if d.Grant == "" {
+		return ""
+	}
+	flag, value := d.Grant.Parts()
+	return "--" + flag + " " + Plainly(value)
+}
+
 // Because is why something is refused, for who is to judge it.
 func Because(d *driver.Denial) string {
 	if d.Reason != "" {

@@ -3,6 +3,7 @@ package driver
 import (
 	"path"
 	"slices"
+	"strings"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
@@ -73,7 +74,10 @@ func RuleFor(p *policy.Policy, at string) PathRule {
 		}
 	}
 	for i := range p.Hidden {
-		if h := &p.Hidden[i]; r.Access == 0 && policy.Below(at, h.Path) {
+		h := &p.Hidden[i]
+		named := func(name string) bool { ok, _ := path.Match(h.Path, name); return ok }
+		if r.Access == 0 && r.bound == "" && !r.own && (policy.Below(at, h.Path) ||
+			slices.ContainsFunc(strings.Split(at, "/"), named)) {
 			r = PathRule{Text: "hidden: " + h.Path, At: h.Path, Origin: h.Origin, own: true}
 		}
 	}

@@ -111,6 +111,11 @@ func (d Driver) doubt(p *policy.Policy, g guard.Denial) (driver.Denial, bool) {
 	if g.Rule != "" {
 		return list[0], true
 	}
+	for _, m := range p.OCI.Mounts { // what the command itself can write at another place
+		if path.IsAbs(m.Source) && policy.Below(g.Leads, m.Source) {
+			return driver.Denial{}, false
+		}
+	}
 	name := g.Path
 	g.Path = g.Leads
 	if list = d.denials(p, []guard.Denial{g}, 0); len(list) == 0 || list[0].Grant != driver.GrantOf("ro", g.Leads) {

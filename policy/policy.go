@@ -38,8 +38,9 @@ type Policy struct {
 	// overlap combine.
 	Files []FileRule `json:"files,omitempty"`
 
-	// Hidden are rules that hide what nothing shows. They enforce nothing: what a refusal
-	// proposes, and what is asked about, goes by them.
+	// Hidden are rules that hide what nothing shows, and names that are hidden at any depth,
+	// in which * matches within a name. They enforce nothing: what a refusal proposes, and what
+	// is asked about, goes by them.
 	Hidden []FileRule `json:"hidden,omitempty"`
 
 	// Unix are paths whose Unix sockets, at the path and below, the command may connect

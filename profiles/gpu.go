@@ -154,7 +154,7 @@ func (r *resolver) gpuFile(name, origin string) error {
 		return err
 	case pl.missing && origin == "gpu":
 		return nil
-	case pl.missing, !covers(gpuPlaces, pl.real), !pl.mode.IsDir() && !pl.mode.IsRegular():
+	case pl.missing, len(pl.planted) > 0, !covers(gpuPlaces, pl.real), !pl.mode.IsDir() && !pl.mode.IsRegular():
 		r.gpuLeft = append(r.gpuLeft, name)
 		return nil
 	}
@@ -227,10 +227,6 @@ func (r *resolver) readCDI(file string) (*cdiSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if uid, known := ownerOf(info); known && uid != 0 || info.Mode()&0o022 != 0 || len(pl.planted) > 0 {
-		return nil, &Error{What: "others than root can write this CDI file",
-			Fix: "look at what it says, then make it root's, with mode 644"}
-	}
 	src, ok, err := source{facts: r.facts}.readFile(pl.real, false, maxCDI)
 	r.read.note(file, src, ok)
 	if err != nil {
@@ -249,6 +245,11 @@ func (r *resolver) readCDI(file string) (*cdiSpec, error) {
 	}
 	if err != nil || spec.Kind == "" {
 		return nil, &Error{What: "not a CDI file", Err: err, Fix: "write it again (nvidia-ctk cdi generate), or remove it"}
+	}
+	if uid, known := ownerOf(info); slices.Contains(cdiKinds, spec.Kind) &&
+		(known && uid != 0 || info.Mode()&0o022 != 0 || len(pl.planted) > 0) {
+		return nil, &Error{What: "others than root can write this CDI file",
+			Fix: "look at what it says, then make it root's, with mode 644"}
 	}
 	return spec, nil
 }

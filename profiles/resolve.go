@@ -1074,8 +1074,16 @@ func (r *resolver) files(p *policy.Policy, mode, where string) error {
 	p.Files = combine(st, mounts)
 	for _, s := range st {
 		at := func(f policy.FileRule) bool { return f.Path == s.path }
-		if s.hide && s.origin != ownOrigin && !slices.ContainsFunc(p.Files, at) && !slices.ContainsFunc(p.Hidden, at) {
+		hides := s.hide && s.origin != ownOrigin || s.secret && !s.named && !strings.HasPrefix(s.origin, "preset ")
+		if hides && !slices.ContainsFunc(p.Files, at) && !slices.ContainsFunc(p.Hidden, at) {
 			p.Hidden = append(p.Hidden, policy.FileRule{Path: s.path, Origin: s.origin})
+		}
+	}
+	for _, k := range [...]key{keySecretNames, keySecretText} {
+		for origin, name := range r.values[k].each() {
+			if !strings.HasPrefix(origin, "preset ") { // those are known without
+				p.Hidden = append(p.Hidden, policy.FileRule{Path: name, Origin: origin})
+			}
 		}
 	}
 	p.Unix = connectable(st)

@@ -132,7 +132,7 @@ func Withheld(p, home string, write bool) string {
 // withheld, too, by whatever name, and so are sbxrun's own directories.
 func (f *Facts) Withheld() func(p string, write bool) string {
 	led := sync.OnceValue(func() (to []string) {
-		for _, s := range slices.Concat(listStrictSecrets, listAicodeSecrets, listDevelopmentSecrets) {
+		for _, s := range slices.Concat(listStrictSecrets, listAicodeSecrets, listDevelopmentSecrets, listAicodeReadClean) {
 			if rest, ok := strings.CutPrefix(s, "~/"); ok && f.Home != "" && !isGlob(rest) {
 				name := path.Join(f.Home, rest)
 				if pl, err := f.find(name); err == nil && !pl.missing && pl.real != name {

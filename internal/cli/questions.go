@@ -214,8 +214,12 @@ func answerInto(st *session.Store, c *session.Client, id string, n int, into str
 	if i < 0 {
 		return &questions.NotOpenError{ID: n}
 	}
-	_, err = engine.NewProfileFile(into, facts).Grant(list[i].Denial.Grant, "granted in session "+id, p,
-		func() error { return c.Answer(n, driver.GrantAlways, "sbxrun session") })
+	file, err := facts.Named(into, false) // the session's commands can have made a link
+	if err != nil {
+		return engine.Invalid(err)
+	}
+	_, err = engine.NewProfileFile(file, facts).Grant(list[i].Denial.Grant, "granted in session "+id, p,
+		func() error { return c.Answer(n, driver.GrantAlways, "sbxrun session, into "+file) })
 	return err
 }
 
@@ -276,9 +280,11 @@ func (o *options) atTerminal(ctx context.Context, t *terminal.Terminal, q *quest
 	if !ok {
 		return // the board knows
 	}
-	yes := func() error { return o.board.Answer(q.ID, answers[line], "terminal") }
+	by := "terminal"
+	yes := func() error { return o.board.Answer(q.ID, answers[line], by) }
 	granted, err := false, error(nil)
 	if line == forGood {
+		by += ", into " + o.file.Path
 		granted, err = o.file.Grant(d.Grant, "granted at the terminal", o.policy, yes)
 	} else {
 		err = yes()

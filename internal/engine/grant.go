@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -75,6 +76,21 @@ func (f *ProfileFile) with(g driver.Grant, why string, p *policy.Policy) (old, t
 	return string(b), text, nil
 }
 
+// dormant reports rules for hosts of a profile without a network, which a grant of one would
+// wake.
+func dormant(facts *Facts, file string) error {
+	list, err := profiles.Show(&profiles.Request{Profile: file}, &facts.Facts)
+	closed := func(e profiles.Entry) bool { return e.Key == "network.mode" && e.Value == "none" }
+	if err != nil || !slices.ContainsFunc(list, closed) {
+		return err
+	}
+	i := slices.IndexFunc(list, func(e profiles.Entry) bool { return e.Key == "network.allow" })
+	if i < 0 {
+		return nil
+	}
+	return errors.New("its network.mode is none, and its network.allow " + list[i].Value + " would count, too")
+}
+
 // writes reports whether what a policy is for can write a path of the host's.
 func writes(p *policy.Policy, path string) (can bool) {
 	for _, f := range p.Files { // the nearest rule is the last
@@ -106,6 +122,9 @@ func (f *ProfileFile) Grant(g driver.Grant, why string, p *policy.Policy, yes fu
 	err = keeps(f.facts, f.Path, tmp, func(e profiles.Entry) bool {
 		return e.Key == "network.mode" && e.Value == "none" || e.Key == "files.protect" && e.Value == value
 	})
+	if err == nil {
+		err = dormant(f.facts, f.Path)
+	}
 	if err != nil {
 		return false, Usage(f.Path+": nothing was added: "+err.Error(), "add it by hand: "+g.Shell())
 	}

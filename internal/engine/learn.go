@@ -419,6 +419,9 @@ func (l *Learning) Write(found *learn.Found, file string, command []string) erro
 		return err
 	}
 	defer os.Remove(tmp)
+	if err := os.Chmod(tmp, 0o644); err != nil {
+		return err
+	}
 	if err := os.Link(tmp, file); errors.Is(err, fs.ErrExist) {
 		return Usage(file+" is there already", "--into "+file+" adds to it; or name another file")
 	} else if err != nil {
@@ -559,7 +562,7 @@ func readable(facts *Facts, file, text string) (name string, err error) {
 		}
 	}()
 	_, err = tmp.WriteString(text)
-	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
+	if err = errors.Join(err, tmp.Close()); err != nil {
 		return "", err
 	}
 	abs, err := filepath.Abs(tmp.Name())

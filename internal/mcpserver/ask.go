@@ -165,6 +165,7 @@ func (b *box) answer(ss *mcp.ServerSession, q *questions.Question, res *mcp.Elic
 	answer := func() error { return b.env.Board.Answer(q.ID, a, by) }
 	granted := false
 	if file {
+		answer = func() error { return b.env.Board.Answer(q.ID, a, by+", into "+b.file.Path) }
 		granted, err = b.file.Grant(q.Denial.Grant, "granted in session "+b.id, b.env.Policy, answer)
 	} else {
 		err = answer()

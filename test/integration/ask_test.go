@@ -172,7 +172,7 @@ func TestAsk(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.write("inherits.yaml", "extends: ./host.yaml\n", 0o600)
-		for file, says := range map[string]string{"linked.yaml": "has other names", "host.yaml": "its network.mode is host", "inherits.yaml": "would not have network.mode host", "ws": "no regular file", "ws/mine.yaml": "the sandbox can write there", "none.yaml": "does not exist", "ws/link.yaml": "leads", "flow.yaml": "nothing was added", "dormant.yaml": "dormant.test would count"} {
+		for file, says := range map[string]string{"linked.yaml": "has other names", "host.yaml": "its network.mode is host", "inherits.yaml": "would not have network.mode host", "ws": "no regular file", "ws/mine.yaml": "the sandbox can write there", "none.yaml": "does not exist", "ws/link.yaml": "is a symbolic link", "flow.yaml": "nothing was added", "dormant.yaml": "dormant.test would count"} {
 			if o := a.cli("grant", "--into", a.path(file), a.id, fmt.Sprint(q.ID)); o.code != 125 || !strings.Contains(o.stderr, says) {
 				a.Errorf("%s: %v", file, o)
 			}

@@ -61,7 +61,7 @@ func (a *asker) starts(script string) <-chan *outcome {
 func (a *asker) asked(n int) (list []question) {
 	a.Helper()
 	var o *outcome
-	if !within(time.Minute, func() bool {
+	if !within(3*time.Minute, func() bool {
 		o, list = a.cli("requests", "--json", a.id), nil
 		return json.Unmarshal([]byte(o.stdout), &list) == nil && len(list) == n
 	}) {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -45,7 +46,7 @@ func (v *build) next() string {
 }
 
 // beside compares an older sbxrun with this one, in all that goes through their command line.
-func (b *bench) beside(env *environment, program string) error {
+func (b *bench) beside(env *environment, program, parts string) error {
 	old, err := b.newBuild("before", program)
 	if err != nil {
 		return err
@@ -55,8 +56,15 @@ func (b *bench) beside(env *environment, program string) error {
 		return err
 	}
 	builds := []*build{old, now}
-	for _, part := range []func([]*build, *environment) error{b.besideStarts, b.besideParallel, b.besideWork, b.besideNetwork, b.besideTools, b.besideCalls} {
-		if err := part(builds, env); err != nil {
+	for _, p := range []struct {
+		name string
+		do   func([]*build, *environment) error
+	}{{"starts", b.besideStarts}, {"parallel", b.besideParallel}, {"work", b.besideWork}, {"written", b.besideWritten},
+		{"network", b.besideNetwork}, {"tools", b.besideTools}, {"calls", b.besideCalls}} {
+		if parts != "" && !slices.Contains(strings.Split(parts, ","), p.name) {
+			continue
+		}
+		if err := p.do(builds, env); err != nil {
 			return err
 		}
 	}
@@ -163,11 +171,21 @@ func (b *bench) besideWork(builds []*build, _ *environment) error {
 		return err
 	}
 	list = slices.DeleteFunc(list, func(w workload) bool { return w.name == "go build" }) // in what is written
-	written, err := b.writing(pick(b, 2000, 10000))
+	return b.besideList(section, builds, list)
+}
+
+func (b *bench) besideWritten(builds []*build, _ *environment) error {
+	const section = "written"
+	b.report.begin(section, "Work that writes in the workspace; ratio of this sbxrun to the one before")
+	list, err := b.writing(pick(b, 2000, 10000))
 	if err != nil {
 		return err
 	}
-	for _, w := range append(list, written...) {
+	return b.besideList(section, builds, list)
+}
+
+func (b *bench) besideList(section string, builds []*build, list []workload) error {
+	for _, w := range list {
 		w.contenders = nil
 		for _, v := range builds {
 			w.contenders = append(w.contenders, &contender{name: v.name, wrap: func(argv ...string) command {

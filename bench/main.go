@@ -32,6 +32,7 @@ type bench struct {
 	dir    string // scratch, removed at the end
 	sbxrun string
 	quick  bool
+	parts  string   // of -before; "" for all
 	extra  []string // flags for sbxrun, added to those of every run
 
 	truePath string
@@ -91,6 +92,7 @@ func main() {
 	flag.BoolVar(&ready, "ready", false, "measure sessions and pools, and nothing else")
 	flag.BoolVar(&idle, "idle", false, "measure a thousand sessions that nobody uses, and nothing else")
 	flag.StringVar(&before, "before", "", "compare with an older sbxrun, a `program` with its companions beside it, and nothing else")
+	flag.StringVar(&b.parts, "parts", "", "of -before: some of `starts,parallel,work,written,network,tools,calls`")
 	flag.StringVar(&file, "json", "", "also write the results to `FILE`")
 	flag.StringVar(&b.sbxrun, "sbxrun", "bin/sbxrun", "the `program` to measure")
 	flag.StringVar(&source, "source", "bench", "the `directory` with this program's source")
@@ -187,7 +189,7 @@ func (b *bench) run(source, before string, startup, network, tools, calls, guard
 	case ready:
 		return b.ready(env)
 	case before != "":
-		return b.beside(env, before)
+		return b.beside(env, before, b.parts)
 	case idle:
 		run, err := b.runtimeDir()
 		if err != nil {

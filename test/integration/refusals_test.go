@@ -145,7 +145,7 @@ func TestRefusals(t *testing.T) {
 					flags = append(flags, fill(s))
 				}
 				// Neighbours: what is there already is neither made nor changed.
-				script := "mkdir -p /usr/bin /tmp/d; test -w /usr; cat README; echo x >/tmp/n; echo x >/dev/null; " + fill(r.script)
+				script := "export PYTHONDONTWRITEBYTECODE=1; mkdir -p /usr/bin /tmp/d; test -w /usr; cat README; echo x >/tmp/n; echo x >/dev/null; " + fill(r.script)
 				res := f.result(f.run(call{args: f.sandbox(append([]string{"--json"}, flags...), "sh", "-c", script)}))
 				if res.ExitCode == 0 {
 					t.Fatalf("it was not refused: %+v", res)

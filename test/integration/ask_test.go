@@ -492,7 +492,8 @@ def tries(what):
 print(os.read(f, 2), os.pread(f, 9, 0), os.fstat(f).st_size)
 tries(lambda: os.open("/proc/self/fd/%d" % f, os.O_RDWR))
 tries(lambda: os.ftruncate(f, 0))
-tries(lambda: os.fchmod(f, 0o777))
+try: os.fchmod(f, 0o777) # of the copy, before Linux 6.3
+except OSError: pass
 tries(lambda: os.open("/proc/self/fd/%d/../other" % f, os.O_RDONLY))
 tries(lambda: os.open("..", os.O_RDONLY, dir_fd=f))
 tries(lambda: os.open(name, os.O_RDWR))
@@ -503,7 +504,7 @@ print(os.read(os.open(name, os.O_RDONLY), 9), os.read(f, 9))`
 			a.Errorf("%v", o)
 		}
 		a.answer("grant", q.ID)
-		a.ends(c, 0, "b'on' b'one\\n' 4\n"+strings.Repeat("no\n", 6)+"b'one\\n' b'e\\n'\n")
+		a.ends(c, 0, "b'on' b'one\\n' 4\n"+strings.Repeat("no\n", 5)+"b'one\\n' b'e\\n'\n")
 		nothing(read("tool"), "one\n")
 		f.write("granted/tool", "two\n", 0o644)
 		nothing(read("tool"), "one\n") // it was copied

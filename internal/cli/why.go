@@ -30,7 +30,7 @@ of a system call is one; anything else is a host.`,
 			if err != nil {
 				return err
 			}
-			why, err := engine.Why(args[0], r.Policy, f.Home, o.req.Dir)
+			why, err := engine.Why(args[0], r.Policy, f, o.req.Dir)
 			if err != nil {
 				return err
 			}

@@ -142,7 +142,8 @@ func resolveOpen(req *profiles.Request, base *profiles.Resolved, name, home stri
 // Found is what the run showed.
 func (l *Learning) Found(res *driver.Result) *learn.Found {
 	home := realHome(l.facts)
-	f := l.Propose(&learnHost{l.facts, l.base, l.Run.Policy, home, l.Run.Workspace.Path, map[string]string{}}, home,
+	f := l.Propose(&learnHost{l.facts, l.base, l.Run.Policy, home, l.Run.Workspace.Path, map[string]string{},
+		l.facts.Withheld()}, home,
 		l.Run.Workspace.Path)
 	f.Notes = l.notes()
 	l.network(f, res)
@@ -285,6 +286,7 @@ type learnHost struct {
 	base, open      *policy.Policy
 	home, workspace string
 	real            map[string]string
+	withheld        driver.Withheld
 }
 
 func (h *learnHost) Real(path string) string {
@@ -311,7 +313,7 @@ func (h *learnHost) Withheld(path string, write bool) string {
 	case driver.RuleFor(h.base, path).Hidden():
 		return "hidden by the profile"
 	}
-	return profiles.Withheld(path, h.home, write)
+	return h.withheld(path, write)
 }
 
 func (h *learnHost) Kind(path string) learn.Kind {

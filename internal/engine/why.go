@@ -17,7 +17,6 @@ import (
 	"github.com/sbxrun/sbxrun/internal/guard"
 	"github.com/sbxrun/sbxrun/internal/quote"
 	"github.com/sbxrun/sbxrun/policy"
-	"github.com/sbxrun/sbxrun/profiles"
 	"github.com/sbxrun/sbxrun/seccomp"
 )
 
@@ -33,10 +32,10 @@ type Ruling struct {
 }
 
 // Why says what a policy allows of a path, a host or a system call, by which rule, and
-// what would grant it. Paths begin at dir, and ~ is home.
-func Why(what string, p *policy.Policy, home, dir string) (*Ruling, error) {
+// what would grant it. Paths begin at dir, and ~ is the home.
+func Why(what string, p *policy.Policy, f *Facts, dir string) (*Ruling, error) {
 	if rest, ok := strings.CutPrefix(what, "~"); ok && (rest == "" || rest[0] == '/') {
-		what = home + rest
+		what = f.Home + rest
 	}
 	path := what
 	if dir != "" && !filepath.IsAbs(path) {
@@ -52,7 +51,7 @@ func Why(what string, p *policy.Policy, home, dir string) (*Ruling, error) {
 			}
 			path = cwd + "/" + path
 		}
-		return whyPath(path, p, home), nil
+		return whyPath(path, p, f.Withheld()), nil
 	case isCall(what):
 		return whyCall(what, p)
 	}
@@ -103,7 +102,7 @@ func onTheWay(path string, p *policy.Policy) bool {
 		slices.ContainsFunc(p.OCI.Mounts, func(m specs.Mount) bool { return policy.Below(m.Destination, path) })
 }
 
-func whyPath(path string, p *policy.Policy, home string) *Ruling {
+func whyPath(path string, p *policy.Policy, withheld driver.Withheld) *Ruling {
 	of, at := filepath.Clean(path), leads(path, p)
 	r := driver.RuleFor(p, at)
 	if at != of && r.Access == 0 {
@@ -141,15 +140,15 @@ func whyPath(path string, p *policy.Policy, home string) *Ruling {
 		}
 	}
 	if r.Access&policy.Read != 0 && !r.Bound() {
-		whySocket(out, at, p, r.Copy || r.Lost, profiles.Withheld(at, home, false) == "")
+		whySocket(out, at, p, r.Copy || r.Lost, withheld(at, false) == "")
 	}
 	for want, name := range map[policy.Access]string{policy.Read: "read", policy.Write: "write"} {
 		if missing&want == 0 {
 			continue
 		}
-		why := profiles.Withheld(at, home, want == policy.Write)
+		why := withheld(at, want == policy.Write)
 		if why == "" { // a grant follows the host's links
-			why = profiles.Withheld(leadsOnHost(at), home, want == policy.Write)
+			why = withheld(leadsOnHost(at), want == policy.Write)
 		}
 		if why != "" {
 			if want == policy.Read || out.Reason == "" {

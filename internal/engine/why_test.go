@@ -9,6 +9,7 @@ import (
 
 	"github.com/sbxrun/sbxrun/driver"
 	"github.com/sbxrun/sbxrun/policy"
+	"github.com/sbxrun/sbxrun/profiles"
 )
 
 // TestWhy: each thing that a policy decides about is told with its rule, and with a grant
@@ -46,6 +47,7 @@ func TestWhy(t *testing.T) {
 		Seccomp:   "strict",
 		Egress:    policy.Egress{Mode: policy.EgressProxy, Allow: []policy.EgressRule{allow}},
 	}
+	f := &Facts{Facts: profiles.Facts{Home: "/home/u", FS: HostFS{}}}
 	for _, tt := range []struct{ what, answer, rule, origin, grants string }{
 		{dir + "/ws/a", "visible and writable", "writable: " + dir + "/ws", "workspace", ""},
 		{dir + "/ws/.vscode/a", "visible, and protected from changes", "protected path .vscode", "workspace", "write --unprotect .vscode"},
@@ -80,7 +82,7 @@ func TestWhy(t *testing.T) {
 		{"mount", "refused", "system call filter strict", "", ""},
 		{"openat", "allowed", "system call filter strict", "", ""},
 	} {
-		w, err := Why(tt.what, p, "/home/u", "")
+		w, err := Why(tt.what, p, f, "")
 		if err != nil {
 			t.Errorf("%s: %v", tt.what, err)
 			continue
@@ -98,7 +100,31 @@ func TestWhy(t *testing.T) {
 			t.Errorf("%s: %+v", tt.what, w)
 		}
 	}
-	if _, err := Why("not a host", p, "/home/u", ""); err == nil || driver.HintOf(err) == "" {
+	if _, err := Why("not a host", p, f, ""); err == nil || driver.HintOf(err) == "" {
 		t.Errorf("what is nothing: %v", err)
+	}
+}
+
+// TestWhyLed: a secret is one by every name, also by the one that a link of the user's leads to.
+func TestWhyLed(t *testing.T) {
+	home, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"netrc", "other"} {
+		if err := os.WriteFile(filepath.Join(home, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("netrc", filepath.Join(home, ".netrc")); err != nil {
+		t.Fatal(err)
+	}
+	f := &Facts{Facts: profiles.Facts{Home: home, FS: HostFS{}}}
+	p := &policy.Policy{OCI: &specs.Spec{}}
+	for name, secret := range map[string]bool{"netrc": true, "other": false} {
+		w, err := Why(filepath.Join(home, name), p, f, "")
+		if err != nil || (w.Reason == driver.ReasonSecret) != secret || (len(w.Grants) == 0) != secret {
+			t.Errorf("%s: %+v, %v", name, w, err)
+		}
 	}
 }
